@@ -2,10 +2,10 @@
 The Transformer of "Attention Is All You Need" for Hugging Face transformers.
 
 Importing this package registers its config, models, tokenizer and translation pipeline with transformers, and marks
-them so that `save_pretrained` and `push_to_hub` send their code along. Both happen here and nowhere else.
+their classes so that `save_pretrained` and `push_to_hub` send their code along. Both happen here and nowhere else.
 
-Nothing heavy is imported before it is used: each registration waits until transformers imports the module that it goes
-into, which takes no time if that never happens.
+Nothing heavy is imported for that. transformers keeps tables of class names, resolved when a class is first asked for;
+ours join them as soon as transformers has imported the module that holds them, and resolve to this package.
 """
 
 import importlib
@@ -17,6 +17,8 @@ from types import ModuleType
 
 
 __version__ = "0.1.0"
+
+_MODEL_TYPE = "vanilla_transformer"
 
 # Public name -> module that defines it.
 _MODULES = {
@@ -30,7 +32,25 @@ _MODULES = {
     "Translator": "translation",
 }
 
-__all__ = [*_MODULES, "__version__"]
+# Hub class -> the Auto class that it is registered with.
+_AUTO_CLASSES = {
+    "VanillaTransformerConfig": "AutoConfig",
+    "VanillaTransformerModel": "AutoModel",
+    "VanillaTransformerForConditionalGeneration": "AutoModelForSeq2SeqLM",
+    "VanillaTransformerTokenizer": "AutoTokenizer",
+}
+
+# Module of transformers -> its tables of class names -> the class that joins them.
+_NAME_TABLES = {
+    "transformers.models.auto.configuration_auto": {"CONFIG_MAPPING_NAMES": "VanillaTransformerConfig"},
+    "transformers.models.auto.modeling_auto": {
+        "MODEL_MAPPING_NAMES": "VanillaTransformerModel",
+        "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": "VanillaTransformerForConditionalGeneration",
+    },
+    "transformers.models.auto.tokenization_auto": {"TOKENIZER_MAPPING_NAMES": "VanillaTransformerTokenizer"},
+}
+
+__all__ = [*_MODULES, "__version__"]  # noqa: PLE0604  (every item is a string)
 
 
 def __getattr__(name: str):
@@ -43,67 +63,40 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def _register_config():
-    from transformers.models.auto.configuration_auto import AutoConfig
-
-    from .configuration_vanilla_transformer import VanillaTransformerConfig
-
-    AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
-    VanillaTransformerConfig.register_for_auto_class()
+def _join_name_tables(module: ModuleType):
+    for table, class_name in _NAME_TABLES[module.__name__].items():
+        getattr(module, table)[_MODEL_TYPE] = class_name
 
 
-def _register_models():
-    from transformers.models.auto.modeling_auto import AutoModel, AutoModelForSeq2SeqLM
-
-    from .modeling_vanilla_transformer import (
-        VanillaTransformerConfig,
-        VanillaTransformerForConditionalGeneration,
-        VanillaTransformerModel,
-    )
-
-    AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel, exist_ok=True)
-    AutoModelForSeq2SeqLM.register(
-        VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, exist_ok=True
-    )
-    VanillaTransformerModel.register_for_auto_class("AutoModel")
-    VanillaTransformerForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+def _mark_for_shipping(module: ModuleType):
+    for class_name, auto_class in _AUTO_CLASSES.items():
+        if f"{__name__}.{_MODULES[class_name]}" == module.__name__:
+            getattr(module, class_name).register_for_auto_class(auto_class)
 
 
-def _register_tokenizer():
-    from transformers.models.auto.tokenization_auto import AutoTokenizer
-
-    from .configuration_vanilla_transformer import VanillaTransformerConfig
-    from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
-
-    AutoTokenizer.register(VanillaTransformerConfig, VanillaTransformerTokenizer, exist_ok=True)
-    VanillaTransformerTokenizer.register_for_auto_class()
+def _register_pipeline(module: ModuleType):
+    importlib.import_module(f"{__name__}.translation").register()
 
 
-def _register_pipeline():
-    from .translation import register
+def _name_lora_targets(module: ModuleType):
+    # The projections that Hu et al. 2021 (arXiv 2106.09685) adapt, so that LoraConfig() needs no target_modules.
+    module.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[_MODEL_TYPE] = ["q_proj", "v_proj"]
 
-    register()
 
-
-# What runs as soon as one of these modules has been imported, by whomever. Our own modules stand here too, so that a
-# class is registered and marked also where somebody imports it before any Auto class.
-_REGISTRATIONS: dict[str, Callable[[], None]] = {
-    "transformers.models.auto.configuration_auto": _register_config,
-    "transformers.models.auto.modeling_auto": _register_models,
-    "transformers.models.auto.tokenization_auto": _register_tokenizer,
+# What is done to a module as soon as it has been imported, by whomever.
+_AFTER_IMPORT: dict[str, Callable[[ModuleType], None]] = {
+    **dict.fromkeys(_NAME_TABLES, _join_name_tables),
+    **{f"{__name__}.{_MODULES[class_name]}": _mark_for_shipping for class_name in _AUTO_CLASSES},
     "transformers.pipelines": _register_pipeline,
-    f"{__name__}.configuration_vanilla_transformer": _register_config,
-    f"{__name__}.modeling_vanilla_transformer": _register_models,
-    f"{__name__}.tokenization_vanilla_transformer": _register_tokenizer,
+    "peft.utils.constants": _name_lora_targets,
 }
 
 
-class _RegisteringLoader(importlib.abc.Loader):
-    """Loads a module as `loader` does, then registers what goes with it."""
+class _Loader(importlib.abc.Loader):
+    """Loads a module as `loader` does, then does what `_AFTER_IMPORT` says."""
 
-    def __init__(self, loader: importlib.abc.Loader, register: Callable[[], None]):
+    def __init__(self, loader: importlib.abc.Loader):
         self._loader = loader
-        self._register = register
 
     def __getattr__(self, name: str):
         return getattr(self._loader, name)
@@ -113,23 +106,34 @@ class _RegisteringLoader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType):
         self._loader.exec_module(module)
-        self._register()
+        _AFTER_IMPORT[module.__name__](module)
 
 
-class _RegisteringFinder(importlib.abc.MetaPathFinder):
-    """Finds the modules of `_REGISTRATIONS` where the ordinary finder does, and gives them a registering loader."""
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules of `_AFTER_IMPORT` where the ordinary finder does."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        register = _REGISTRATIONS.get(name)
-        spec = importlib.machinery.PathFinder.find_spec(name, path) if register else None
-        if spec is not None and spec.loader is not None and register is not None:
-            spec.loader = _RegisteringLoader(spec.loader, register)
+        spec = importlib.machinery.PathFinder.find_spec(name, path) if name in _AFTER_IMPORT else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
         return spec
 
 
-sys.meta_path.insert(0, _RegisteringFinder())
-for _name, _register in _REGISTRATIONS.items():
-    if _name in sys.modules:
-        _register()
+def _register():
+    # Where transformers looks for the classes of a model type.
+    sys.modules[f"transformers.models.{_MODEL_TYPE}"] = sys.modules[__name__]
+    sys.meta_path.insert(0, _Finder())
+    for name, action in _AFTER_IMPORT.items():
+        if name in sys.modules:
+            action(sys.modules[name])
+    # An Auto class reads the table of configs once, when it is made: tell those that were made before.
+    for module in [sys.modules[name] for name in _NAME_TABLES if name in sys.modules]:
+        for class_name, auto_class in _AUTO_CLASSES.items():
+            if auto_class != "AutoConfig" and hasattr(module, auto_class):
+                config_class = __getattr__("VanillaTransformerConfig")
+                getattr(module, auto_class).register(config_class, __getattr__(class_name), exist_ok=True)
+
+
+_register()

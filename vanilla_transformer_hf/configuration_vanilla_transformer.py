@@ -158,9 +158,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
     scale_embedding: bool = True
     layernorm_embedding: bool = False
     embedding_sharing: Literal["all", "decoder", "none"] = "all"
-    position_encoding: Literal[
-        "sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none"
-    ] = "sinusoidal"
+    position_encoding: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none"] = (
+        "sinusoidal"
+    )
     position_offset: int = 0
     max_position_embeddings: int = 1024
     encoder_norm_position: Literal["post", "pre"] = "post"
@@ -257,8 +257,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def _check_embeddings(self):
         if self.source_vocab_size is not None and self.tied_matrices == "all":
             raise ValueError(
-                f"embedding_sharing='all' with source_vocab_size={self.source_vocab_size}: one matrix cannot serve two "
-                "vocabularies; must be 'decoder' or 'none'"
+                f"embedding_sharing='all' with source_vocab_size={self.source_vocab_size}: one matrix cannot "
+                "serve two vocabularies; must be 'decoder' or 'none'"
             )
         smallest = {"sinusoidal": 2, "sinusoidal_halves": 2, "sinusoidal_halves_inclusive": 4}
         least = smallest.get(self.position_encoding, 1)

@@ -43,14 +43,14 @@ NORMS = {"layer_norm": nn.LayerNorm}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Feed-forward: (layer, hidden) -> hidden, over the layer's fc1, activation_fn and fc2
+# Feed-forward: (layer, hidden_states) -> hidden_states, over the layer's fc1, activation_fn and fc2
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def dense_feed_forward(layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+def dense_feed_forward(layer: nn.Module, hidden_states: torch.Tensor) -> torch.Tensor:
     """activation(x W₁ + b₁) W₂ + b₂, section 3.3."""
-    hidden = layer.activation_fn(layer.fc1(hidden))  # (B, T, d_ff)
-    return layer.fc2(F.dropout(hidden, layer.activation_dropout, layer.training))  # (B, T, D)
+    hidden_states = layer.activation_fn(layer.fc1(hidden_states))  # (B, T, d_ff)
+    return layer.fc2(F.dropout(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
 
 
 FEED_FORWARDS = {"dense": dense_feed_forward}
@@ -137,7 +137,9 @@ def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:
         return F.embedding(ids, weight)
     except IndexError:
         wrong = ids[(ids < 0) | (ids >= len(weight))][0].item()
-        raise IndexError(f"{what} {wrong} lies outside 0 to {len(weight) - 1}, the {len(weight)} of this model") from None
+        raise IndexError(
+            f"{what} {wrong} lies outside 0 to {len(weight) - 1}, the {len(weight)} of this model"
+        ) from None
 
 
 def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
@@ -201,25 +203,25 @@ class VanillaTransformerAttention(nn.Module):
         return key, value
 
     def keys_values(
-        self, hidden: torch.Tensor, memory: torch.Tensor | None, cache: EncoderDecoderCache | None
+        self, hidden_states: torch.Tensor, memory: torch.Tensor | None, cache: EncoderDecoderCache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of the hidden states themselves, behind those of the past."""
-        key, value = self.project_keys_values(hidden)
+        key, value = self.project_keys_values(hidden_states)
         if cache is not None:
             key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
         return key, value
 
     def forward(
         self,
-        hidden: torch.Tensor,
+        hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         memory: torch.Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hidden states (B, T, D), and the encoder's (B, S, D) in cross-attention, to (B, T, D) and the weights."""
-        query = self.q_proj(hidden).unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # (B, H, T, d_k)
-        key, value = self.keys_values(hidden, memory, past_key_values)
+        query = self.q_proj(hidden_states).unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # (B, H, T, d_k)
+        key, value = self.keys_values(hidden_states, memory, past_key_values)
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -240,7 +242,7 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     """Queries from the decoder; keys and values from the encoder, the same at every step."""
 
     def keys_values(
-        self, hidden: torch.Tensor, memory: torch.Tensor | None, cache: EncoderDecoderCache | None
+        self, hidden_states: torch.Tensor, memory: torch.Tensor | None, cache: EncoderDecoderCache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of the encoder's output, projected once per sentence."""
         if cache is None:
@@ -258,17 +260,17 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
 
 
 def post_norm(
-    hidden: torch.Tensor, sublayer: Callable, norm: nn.Module, dropout: nn.Module, alpha: float
+    hidden_states: torch.Tensor, sublayer: Callable, norm: nn.Module, dropout: nn.Module, alpha: float
 ) -> torch.Tensor:
     """LayerNorm(αx + Dropout(Sublayer(x))), sections 3.1 and 5.4, where α = 1."""
-    return norm(torch.add(dropout(sublayer(hidden)), hidden, alpha=alpha))
+    return norm(torch.add(dropout(sublayer(hidden_states)), hidden_states, alpha=alpha))
 
 
 def pre_norm(
-    hidden: torch.Tensor, sublayer: Callable, norm: nn.Module, dropout: nn.Module, alpha: float
+    hidden_states: torch.Tensor, sublayer: Callable, norm: nn.Module, dropout: nn.Module, alpha: float
 ) -> torch.Tensor:
     """αx + Dropout(Sublayer(LayerNorm(x))), as in tensor2tensor; Xiong et al. 2020, arXiv 2002.04745."""
-    return torch.add(dropout(sublayer(norm(hidden))), hidden, alpha=alpha)
+    return torch.add(dropout(sublayer(norm(hidden_states))), hidden_states, alpha=alpha)
 
 
 RESIDUALS = {"post": post_norm, "pre": pre_norm}
@@ -279,64 +281,70 @@ RESIDUALS = {"post": post_norm, "pre": pre_norm}
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class VanillaTransformerEncoderLayer(GradientCheckpointingLayer):
+class VanillaTransformerLayer(GradientCheckpointingLayer):
+    """What both kinds of layer have: self-attention, feed-forward, and a residual step around each."""
+
+    def __init__(
+        self,
+        config: VanillaTransformerConfig,
+        self_attn: VanillaTransformerAttention,
+        ffn_dim: int,
+        norm_position: str,
+        alpha: float,
+    ):
+        super().__init__()
+        norm = NORMS[config.norm_type]
+        self.residual = RESIDUALS[norm_position]
+        self.alpha = alpha
+        self.dropout = nn.Dropout(config.dropout)
+        self.self_attn = self_attn
+        self.self_attn_layer_norm = norm(config.d_model, config.layer_norm_eps)
+        self.feed_forward = FEED_FORWARDS[config.feed_forward_type]
+        self.activation_fn = ACT2FN[config.activation_function]
+        self.activation_dropout = config.activation_dropout
+        self.fc1 = nn.Linear(config.d_model, ffn_dim, bias=config.feed_forward_bias)
+        self.fc2 = nn.Linear(ffn_dim, config.d_model, bias=config.feed_forward_bias)
+        self.final_layer_norm = norm(config.d_model, config.layer_norm_eps)
+
+    def step(self, hidden_states: torch.Tensor, norm: nn.Module, sublayer: Callable) -> torch.Tensor:
+        """One residual step (B, T, D) to (B, T, D) around `sublayer`."""
+        return self.residual(hidden_states, sublayer, norm, self.dropout, self.alpha)
+
+
+class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
     """Self-attention and feed-forward, section 3.1."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
-        super().__init__()
-        norm = NORMS[config.norm_type]
-        self.residual = RESIDUALS[config.encoder_norm_position]
-        self.alpha = config.encoder_residual_alpha
-        self.dropout = nn.Dropout(config.dropout)
-        self.self_attn = VanillaTransformerAttention(config, config.encoder_attention_heads, layer_idx)
-        self.self_attn_layer_norm = norm(config.d_model, config.layer_norm_eps)
-        self.feed_forward = FEED_FORWARDS[config.feed_forward_type]
-        self.activation_fn = ACT2FN[config.activation_function]
-        self.activation_dropout = config.activation_dropout
-        self.fc1 = nn.Linear(config.d_model, config.encoder_ffn_dim, bias=config.feed_forward_bias)
-        self.fc2 = nn.Linear(config.encoder_ffn_dim, config.d_model, bias=config.feed_forward_bias)
-        self.final_layer_norm = norm(config.d_model, config.layer_norm_eps)
+        self_attn = VanillaTransformerAttention(config, config.encoder_attention_heads, layer_idx)
+        super().__init__(
+            config, self_attn, config.encoder_ffn_dim, config.encoder_norm_position, config.encoder_residual_alpha
+        )
 
     def forward(
-        self, hidden: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
     ) -> torch.Tensor:
         """Hidden states (B, S, D) to (B, S, D)."""
-        hidden = self.residual(
-            hidden,
-            lambda x: self.self_attn(x, attention_mask, **kwargs)[0],
-            self.self_attn_layer_norm,
-            self.dropout,
-            self.alpha,
+        hidden_states = self.step(
+            hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, attention_mask, **kwargs)[0]
         )
-        return self.residual(
-            hidden, lambda x: self.feed_forward(self, x), self.final_layer_norm, self.dropout, self.alpha
-        )
+        return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self, x))
 
 
-class VanillaTransformerDecoderLayer(GradientCheckpointingLayer):
+class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
     """Masked self-attention, attention over the encoder's output, and feed-forward, section 3.1."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
-        super().__init__()
-        norm = NORMS[config.norm_type]
         heads = config.decoder_attention_heads
-        self.residual = RESIDUALS[config.decoder_norm_position]
-        self.alpha = config.decoder_residual_alpha
-        self.dropout = nn.Dropout(config.dropout)
-        self.self_attn = VanillaTransformerAttention(config, heads, layer_idx, is_causal=True)
-        self.self_attn_layer_norm = norm(config.d_model, config.layer_norm_eps)
+        self_attn = VanillaTransformerAttention(config, heads, layer_idx, is_causal=True)
+        super().__init__(
+            config, self_attn, config.decoder_ffn_dim, config.decoder_norm_position, config.decoder_residual_alpha
+        )
         self.encoder_attn = VanillaTransformerCrossAttention(config, heads, layer_idx)
-        self.encoder_attn_layer_norm = norm(config.d_model, config.layer_norm_eps)
-        self.feed_forward = FEED_FORWARDS[config.feed_forward_type]
-        self.activation_fn = ACT2FN[config.activation_function]
-        self.activation_dropout = config.activation_dropout
-        self.fc1 = nn.Linear(config.d_model, config.decoder_ffn_dim, bias=config.feed_forward_bias)
-        self.fc2 = nn.Linear(config.decoder_ffn_dim, config.d_model, bias=config.feed_forward_bias)
-        self.final_layer_norm = norm(config.d_model, config.layer_norm_eps)
+        self.encoder_attn_layer_norm = NORMS[config.norm_type](config.d_model, config.layer_norm_eps)
 
     def forward(
         self,
-        hidden: torch.Tensor,
+        hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None,
         encoder_hidden_states: torch.Tensor,
         encoder_attention_mask: torch.Tensor | None,
@@ -344,25 +352,19 @@ class VanillaTransformerDecoderLayer(GradientCheckpointingLayer):
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """Hidden states (B, T, D) and the encoder's output (B, S, D) to (B, T, D)."""
-        hidden = self.residual(
-            hidden,
-            lambda x: self.self_attn(x, attention_mask, past_key_values=past_key_values, **kwargs)[0],
+        hidden_states = self.step(
+            hidden_states,
             self.self_attn_layer_norm,
-            self.dropout,
-            self.alpha,
+            lambda x: self.self_attn(x, attention_mask, past_key_values=past_key_values, **kwargs)[0],
         )
-        hidden = self.residual(
-            hidden,
+        hidden_states = self.step(
+            hidden_states,
+            self.encoder_attn_layer_norm,
             lambda x: self.encoder_attn(
                 x, encoder_attention_mask, encoder_hidden_states, past_key_values=past_key_values, **kwargs
             )[0],
-            self.encoder_attn_layer_norm,
-            self.dropout,
-            self.alpha,
         )
-        return self.residual(
-            hidden, lambda x: self.feed_forward(self, x), self.final_layer_norm, self.dropout, self.alpha
-        )
+        return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self, x))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -446,8 +448,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     def embed(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """Embeddings (B, T, D) and positions (B or 1, T) to the input of the first layer (B, T, D), section 3.4."""
-        hidden = self.embed_positions(embeddings * self.embed_scale, position_ids)
-        return self.dropout(self.layernorm_embedding(hidden))
+        hidden_states = self.embed_positions(embeddings * self.embed_scale, position_ids)
+        return self.dropout(self.layernorm_embedding(hidden_states))
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -487,10 +489,10 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         if position_ids is None:
             position_ids = positions(embeddings, attention_mask, past_length=0)
         attention_mask = ATTENTION_MASKS["full"](self.config, embeddings, attention_mask)
-        hidden = self.embed(embeddings, position_ids)
+        hidden_states = self.embed(embeddings, position_ids)
         for layer in self.layers:
-            hidden = layer(hidden, attention_mask, **kwargs)
-        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden))
+            hidden_states = layer(hidden_states, attention_mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
@@ -531,7 +533,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Target ids (B, T), or embeddings (B, T, D), and the encoder's output (B, S, D) to hidden states (B, T, D)."""
+        """Target ids (B, T), or embeddings (B, T, D), and the encoder's output (B, S, D) to states (B, T, D)."""
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
@@ -547,10 +549,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         encoder_attention_mask = ATTENTION_MASKS["full"](
             self.config, embeddings, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
-        hidden = self.embed(embeddings, position_ids)
+        hidden_states = self.embed(embeddings, position_ids)
         for layer in self.layers:
-            hidden = layer(
-                hidden,
+            hidden_states = layer(
+                hidden_states,
                 attention_mask,
                 encoder_hidden_states,
                 encoder_attention_mask,
@@ -558,7 +560,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 **kwargs,
             )
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.layer_norm(hidden), past_key_values=past_key_values
+            last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
         )
 
 
@@ -695,7 +697,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Labels (B, T) shifted right behind the start token, with padding for -100: "I love you" to "<pad> I love"."""
+        """Labels (B, T) shifted right behind the start token, padding for -100: "I love you" to "<pad> I love"."""
         start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
         shifted = torch.cat((start, labels[:, :-1]), dim=1)
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
