@@ -196,9 +196,28 @@ class VanillaTransformerConfig(PreTrainedConfig):
             raise ValueError(f"no preset is called {name!r}{_nearest(name, PRESETS)}; there are {', '.join(PRESETS)}")
         return cls(**{**PRESETS[name], **overrides})
 
+    @classmethod
+    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """
+        The contents of config.json, as in every config.
+
+        Raises:
+            ValueError: The file describes a model of another type, of which transformers would only warn.
+        """
+        config_dict, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        model_type = config_dict.get("model_type", cls.model_type)
+        if model_type != cls.model_type:
+            raise ValueError(
+                f"{pretrained_model_name_or_path}: config.json describes a {model_type!r} model, "
+                f"not a {cls.model_type!r} one"
+            )
+        return config_dict, kwargs
+
     def __post_init__(self, **kwargs: Any):
+        own_names = [*type(self).__annotations__, *self.attribute_map]
         for name in kwargs:
-            if not hasattr(PreTrainedConfig, name) and (hint := _nearest(name, self._own_names())):
+            known = name in own_names or hasattr(PreTrainedConfig, name)
+            if not known and (hint := _nearest(name, own_names)):
                 raise ValueError(f"{type(self).__name__} has no field {name!r}{hint}")
         if self.encoder_final_norm is None:
             self.encoder_final_norm = self.encoder_norm_position == "pre"
@@ -209,10 +228,6 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if self.embedding_sharing == "none":
             self.tie_word_embeddings = False
         super().__post_init__(**kwargs)
-
-    @classmethod
-    def _own_names(cls) -> list[str]:
-        return [*cls.__annotations__, *cls.attribute_map]
 
     @property
     def tied_matrices(self) -> Literal["all", "decoder", "none"]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
@@ -388,6 +389,21 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flex_attn = True
     _can_compile_fullgraph = True
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
+        """
+        Open a saved model, as in every transformers model.
+
+        Raises:
+            OSError: A weights file is truncated or damaged; safetensors itself does not say which folder.
+        """
+        try:
+            return super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+        except SafetensorError as error:
+            raise OSError(
+                f"{pretrained_model_name_or_path}: the weights are truncated or damaged ({error}); copy them again"
+            ) from error
 
     def _init_weights(self, module: nn.Module):
         """Xavier-uniform projections; embeddings, learned positions and an untied output with deviation D^-0.5."""

@@ -1,0 +1,125 @@
+"""
+A second Transformer, written only from the equations of "Attention Is All You Need" (arXiv 1706.03762) and, for the
+switches that the paper does not have, from their definitions. One sentence at a time, one head at a time, in float64.
+It shares nothing with the package but the names of the weights.
+"""
+
+import math
+
+import torch
+
+
+ACTIVATIONS = {
+    "relu": lambda x: x.clamp(min=0),
+    "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
+    "swish": lambda x: x / (1 + torch.exp(-x)),
+}
+
+
+class Reference:
+    """Logits of a model with the given weights (its state dict) and fields (any object that has them)."""
+
+    def __init__(self, weights: dict[str, torch.Tensor], fields):
+        self.weights = {name.removeprefix("model."): tensor.double() for name, tensor in weights.items()}
+        self.fields = fields
+
+    def logits(self, source: list[int], target: list[int]) -> torch.Tensor:
+        """Source ids and decoder input ids of one sentence to logits (T, V)."""
+        memory = self.encode(source)
+        states = self.decode(target, memory)
+        return self.linear("lm_head", states)
+
+    def encode(self, source: list[int]) -> torch.Tensor:
+        x = self.embed("encoder", source)
+        for layer in range(self.fields.encoder_layers):
+            name = f"encoder.layers.{layer}"
+            heads = self.fields.encoder_attention_heads
+            x = self.residual("encoder", f"{name}.self_attn_layer_norm", x, self.self_attention(name, heads, False))
+            x = self.residual("encoder", f"{name}.final_layer_norm", x, self.feed_forward(name))
+        return self.norm("encoder.layer_norm", x) if self.fields.encoder_final_norm else x
+
+    def decode(self, target: list[int], memory: torch.Tensor) -> torch.Tensor:
+        x = self.embed("decoder", target)
+        for layer in range(self.fields.decoder_layers):
+            name = f"decoder.layers.{layer}"
+            heads = self.fields.decoder_attention_heads
+            x = self.residual("decoder", f"{name}.self_attn_layer_norm", x, self.self_attention(name, heads, True))
+            x = self.residual(
+                "decoder",
+                f"{name}.encoder_attn_layer_norm",
+                x,
+                lambda y, name=name, heads=heads: self.attention(f"{name}.encoder_attn", heads, y, memory, False),
+            )
+            x = self.residual("decoder", f"{name}.final_layer_norm", x, self.feed_forward(name))
+        return self.norm("decoder.layer_norm", x) if self.fields.decoder_final_norm else x
+
+    def embed(self, stack: str, ids: list[int]) -> torch.Tensor:
+        x = torch.stack([self.weights[f"{stack}.embed_tokens.weight"][token] for token in ids])
+        if self.fields.scale_embedding:
+            x = x * math.sqrt(self.fields.d_model)
+        x = x + torch.stack([self.position(stack, row) for row in range(len(ids))])
+        return self.norm(f"{stack}.layernorm_embedding", x) if self.fields.layernorm_embedding else x
+
+    def position(self, stack: str, row: int) -> torch.Tensor:
+        d, pos = self.fields.d_model, row + self.fields.position_offset
+        half = d // 2
+        kind = self.fields.position_encoding
+        if kind == "none":
+            return torch.zeros(d, dtype=torch.float64)
+        if kind == "learned":
+            return self.weights[f"{stack}.embed_positions.weight"][pos]
+        encoding = [0.0] * d
+        for i in range(half):
+            exponent = i / (half - 1) if kind == "sinusoidal_halves_inclusive" else 2 * i / d
+            angle = pos / 10000**exponent
+            sine, cosine = (2 * i, 2 * i + 1) if kind == "sinusoidal" else (i, half + i)
+            encoding[sine], encoding[cosine] = math.sin(angle), math.cos(angle)
+        return torch.tensor(encoding, dtype=torch.float64)
+
+    def residual(self, stack: str, norm: str, x: torch.Tensor, sublayer) -> torch.Tensor:
+        alpha = getattr(self.fields, f"{stack}_residual_alpha")
+        if getattr(self.fields, f"{stack}_norm_position") == "pre":
+            return alpha * x + sublayer(self.norm(norm, x))
+        return self.norm(norm, alpha * x + sublayer(x))
+
+    def norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        mean = x.mean(dim=-1, keepdim=True)
+        variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)
+        normal = (x - mean) / torch.sqrt(variance + self.fields.layer_norm_eps)
+        return self.weights[f"{name}.weight"] * normal + self.weights[f"{name}.bias"]
+
+    def linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        x = x @ self.weights[f"{name}.weight"].T
+        return x + self.weights[f"{name}.bias"] if f"{name}.bias" in self.weights else x
+
+    def feed_forward(self, name: str):
+        activation = ACTIVATIONS[self.fields.activation_function]
+        return lambda x: self.linear(f"{name}.fc2", activation(self.linear(f"{name}.fc1", x)))
+
+    def self_attention(self, name: str, heads: int, causal: bool):
+        return lambda x: self.attention(f"{name}.self_attn", heads, x, x, causal)
+
+    def attention(self, name: str, heads: int, x: torch.Tensor, memory: torch.Tensor, causal: bool) -> torch.Tensor:
+        queries = self.linear(f"{name}.q_proj", x).chunk(heads, dim=-1)
+        keys = self.linear(f"{name}.k_proj", memory).chunk(heads, dim=-1)
+        values = self.linear(f"{name}.v_proj", memory).chunk(heads, dim=-1)
+        outputs = []
+        for q, k, v in zip(queries, keys, values, strict=True):
+            scores = q @ k.T / math.sqrt(q.shape[-1])  # (T, S)
+            if causal:
+                for row in range(scores.shape[0]):
+                    scores[row, row + 1 :] = -math.inf
+            exponentials = torch.exp(scores - scores.max(dim=-1, keepdim=True).values)
+            outputs.append(exponentials / exponentials.sum(dim=-1, keepdim=True) @ v)
+        return self.linear(f"{name}.out_proj", torch.cat(outputs, dim=-1))
+
+
+def smoothed_loss(logits: torch.Tensor, labels: list[int], label_smoothing: float) -> torch.Tensor:
+    """Sum over positions of -Σ_k q(k) log p(k), with q = (1 - ε) on the label plus ε/V everywhere (section 5.4)."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row, label in zip(logits, labels, strict=True):
+        log_p = row - torch.log(torch.exp(row).sum())
+        q = torch.full_like(row, label_smoothing / len(row))
+        q[label] += 1 - label_smoothing
+        total = total - (q * log_p).sum()
+    return total

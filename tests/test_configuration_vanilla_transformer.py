@@ -1,0 +1,174 @@
+"""The config: presets against Table 3, every refusal, and what is saved."""
+
+import json
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+
+from vanilla_transformer_hf import PRESETS, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf import modeling_vanilla_transformer as modeling
+
+
+# Table 3 of the paper: parameters in millions, where the row states them; the other rows have the base model's 65.
+TABLE_3 = {
+    "base": 65,
+    "A-h1": 65,
+    "A-h4": 65,
+    "A-h16": 65,
+    "A-h32": 65,
+    "B-dk16": 58,
+    "B-dk32": 60,
+    "C-N2": 36,
+    "C-N4": 50,
+    "C-N8": 80,
+    "C-d256": 28,
+    "C-d1024": 168,
+    "C-ff1024": 53,
+    "C-ff4096": 90,
+    "D-p0": 65,
+    "D-p2": 65,
+    "D-ls0": 65,
+    "D-ls2": 65,
+    "E": 65,
+    "big": 213,
+    # Not in the paper: JoeyNMT's benchmark page, and Wu et al. 2021.
+    "iwslt_de_en": 19,
+    "multi30k_tiny": 2.6,
+    "multi30k_small": 36.5,
+}
+
+
+def count_parameters(config: VanillaTransformerConfig) -> float:
+    with torch.device("meta"):
+        model = VanillaTransformerForConditionalGeneration(config)
+    return sum(parameter.numel() for parameter in model.parameters()) / 1e6
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_the_published_number_of_parameters(name):
+    ours = count_parameters(VanillaTransformerConfig.from_preset(name))
+    print(f"{name:15} ours {ours:6.1f} M, published {TABLE_3[name]:6.1f} M")
+    assert ours == pytest.approx(TABLE_3[name], rel=0.08)
+
+
+def test_every_row_of_table_3_is_a_preset():
+    assert set(PRESETS) == set(TABLE_3)
+
+
+def test_rows_a_keep_the_amount_of_computation():
+    for heads in (1, 4, 16, 32):
+        model = VanillaTransformerForConditionalGeneration(
+            VanillaTransformerConfig.from_preset(f"A-h{heads}", encoder_layers=1, decoder_layers=1, vocab_size=8)
+        )
+        attention = model.model.encoder.layers[0].self_attn
+        assert (attention.d_k, attention.d_v) == (512 // heads, 512 // heads)
+
+
+def test_preset_with_override_and_unknown_preset():
+    assert VanillaTransformerConfig.from_preset("big", vocab_size=1000).vocab_size == 1000
+    with pytest.raises(ValueError, match=r"'A-h3'.*did you mean 'A-h32' or 'A-h4'.*there are base, A-h1"):
+        VanillaTransformerConfig.from_preset("A-h3")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"encoder_attention_heads": 7}, r"encoder_attention_heads=7: must divide d_model=512"),
+        ({"decoder_attention_heads": 7, "d_k": 64}, r"decoder_attention_heads=7: must divide d_model=512"),
+        ({"vocab_size": 0}, r"vocab_size=0: must be greater than 0"),
+        ({"source_vocab_size": -5, "embedding_sharing": "none"}, r"source_vocab_size=-5: must be greater than 0"),
+        ({"d_model": -512}, r"d_model=-512: must be greater than 0"),
+        ({"encoder_layers": 0}, r"encoder_layers=0: must be greater than 0"),
+        ({"encoder_ffn_dim": -1}, r"encoder_ffn_dim=-1: must be greater than 0"),
+        ({"d_k": 0}, r"d_k=0: must be greater than 0"),
+        ({"max_position_embeddings": 0}, r"max_position_embeddings=0: must be greater than 0"),
+        ({"layer_norm_eps": 0.0}, r"layer_norm_eps=0.0: must be greater than 0"),
+        ({"encoder_residual_alpha": float("inf")}, r"encoder_residual_alpha=inf: must be greater than 0"),
+        ({"position_offset": -1}, r"position_offset=-1: must be at least 0"),
+        ({"dropout": 1.0}, r"dropout=1.0: must be at least 0 and less than 1"),
+        ({"attention_dropout": -0.1}, r"attention_dropout=-0.1: must be at least 0 and less than 1"),
+        ({"activation_dropout": 2}, r"activation_dropout=2: must be at least 0 and less than 1"),
+        ({"label_smoothing": 1}, r"label_smoothing=1: must be at least 0 and less than 1"),
+        ({"pad_token_id": 37000}, r"pad_token_id=37000: must lie within the vocabulary, 0 to 36999"),
+        ({"eos_token_id": [1, -2]}, r"eos_token_id=\[1, -2\]: must lie within the vocabulary, 0 to 36999"),
+        ({"source_vocab_size": 9000}, r"embedding_sharing='all' with source_vocab_size=9000.*'decoder' or 'none'"),
+        (
+            {"source_vocab_size": 9, "embedding_sharing": "none", "pad_token_id": 9},
+            r"pad_token_id=9: must lie within the source vocabulary, 0 to 8",
+        ),
+        ({"d_model": 33, "d_k": 8, "d_v": 8}, r"d_model=33: position_encoding='sinusoidal' needs an even one"),
+        ({"activation_function": "rellu"}, r"activation_function='rellu' \(did you mean 'relu'.*must be one of gelu"),
+        ({"encoder_norm_position": "middle"}, r"encoder_norm_position.*\('post', 'pre'\), got middle"),
+        ({"embedding_sharing": "both"}, r"embedding_sharing.*\('all', 'decoder', 'none'\), got both"),
+        ({"d_model": "512"}, r"d_model.*int, got str"),
+        ({"droput": 0.1}, r"no field 'droput' \(did you mean 'dropout'"),
+        ({"norm_position": "pre"}, r"no field 'norm_position' \(did you mean 'encoder_norm_position'"),
+        ({"num_atention_heads": 8}, r"no field 'num_atention_heads' \(did you mean 'num_attention_heads'"),
+    ],
+)
+def test_refusals_name_field_value_and_what_is_allowed(fields, message):
+    with pytest.raises((ValueError, StrictDataclassError), match=re.compile(message, re.DOTALL)):
+        VanillaTransformerConfig(**fields)
+
+
+def test_a_wrong_value_is_refused_on_assignment_and_before_saving(tmp_path):
+    config = VanillaTransformerConfig()
+    with pytest.raises(StrictDataclassError):
+        config.decoder_norm_position = "middle"
+    config.dropout = 1.5
+    with pytest.raises(StrictDataclassError, match=r"dropout=1\.5"):
+        config.save_pretrained(tmp_path)
+
+
+def test_unknown_fields_of_a_newer_version_pass():
+    assert VanillaTransformerConfig(rotary_base=10000).rotary_base == 10000
+
+
+def test_what_follows_from_other_fields():
+    config = VanillaTransformerConfig(decoder_norm_position="pre", pad_token_id=5, embedding_sharing="none")
+    assert (config.encoder_final_norm, config.decoder_final_norm) == (False, True)
+    assert config.decoder_start_token_id == 5
+    assert config.tie_word_embeddings is False
+    assert VanillaTransformerConfig(tie_word_embeddings=False).tied_matrices == "none"
+
+
+def test_generic_names_of_transformers():
+    config = VanillaTransformerConfig(hidden_size=64, num_attention_heads=4, decoder_attention_heads=4)
+    assert (config.d_model, config.encoder_attention_heads, config.num_hidden_layers) == (64, 4, 6)
+
+
+def test_saved_and_loaded_again_is_the_same_file(tmp_path):
+    config = VanillaTransformerConfig.from_preset("iwslt_de_en", source_vocab_size=77, embedding_sharing="decoder")
+    config.save_pretrained(tmp_path / "first")
+    VanillaTransformerConfig.from_pretrained(tmp_path / "first").save_pretrained(tmp_path / "second")
+    first, second = (tmp_path / name / "config.json" for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+    assert not {"num_beams", "max_length", "length_penalty"} & json.loads(first.read_text()).keys()
+
+
+def test_every_choice_has_exactly_the_rows_of_its_table():
+    tables = {
+        "norm_type": modeling.NORMS,
+        "feed_forward_type": modeling.FEED_FORWARDS,
+        "position_encoding": modeling.POSITION_ENCODINGS,
+        "encoder_norm_position": modeling.RESIDUALS,
+        "decoder_norm_position": modeling.RESIDUALS,
+    }
+    hints = VanillaTransformerConfig.__annotations__
+    for field, table in tables.items():
+        assert set(get_args(hints[field])) == set(table), field
+
+
+def test_every_field_is_read_outside_the_config():
+    package = Path(modeling.__file__).parent
+    code = "".join(path.read_text() for path in package.rglob("*.py") if not path.name.startswith("configuration_"))
+    # Read by transformers' generation, or through another field that stands for them.
+    elsewhere = {"bos_token_id", "eos_token_id", "is_encoder_decoder", "use_cache"}
+    through = {"embedding_sharing": "tied_matrices", "tie_word_embeddings": "tied_matrices"}
+    for field in set(VanillaTransformerConfig.__annotations__) - elsewhere:
+        name = through.get(field, field)
+        assert re.search(rf"config\.{name}\b", code), f"{field} is never read"
