@@ -114,8 +114,9 @@ class VanillaTransformerTokenizer(TokenizersBackend):
 
         The defaults are the paper's English-German setting (section 5.1); its English-French one is
         `model="wordpiece", vocab_size=32000`. `decode` gives every text back unchanged, except for what `lowercase`
-        and `unicode_normalization` take away on purpose. The names of special tokens inside a text are plain text.
-        The same texts in any order give the same vocabulary.
+        and `unicode_normalization` take away on purpose. The names of special tokens inside a text are plain text
+        (`split_special_tokens`), so a token that texts are to hold, such as a language tag, is added with
+        `add_tokens` and not as a special one. The same texts in any order give the same vocabulary.
 
         Args:
             source_texts: Texts of the source language.
