@@ -1,0 +1,38 @@
+# Two commands matter: `make quickstart` trains and translates, `make test` runs the tests. Both make the environment.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: quickstart test lint conformance clean
+
+quickstart: $(VENV)/.demo
+	$(BIN)/python scripts/make_numbers_corpus.py outputs/numbers
+	$(BIN)/python scripts/train.py scripts/recipes/quickstart.yaml
+	$(BIN)/python scripts/try_model.py outputs/quickstart
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# transformers' own common tests, from the source distribution of the pinned release, on our classes.
+conformance: $(VENV)/.test
+	$(BIN)/python -m tests.conformance
+
+clean:
+	rm -rf $(VENV) outputs
+
+# torch comes first: what is installed after it takes the build that is already there.
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo]"
+	touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,test]"
+	touch $@
