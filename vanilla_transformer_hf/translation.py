@@ -320,6 +320,9 @@ class Translator:
         for name in COUNTS:
             if options.get(name, 1) < 1:
                 raise ValueError(f"{name}={options[name]}: must be at least 1")
+        beams, n_best = (self._setting(name, options) or 1 for name in ("num_beams", "num_return_sequences"))
+        if n_best > beams and not self._setting("do_sample", options):
+            raise ValueError(f"num_return_sequences={n_best}: needs num_beams of at least {n_best}, not {beams}")
         if not any(self._setting(name, options) for name in LENGTH_LIMITS):
             options["max_new_tokens"] = min(source_length + EXTRA_TARGET_TOKENS, self._max_positions)
         return options

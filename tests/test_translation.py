@@ -1,0 +1,422 @@
+"""Translator, pipeline and streams of lines, on a tiny model that has learned to count backwards in German."""
+
+import io
+import itertools
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, MarianConfig, MarianMTModel, pipeline
+from transformers.pipelines.pt_utils import KeyDataset
+from transformers.utils import logging as host_logging
+
+from vanilla_transformer_hf import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+    translation,
+)
+from vanilla_transformer_hf.translation import Translation, Translator, open_output, read_lines, translate_lines
+
+
+NUMBERS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
+SOURCES = [" ".join(words) for length in (1, 2, 3) for words in itertools.product(NUMBERS, repeat=length)]
+TARGETS = [" ".join(NUMBERS[word] for word in reversed(source.split())) for source in SOURCES]
+MIXED = ["four five one", "two", "", "three one", " \t ", "five five two", "one two", "three"]
+TRANSLATED = ["eins fünf vier", "zwei", "", "eins drei", "", "zwei fünf fünf", "zwei eins", "drei"]
+SIZES = {
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "dropout": 0.0,
+    "max_position_embeddings": 64,
+}
+
+
+def trained_model(tokenizer: VanillaTransformerTokenizer) -> VanillaTransformerForConditionalGeneration:
+    torch.manual_seed(0)
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), **SIZES))
+    batch = tokenizer(SOURCES, text_target=TARGETS, padding=True, return_tensors="pt")
+    batch["labels"][batch["labels"] == tokenizer.pad_token_id] = -100
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(250):
+        rows = torch.randperm(len(SOURCES))[:64]
+        model(**{name: tensor[rows] for name, tensor in batch.items()}).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def saved_model(folder) -> str:
+    tokenizer = VanillaTransformerTokenizer.train(SOURCES, TARGETS, vocab_size=300, show_progress=False)
+    trained_model(tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return saved_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def shared_translator(folder):
+    return Translator.from_pretrained(folder, device="cpu")
+
+
+@pytest.fixture
+def translator(shared_translator):
+    """A `Translator` whose settings a test may change."""
+    return Translator(shared_translator.model, shared_translator.tokenizer)
+
+
+@pytest.fixture
+def generated(translator, monkeypatch):
+    """The arguments of every call of the model's `generate()`."""
+    calls, generate = [], translator.model.generate
+    monkeypatch.setattr(translator.model, "generate", lambda **kwargs: calls.append(kwargs) or generate(**kwargs))
+    return calls
+
+
+@pytest.fixture
+def broken(folder, tmp_path):
+    """A copy of the saved folder, to be damaged."""
+    return shutil.copytree(folder, tmp_path / "broken")
+
+
+def test_model_translates(translator):
+    assert translator.translate(SOURCES) == TARGETS
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_batched_equals_single_and_order_is_restored(translator, batch_size, num_beams):
+    options = {"num_beams": num_beams, "num_return_sequences": num_beams, "return_scores": True}
+    single = [translator.translate(text, **options) for text in MIXED]
+    batched = translator.translate(MIXED, batch_size=batch_size, **options)
+    assert batched == single
+    if num_beams == 1:
+        assert batched == TRANSLATED
+        single, batched = [[line] for line in single], [[line] for line in batched]
+    for one, other in zip(itertools.chain(*single), itertools.chain(*batched), strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+def test_a_text_gives_a_string_and_a_list_gives_a_list(translator):
+    assert isinstance(translator.translate("two"), str)
+    assert translator.translate("two") == "zwei"
+    assert translator.translate("two").score is None
+    assert translator.translate(["two"]) == ["zwei"]
+    assert translator.translate(text for text in ("two", "one")) == ["zwei", "eins"]
+    assert translator.translate([]) == []
+
+
+def test_blank_lines_do_not_reach_the_model(translator, generated):
+    assert translator.translate("") == ""
+    assert translator.translate([" ", "", "\u2003\t"], num_beams=2, num_return_sequences=2) == [["", ""]] * 3
+    assert generated == []
+    assert translator.translate(["", "two"], return_scores=True)[0].score == 0
+    assert len(generated[0]["input_ids"]) == 1
+
+
+@pytest.mark.parametrize("length_penalty", [None, 0.0, 0.6])
+def test_n_best_scores_are_those_of_beam_search(translator, length_penalty):
+    options = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": length_penalty}
+    best = translator.translate("four five one", return_scores=True, **options)
+    scores = [candidate.score for candidate in best]
+    assert scores == sorted(scores, reverse=True)
+    assert best[0] == "eins fünf vier"
+    inputs = translator.tokenizer("four five one", return_tensors="pt")
+    options = {name: value for name, value in options.items() if value is not None}
+    limits = {"max_new_tokens": 50, "output_scores": True, "return_dict_in_generate": True}
+    expected = translator.model.generate(**inputs, **options, **limits).sequences_scores
+    assert scores == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_scores_do_not_depend_on_how_many_logits_are_held(translator, monkeypatch):
+    options = {"num_beams": 4, "num_return_sequences": 2, "return_scores": True}
+    at_once = translator.translate(MIXED, **options)
+    monkeypatch.setattr(translation, "SCORED_LOGITS", 1)
+    one_by_one = translator.translate(MIXED, **options)
+    for one, other in zip(itertools.chain(*at_once), itertools.chain(*one_by_one), strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+def test_score_survives_copies():
+    import pickle
+
+    copied = pickle.loads(pickle.dumps(Translation("zwei", -0.5)))
+    assert (copied, copied.score) == ("zwei", -0.5)
+    assert json.dumps([copied]) == '["zwei"]'
+
+
+def test_length_limit_is_source_plus_50_where_nobody_gives_one(translator, generated, monkeypatch):
+    source_length = len(translator.tokenizer("four five")["input_ids"])
+    translator.translate(["two", "four five"])
+    assert generated[-1]["max_new_tokens"] == source_length + 50
+    translator.translate("two", max_new_tokens=7)
+    assert generated[-1]["max_new_tokens"] == 7
+    translator.translate("two", max_length=9)
+    assert "max_new_tokens" not in generated[-1]
+    monkeypatch.setattr(translator.model.generation_config, "max_length", 30)
+    translator.translate("two")
+    assert "max_new_tokens" not in generated[-1]
+
+
+def test_search_follows_generation_config(translator, monkeypatch):
+    monkeypatch.setattr(translator.model.generation_config, "num_beams", 4)
+    assert len(translator.translate("two", num_return_sequences=3)) == 3
+    with pytest.raises(ValueError, match=r"num_return_sequences=2: needs num_beams of at least 2, not 1"):
+        translator.translate("two", num_beams=1, num_return_sequences=2)
+
+
+@pytest.mark.parametrize("name", ["num_beams", "num_return_sequences", "max_new_tokens", "batch_size"])
+def test_counts_below_one_are_refused(translator, name):
+    with pytest.raises(ValueError, match=f"{name}=0: must be at least 1"):
+        translator.translate("two", **{name: 0})
+
+
+def test_over_long_lines_are_cut_and_counted(translator, generated, caplog):
+    assert translator.max_source_length == 64
+    translator.max_source_length = 5
+    long = "one two three four five one two"
+    translator.translate([long, "two", "one", long], batch_size=2)
+    assert caplog.messages == ["2 over-long lines cut to the first 5 tokens"]
+    assert generated[0]["input_ids"].shape == (2, 5)
+    assert generated[0]["input_ids"][:, -1].tolist() == [translator.tokenizer.eos_token_id] * 2
+
+
+def test_stream_reads_no_further_than_its_window(translator):
+    read = []
+    endless = (read.append(text) or text for text in itertools.cycle(MIXED))
+    stream = translator.translate_stream(endless, batch_size=2, window=8)
+    assert [best[0] for best in itertools.islice(stream, 12)] == TRANSLATED + TRANSLATED[:4]
+    assert len(read) == 16
+
+
+@pytest.mark.parametrize("wrong", [5, None, b"two", {"text": "two"}])
+def test_what_is_no_text_is_refused(translator, wrong):
+    with pytest.raises(TypeError, match=f"cannot translate {type(wrong).__name__}.*must be a str"):
+        translator.translate(["two", wrong])
+    with pytest.raises(TypeError, match=f"cannot translate {type(wrong).__name__}.*must be a str"):
+        pipeline("translation", model=translator.model, tokenizer=translator.tokenizer)(wrong)
+
+
+def test_vocabulary_that_does_not_fit_is_refused(translator, tiny_model):
+    size = len(translator.tokenizer)
+    for rows in (99, 600):
+        with pytest.raises(ValueError, match=f"tokenizer has {size} source pieces and the model {rows}"):
+            Translator(tiny_model(vocab_size=rows), translator.tokenizer)
+    Translator(tiny_model(vocab_size=size + 10), translator.tokenizer)  # padded to a round number
+
+
+def test_two_vocabularies(tiny_model):
+    tokenizer = VanillaTransformerTokenizer.train(
+        SOURCES, TARGETS, vocab_size=300, separate_vocabularies=True, show_progress=False
+    )
+    source, target = tokenizer.source_vocab_size, len(tokenizer)
+    model = tiny_model(vocab_size=target, source_vocab_size=source, embedding_sharing="decoder")
+    assert isinstance(Translator(model, tokenizer).translate("two", max_new_tokens=3), str)
+    for sizes in ((target, source + 200), (target + 200, source)):
+        model = tiny_model(vocab_size=sizes[0], source_vocab_size=sizes[1], embedding_sharing="decoder")
+        with pytest.raises(ValueError, match="do not belong together"):
+            Translator(model, tokenizer)
+
+
+def test_model_that_does_not_translate_is_refused(translator):
+    bert = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8))
+    with pytest.raises(ValueError, match="BertModel is no encoder–decoder"):
+        Translator(bert, translator.tokenizer)
+
+
+def test_from_pretrained_takes_dtype_and_device(folder):
+    opened = Translator.from_pretrained(folder, device="cpu", dtype="bfloat16")
+    assert opened.model.dtype == torch.bfloat16
+    assert opened.translate("two") == "zwei"
+    with pytest.raises(ValueError, match="device 'nonsense' cannot be used here"):
+        Translator.from_pretrained(folder, device="nonsense")
+
+
+def _one_line(folder):
+    with pytest.raises((OSError, ValueError)) as raised:
+        Translator.from_pretrained(folder)
+    assert "\n" not in str(raised.value)
+    assert str(folder) in str(raised.value)
+    return str(raised.value)
+
+
+def test_missing_folder_is_named(tmp_path):
+    assert "no such folder" in _one_line(tmp_path / "nothing")
+    assert "no such folder" in _one_line("no-such-model")  # may be a Hub id too, but the Hub is not there
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 99, "half"])
+def test_damaged_weights_are_named(broken, content):
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000] if content == "half" else content)
+    assert "cannot open the weights" in _one_line(broken)
+
+
+def test_missing_files_are_named(broken):
+    (broken / "model.safetensors").unlink()
+    assert "cannot open the weights" in _one_line(broken)
+    (broken / "tokenizer.json").unlink()
+    assert "cannot open the tokenizer" in _one_line(broken)
+    (broken / "config.json").write_text("{")
+    assert "cannot open the config" in _one_line(broken)
+
+
+@pytest.mark.parametrize(("field", "value"), [("encoder_layers", 2), ("encoder_ffn_dim", 128)])
+def test_weights_of_another_model_are_refused_instead_of_drawn_at_random(broken, field, value):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, field: value}))
+    assert "missing or of another shape, the first is model.encoder.layers" in _one_line(broken)
+
+
+def test_folder_of_another_model_type_is_refused(tmp_path):
+    BertConfig().save_pretrained(tmp_path)
+    assert "model type 'bert' is no encoder–decoder" in _one_line(tmp_path)
+
+
+@pytest.fixture
+def quiet(caplog, recwarn):
+    """Fails the test if transformers logs a warning or Python issues one."""
+    host_logging.enable_propagation()
+    yield
+    host_logging.disable_propagation()
+    assert [record.getMessage() for record in caplog.records if record.levelname != "INFO"] == []
+    assert [str(warning.message) for warning in recwarn.list] == []
+
+
+def test_pipeline_answers_as_the_one_of_transformers_4(folder, quiet):
+    translate = pipeline("translation", model=folder)
+    assert type(translate) is translation.TranslationPipeline
+    assert type(translate.tokenizer) is VanillaTransformerTokenizer
+    expected = [{"translation_text": text} for text in TRANSLATED]
+    assert translate("two") == [{"translation_text": "zwei"}]
+    assert translate(MIXED) == expected
+    assert translate(MIXED, batch_size=3) == expected
+    assert translate([]) == []
+    assert list(translate(text for text in MIXED)) == [[item] for item in expected]
+    rows = KeyDataset([{"en": text} for text in MIXED], "en")
+    assert list(translate(rows, batch_size=3)) == [[item] for item in expected]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_pipeline_equals_translator(translator, batch_size, quiet):
+    translate = pipeline("translation", model=translator.model, tokenizer=translator.tokenizer, num_beams=4)
+    options = {"num_return_sequences": 3, "return_scores": True, "batch_size": batch_size}
+    for found, expected in zip(
+        translate(MIXED, **options), translator.translate(MIXED, num_beams=4, **options), strict=True
+    ):
+        assert [candidate["translation_text"] for candidate in found] == expected
+        scores = [candidate.score for candidate in expected]
+        assert [candidate["score"] for candidate in found] == pytest.approx(scores, abs=1e-5)
+    assert [len(candidates) for candidates in translate(MIXED, num_return_sequences=2)] == [2] * len(MIXED)
+
+
+def test_pipeline_returns_tensors(translator):
+    translate = pipeline("translation", model=translator.model, tokenizer=translator.tokenizer)
+    (record,) = translate("two", return_tensors=True)
+    assert list(record) == ["translation_token_ids"]
+    assert translator.tokenizer.decode(record["translation_token_ids"], skip_special_tokens=True) == "zwei"
+
+
+def test_pipeline_saves_a_folder_that_opens_without_running_its_code(folder, tmp_path):
+    pipeline("translation", model=folder).save_pretrained(tmp_path)
+    assert "custom_pipelines" not in json.loads((tmp_path / "config.json").read_text())
+    assert pipeline("translation", model=str(tmp_path))("two") == [{"translation_text": "zwei"}]
+
+
+def test_pipeline_without_a_model_or_with_misspelt_arguments_is_refused(translator):
+    with pytest.raises(ValueError, match="default"):
+        pipeline("translation")
+    translate = pipeline("translation", model=translator.model, tokenizer=translator.tokenizer)
+    with pytest.raises(ValueError, match="num_beam"):
+        translate("two", num_beam=4)
+
+
+def test_registering_leaves_an_existing_translation_pipeline_alone(monkeypatch):
+    from transformers.pipelines import PIPELINE_REGISTRY
+
+    theirs = {"impl": object}
+    monkeypatch.setitem(PIPELINE_REGISTRY.supported_tasks, "translation", theirs)
+    translation.register()
+    assert PIPELINE_REGISTRY.supported_tasks["translation"] is theirs
+
+
+def test_marian_model_translates_too(translator):
+    special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": None}
+    marian = MarianMTModel(MarianConfig(vocab_size=len(translator.tokenizer), **SIZES, **special)).eval()
+    theirs = Translator(marian, translator.tokenizer)
+    best = theirs.translate(MIXED, num_beams=3, num_return_sequences=3, max_new_tokens=5, return_scores=True)
+    assert best[2] == ["", "", ""]
+    for candidates in best:
+        scores = [candidate.score for candidate in candidates]
+        assert scores == pytest.approx(sorted(scores, reverse=True), abs=1e-5)
+    translate = pipeline("translation", model=marian, tokenizer=translator.tokenizer)
+    assert translate("two", max_new_tokens=5)[0]["translation_text"] == theirs.translate("two", max_new_tokens=5)
+
+
+def test_only_line_feeds_end_a_line():
+    text = "\ufeffone\u2028two\r\n\n\x0b three\x85\rfour\n five"
+    lines = ["one\u2028two", "", "\x0b three\x85\rfour", " five"]
+    assert list(read_lines(io.BytesIO(text.encode()))) == lines
+    assert list(read_lines(io.BytesIO(b""))) == []
+
+
+def test_invalid_utf8_is_named(tmp_path):
+    (tmp_path / "text").write_bytes(b"one\n\ntwo \xe9t\xe9\n")
+    with (
+        (tmp_path / "text").open("rb") as file,
+        pytest.raises(ValueError, match=r"text, line 3: not valid UTF-8 \(byte 0xe9 at position 4\)"),
+    ):
+        list(read_lines(file))
+
+
+def test_terminal_is_answered_line_by_line(translator):
+    events = []
+
+    class Terminal(io.BytesIO):
+        def isatty(self):
+            return True
+
+        def seekable(self):
+            return False
+
+        def __next__(self):
+            line = super().__next__()
+            events.append(line)
+            return line
+
+    class Screen(io.BytesIO):
+        def write(self, line):
+            events.append(line)
+
+    translate_lines(translator, Terminal(b"one\n\ntwo\n"), Screen())
+    assert events == [b"one\n", b"eins\n", b"\n", b"\n", b"two\n", b"zwei\n"]
+
+
+def test_line_feed_within_a_translation_starts_no_line(translator, monkeypatch):
+    monkeypatch.setattr(translator.tokenizer, "batch_decode", lambda *args, **kwargs: ["a\nb"])
+    target = io.BytesIO()
+    translate_lines(translator, io.BytesIO(b"one\ntwo"), target)
+    assert target.getvalue() == b"a b\na b\n"
+
+
+def test_output_takes_its_name_when_it_is_whole(tmp_path):
+    path = tmp_path / "output"
+    with open_output(path) as file:
+        file.write(b"whole")
+        assert [entry.name for entry in tmp_path.iterdir()] == ["output.partial"]
+    assert path.read_bytes() == b"whole"
+    with pytest.raises(ZeroDivisionError), open_output(path) as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert path.read_bytes() == b"whole"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["output"]
