@@ -522,6 +522,17 @@ def test_assisted_generation_and_streaming(tiny_model, batch, capsys):
     assert capsys.readouterr().out.split() == [str(token) for token in expected[0].tolist()]
 
 
+def test_quantized_cache(tiny_model, batch):
+    pytest.importorskip("optimum.quanto", reason="the package that quantizes the cache")
+    model = tiny_model()
+    source = batch["input_ids"]
+    settings = {"backend": "quanto", "nbits": 4, "q_group_size": 8, "residual_length": 4}
+    out = model.generate(source, max_new_tokens=9, cache_implementation="quantized", cache_config=settings)
+    exact = model.generate(source, max_new_tokens=9)
+    # The first tokens come before anything is quantized.
+    assert torch.equal(out[:, :4], exact[:, :4])
+
+
 def test_a_generation_config_is_saved_apart(tiny_model, tmp_path):
     model = tiny_model()
     model.generation_config = GenerationConfig(

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, QuantizedCache
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -252,7 +252,8 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
             cache.cross_attention_cache.update(*self.project_keys_values(memory), self.layer_idx)
             cache.is_updated[self.layer_idx] = True
         layer = cache.cross_attention_cache.layers[self.layer_idx]
-        return layer.keys, layer.values
+        # Nothing is written after the first step, so an offloaded cache does not fetch the layer by itself.
+        return layer.keys.to(hidden_states.device), layer.values.to(hidden_states.device)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -733,6 +734,16 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             if name in sizes and ids is not None:
                 check_token_ids(ids, sizes[name], name)
         return super().generate(inputs, *args, **kwargs)
+
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs: dict, *args, **kwargs):
+        # transformers quantizes no encoder-decoder's cache; ours can be where it grows, in self-attention.
+        if generation_config.cache_implementation == "quantized" and "past_key_values" not in model_kwargs:
+            settings = {"backend": "quanto", "config": self.config, **(generation_config.cache_config or {})}
+            model_kwargs["past_key_values"] = EncoderDecoderCache(
+                QuantizedCache(**settings), DynamicCache(config=self.config)
+            )
+        else:
+            super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
 
     @can_return_tuple
     def forward(
