@@ -7,7 +7,10 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
 
+
+logger = logging.get_logger(__name__)
 
 # What differs from the base model, which is the set of defaults below. Rows of Table 3 carry the paper's letters.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -120,7 +123,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     Raises:
         StrictDataclassError: A value has the wrong type, or sizes or switches that exclude each other; the message
             names field, value and what is allowed.
-        ValueError: A keyword is a misspelt field.
+        ValueError: A keyword is a misspelt field. In a saved config it is only reported.
 
     Example:
 
@@ -218,7 +221,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name in kwargs:
             known = name in own_names or hasattr(PreTrainedConfig, name)
             if not known and (hint := _nearest(name, own_names)):
-                raise ValueError(f"{type(self).__name__} has no field {name!r}{hint}")
+                message = f"{type(self).__name__} has no field {name!r}{hint}"
+                if self.transformers_version is None:
+                    raise ValueError(message)
+                # A saved config may hold what a later version or another program added to it.
+                logger.warning(message)
         if self.encoder_final_norm is None:
             self.encoder_final_norm = self.encoder_norm_position == "pre"
         if self.decoder_final_norm is None:
