@@ -1,0 +1,32 @@
+"""
+Train a translation model from a recipe:
+
+    python scripts/train.py scripts/recipes/quickstart.yaml
+    python scripts/train.py scripts/recipes/multi30k_raw.yaml \\
+        --train_source train.en.gz --train_target train.de.gz --validation_source val.en.gz --validation_target val.de.gz
+    python scripts/train.py scripts/recipes/multi30k_raw.yaml \\
+        --train_source wmt/wmt14 --dataset_config_name de-en --validation_source wmt/wmt14 --output_dir outputs/wmt14
+
+Every field of a recipe can be overridden on the command line. The folder output_dir receives the model, its tokenizer,
+model card, curves and translations; the same command continues a run that was interrupted from its last checkpoint.
+"""
+
+import sys
+
+from huggingface_hub.errors import StrictDataclassError
+
+from vanilla_transformer_hf.training import RecipeParser, prepare_job, run_job
+
+
+def main():
+    parser = RecipeParser(prog="train.py", usage="train.py RECIPE.yaml [--field value ...]", description=__doc__)
+    run, settings = parser.parse(sys.argv[1:])
+    try:
+        job = prepare_job(run, settings)
+    except (ValueError, OSError, StrictDataclassError) as error:
+        sys.exit(f"train.py: {' '.join(str(error).split())}")
+    run_job(job)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,373 @@
+"""Parallel text to token ids: readers for every file format, tokenization and the batch collator.
+
+A corpus is a `datasets.Dataset` with the string columns "source" and "target", memory-mapped from disk. Only "\\n" and
+"\\r\\n" end a line, so the separators that Unicode allows inside a sentence (U+2028, U+0085, ...) never split one.
+"""
+
+import csv
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow.compute
+import torch
+from datasets.exceptions import DatasetGenerationError
+from datasets.fingerprint import Hasher
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
+
+from .modeling_vanilla_transformer import check_token_ids
+
+
+IGNORED_LABEL = -100
+SIDES = ("source", "target")
+TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES})
+
+
+def read_lines(path: str | os.PathLike, keep_ends: bool = False) -> Iterator[str]:
+    """
+    Yield the lines of a UTF-8 text file (`.gz`: compressed), without their ends unless `keep_ends`.
+
+    A byte-order mark at the start of the file is dropped.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: A line is not UTF-8, or the file is not gzip; the message names file and line.
+    """
+    opener = gzip.open if Path(path).suffix == ".gz" else open
+    with opener(path, "rb") as file:
+        try:
+            for number, line in enumerate(file, start=1):
+                if not keep_ends:
+                    line = line.removesuffix(b"\n").removesuffix(b"\r")
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path}, line {number}: not valid UTF-8 (byte 0x{error.object[error.start]:02x} at position "
+                f"{error.start}); convert the file to UTF-8."
+            ) from error
+        except (gzip.BadGzipFile, EOFError) as error:
+            raise ValueError(f"{path}: not a complete gzip file ({error}).") from error
+
+
+def _text_pairs(source: str, target: str) -> Iterator[dict[str, str]]:
+    """Pairs of two plain-text files, line by line."""
+    source_lines, target_lines = read_lines(source), read_lines(target)
+    counts = {side: 0 for side in SIDES}
+    for pair in zip_longest(source_lines, target_lines):
+        for side, line in zip(SIDES, pair):
+            counts[side] += line is not None
+        if None not in pair:
+            yield dict(zip(SIDES, pair))
+    if counts["source"] != counts["target"]:
+        raise ValueError(
+            f"source and target differ in length: {source} has {counts['source']} lines, "
+            f"{target} has {counts['target']} lines."
+        )
+
+
+def _tsv_pairs(path: str, names: list[list[str]]) -> Iterator[dict[str, str]]:
+    """Pairs of a tab-separated file: of the named columns, or of the first two if the first line names none."""
+    positions = [0, 1]
+    for number, line in enumerate(read_lines(path), start=1):
+        cells = line.split("\t")
+        # Columns that were asked for must be there; language codes may also stand over no column at all.
+        is_header = any(len(side) == 1 for side in names) or all(set(side) & set(cells) for side in names)
+        if number == 1 and is_header:
+            positions = [cells.index(name) for name in _find_columns(path, cells, names)]
+            continue
+        if len(cells) <= max(positions):
+            raise ValueError(f"{path}, line {number}: {len(cells)} columns, at least {max(positions) + 1} expected.")
+        yield {side: cells[position] for side, position in zip(SIDES, positions)}
+
+
+def _csv_pairs(path: str, names: list[list[str]]) -> Iterator[dict[str, str]]:
+    """Pairs of a comma-separated file with a header; quotes as in RFC 4180."""
+    reader = csv.DictReader(read_lines(path, keep_ends=True), strict=True)
+    try:
+        columns = _find_columns(path, list(reader.fieldnames or []), names)
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(
+                    f"{path}, line {reader.line_num}: the number of columns differs from the header's "
+                    f"{len(reader.fieldnames or [])}."
+                )
+            yield {side: row[column] for side, column in zip(SIDES, columns)}
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}: {error}.") from error
+
+
+def _json_pairs(path: str, names: list[list[str]]) -> Iterator[dict[str, str]]:
+    """Pairs of a JSON-lines file, flat or nested under "translation"."""
+    columns: list[str] | None = None
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error}); one object per line is expected.") from error
+        if isinstance(row, dict) and isinstance(row.get("translation"), dict):
+            row = row["translation"]
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}, line {number}: a {type(row).__name__}, but one object per line is expected.")
+        columns = columns or _find_columns(f"{path}, line {number}", list(row), names)
+        pair = {side: row.get(column) for side, column in zip(SIDES, columns)}
+        for column, text in zip(columns, pair.values()):
+            if not isinstance(text, str):
+                raise ValueError(f"{path}, line {number}: {column!r} is {text!r}, but text is expected.")
+        yield pair
+
+
+ROW_READERS = {".tsv": _tsv_pairs, ".csv": _csv_pairs, ".jsonl": _json_pairs, ".json": _json_pairs}
+
+
+def _find_columns(where: str, columns: list[str], names: list[list[str]]) -> list[str]:
+    """The source and the target column among `columns`: the first of each side's `names` that is there."""
+    found = []
+    for side, candidates in zip(SIDES, names):
+        present = [name for name in candidates if name in columns]
+        if not present:
+            wanted = " or ".join(repr(name) for name in dict.fromkeys(candidates))
+            raise ValueError(f"{where}: no column {wanted} for the {side} text; there are: {', '.join(columns)}.")
+        found.append(present[0])
+    if found[0] == found[1]:
+        raise ValueError(f"{where}: source and target are the same column {found[0]!r}.")
+    return found
+
+
+def _from_rows(reader: Any, paths: list[str], **arguments: Any) -> datasets.Dataset:
+    """The Arrow file of a row reader, written once per state of the files it reads."""
+    states = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+    try:
+        return datasets.Dataset.from_generator(
+            reader,
+            features=TEXT_PAIR,
+            gen_kwargs=arguments,
+            fingerprint=Hasher.hash((reader.__name__, states, arguments)),
+        )
+    except DatasetGenerationError as error:
+        # The builder wraps what the reader says; the reader's own line is the one that helps.
+        if isinstance(error.__cause__, ValueError):
+            raise error.__cause__ from None
+        raise
+
+
+def _from_table(table: datasets.Dataset, where: str, names: list[list[str]]) -> datasets.Dataset:
+    """The two text columns of a `datasets` table, flat or nested under "translation"; nothing is copied."""
+    if "translation" in table.column_names:
+        table = table.select_columns("translation").flatten()
+        table = table.rename_columns({name: name.removeprefix("translation.") for name in table.column_names})
+    table = table.select_columns(_find_columns(where, table.column_names, names))
+    for name, feature in table.features.items():
+        if getattr(feature, "dtype", None) not in ("string", "large_string"):
+            raise ValueError(f"{where}: column {name!r} holds {feature}, but text is expected.")
+    return table.rename_columns(dict(zip(table.column_names, SIDES))).cast(TEXT_PAIR)
+
+
+def _load_hub_or_folder(source: str, split: str, config_name: str | None) -> datasets.Dataset:
+    """A split of a folder that `save_to_disk` wrote, or of a dataset on the Hub."""
+    if not os.path.isdir(source):
+        try:
+            return datasets.load_dataset(source, config_name, split=split)
+        except (FileNotFoundError, datasets.exceptions.DatasetNotFoundError) as error:
+            raise FileNotFoundError(
+                f"{source}: no such file or folder here, and no such dataset on the Hub."
+            ) from error
+    try:
+        loaded = datasets.load_from_disk(source)
+    except FileNotFoundError as error:
+        raise ValueError(f"{source}: a folder that `datasets` did not save.") from error
+    if isinstance(loaded, datasets.Dataset):
+        return loaded
+    if split not in loaded:
+        raise ValueError(f"{source}: no split {split!r}; there are: {', '.join(loaded)}.")
+    return loaded[split]
+
+
+def load_parallel_text(
+    source: str,
+    target: str | None = None,
+    *,
+    split: str = "train",
+    config_name: str | None = None,
+    source_column: str | None = None,
+    target_column: str | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+) -> datasets.Dataset:
+    """
+    Load parallel text as a memory-mapped dataset with the columns "source" and "target".
+
+    Args:
+        source: With `target`: a plain-text file, one sentence per line. Without: a file that holds both sides (`.tsv`,
+            `.csv`, `.jsonl`, `.json` of one object per line, `.parquet`), a folder saved by `datasets`, or the id of
+            a dataset on the Hub. Text files may be compressed (`.gz`).
+        target: The plain-text file whose line i translates line i of `source`.
+        split, config_name: Which part of a saved folder or of a Hub dataset.
+        source_column, target_column: Column names, or languages under a "translation" column; if not given, the
+            language codes, then "source" and "target". A TSV file may have no header: the first two columns then.
+        source_lang, target_lang: Language codes.
+
+    Raises:
+        FileNotFoundError: No such file, folder or dataset.
+        ValueError: Files of different length, invalid UTF-8, a missing column, or no pair at all.
+    """
+    names = [
+        [column] if column else [lang or side, side]
+        for column, lang, side in zip((source_column, target_column), (source_lang, target_lang), SIDES)
+    ]
+    suffixes = Path(source).suffixes
+    kind = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
+    for path in filter(None, (source, target)):
+        if (target or kind in (*ROW_READERS, ".parquet", ".gz")) and not os.path.isfile(path):
+            raise FileNotFoundError(f"{path}: no such file.")
+    if target:
+        corpus = _from_rows(_text_pairs, [source, target], source=source, target=target)
+    elif kind in ROW_READERS:
+        corpus = _from_rows(ROW_READERS[kind], [source], path=source, names=names)
+    elif kind == ".parquet":
+        corpus = _from_table(datasets.Dataset.from_parquet(source), source, names)
+    elif os.path.isfile(source):
+        raise ValueError(
+            f"{source}: one file of a pair, or an unknown format; name the file with the translations too, or give "
+            f"one of {', '.join(ROW_READERS)}, .parquet."
+        )
+    else:
+        corpus = _from_table(_load_hub_or_folder(source, split, config_name), source, names)
+    if len(corpus) == 0:
+        raise ValueError(f"{source}: an empty corpus, it holds no sentence pair.")
+    return corpus
+
+
+@dataclass
+class TokenizedCorpus:
+    """
+    Token ids of a corpus, and what became of its pairs.
+
+    Columns of `data`: `input_ids` and `labels` (lists of int, end of sentence included), `length` (the longer of the
+    two), `line` (row number in the corpus, from 0), and the texts if they were asked for.
+    """
+
+    data: datasets.Dataset
+    empty: int
+    truncated: int
+
+
+def _tokenize_batch(
+    batch: dict[str, list], lines: list[int], tokenizer: Any, limits: tuple[int, int], keep_text: bool
+) -> dict[str, list]:
+    """Token ids of a batch of pairs; a pair with an empty side is left out."""
+    texts = zip(batch["source"], batch["target"])
+    kept = [
+        row for row, (source, target) in enumerate(texts) if source and source.strip() and target and target.strip()
+    ]
+    sources, targets = ([batch[side][row] for row in kept] for side in SIDES)
+    # Tokenizers refuse an empty list.
+    input_ids = tokenizer(sources)["input_ids"] if kept else []
+    labels = tokenizer(text_target=targets)["input_ids"] if kept else []
+    columns: dict[str, list] = {
+        "line": [lines[row] for row in kept],
+        # The last id is the end of sentence: it stays when the sentence is cut.
+        "input_ids": [ids if len(ids) <= limits[0] else ids[: limits[0] - 1] + ids[-1:] for ids in input_ids],
+        "labels": [ids if len(ids) <= limits[1] else ids[: limits[1] - 1] + ids[-1:] for ids in labels],
+        "truncated": [len(ids) > limits[0] or len(out) > limits[1] for ids, out in zip(input_ids, labels)],
+    }
+    columns["length"] = [max(len(ids), len(out)) for ids, out in zip(columns["input_ids"], columns["labels"])]
+    return columns | ({"source": sources, "target": targets} if keep_text else {})
+
+
+def tokenize_corpus(
+    corpus: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_source_length: int,
+    max_target_length: int,
+    keep_text: bool = False,
+    num_proc: int | None = None,
+) -> TokenizedCorpus:
+    """
+    Tokenize a corpus in `num_proc` processes into a cached, memory-mapped table, without its empty pairs.
+
+    Args:
+        max_source_length, max_target_length: Most tokens of a sentence, the end of sentence included; the rest of a
+            longer sentence is cut off.
+        keep_text: Keep the columns "source" and "target".
+
+    Raises:
+        ValueError: Every pair has an empty side.
+    """
+    limits = (max_source_length, max_target_length)
+    # The hash of a tokenizer object changes when it is called, its vocabulary and settings do not.
+    state = getattr(tokenizer, "backend_tokenizer", None)
+    identity = (state.to_str() if state is not None else tokenizer.get_vocab(), repr(tokenizer))
+    data = corpus.map(
+        _tokenize_batch,
+        with_indices=True,
+        batched=True,
+        fn_kwargs={"tokenizer": tokenizer, "limits": limits, "keep_text": keep_text},
+        remove_columns=corpus.column_names,
+        num_proc=num_proc,
+        new_fingerprint=Hasher.hash((corpus._fingerprint, identity, limits, keep_text)),
+        desc="Tokenizing",
+    )
+    if len(data) == 0:
+        raise ValueError(f"an empty corpus: each of its {len(corpus)} pairs has an empty side.")
+    truncated = pyarrow.compute.sum(data.data.column("truncated")).as_py()
+    return TokenizedCorpus(data.remove_columns("truncated"), empty=len(corpus) - len(data), truncated=truncated)
+
+
+def vocabulary_sizes(model_or_tokenizer: PreTrainedModel | PreTrainedTokenizerBase) -> tuple[int, int]:
+    """Sizes of the source and of the target vocabulary."""
+    if isinstance(model_or_tokenizer, PreTrainedTokenizerBase):
+        target_size, holder = len(model_or_tokenizer), model_or_tokenizer
+    else:
+        target_size, holder = model_or_tokenizer.config.vocab_size, model_or_tokenizer.config
+    return getattr(holder, "source_vocab_size", None) or target_size, target_size
+
+
+def check_vocabularies(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel):
+    """
+    Raises:
+        ValueError: The tokenizer gives ids that the model has no embedding for; the message names both sizes.
+    """
+    for side, given, room in zip(SIDES, vocabulary_sizes(tokenizer), vocabulary_sizes(model)):
+        if given > room:
+            raise ValueError(
+                f"the tokenizer's {side} vocabulary of {given} pieces does not fit the model's of {room}; they do not "
+                "belong together."
+            )
+
+
+@dataclass
+class TranslationCollator(DataCollatorForSeq2Seq):
+    """
+    Pads a batch to its longest sentence and refuses ids that the model has no embedding for.
+
+    `__call__` returns `input_ids`, `attention_mask` (B, S) and `labels` (B, T), padded with -100; the decoder input is
+    left to the model, which shifts the labels itself.
+
+    Raises:
+        ValueError: An id lies outside its vocabulary; the message names both.
+    """
+
+    source_vocab_size: int = 0
+    target_vocab_size: int = 0
+
+    def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:
+        batch = super().__call__(features, return_tensors)
+        check_token_ids(batch["input_ids"], self.source_vocab_size, "input_ids")
+        labels = batch["labels"]
+        check_token_ids(labels[labels != IGNORED_LABEL], self.target_vocab_size, "labels")
+        return batch
+
+
+def iterate_texts(corpus: datasets.Dataset, side: str, batch_size: int = 1000) -> Iterator[str]:
+    """Yield the "source" or "target" sentences of a corpus, a batch in memory at a time."""
+    for batch in corpus.select_columns(side).iter(batch_size):
+        yield from batch[side]

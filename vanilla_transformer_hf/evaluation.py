@@ -1,0 +1,79 @@
+"""Scores of translations: sacreBLEU and chrF with their signatures, and the share of exact matches. No network."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from sacrebleu.metrics import BLEU, CHRF
+from transformers import PreTrainedTokenizerBase
+
+from .data import IGNORED_LABEL
+
+
+@dataclass(frozen=True)
+class Scores:
+    """BLEU and chrF (0 to 100) with the signatures that make them comparable, and exact matches in percent."""
+
+    bleu: float
+    chrf: float
+    exact_match: float
+    bleu_signature: str
+    chrf_signature: str
+    sentences: int
+
+    def __str__(self) -> str:
+        return (
+            f"BLEU {self.bleu:.2f} ({self.bleu_signature}), chrF {self.chrf:.2f} ({self.chrf_signature}), "
+            f"exact match {self.exact_match:.2f} % of {self.sentences} sentences"
+        )
+
+
+def score_translations(
+    translations: Sequence[str], references: Sequence[str], target_lang: str | None = None
+) -> Scores:
+    """
+    Score detokenized translations against one reference each.
+
+    Args:
+        target_lang: Language code; sacreBLEU has tokenizers of its own for Chinese, Japanese and Korean.
+
+    Raises:
+        ValueError: The two lists differ in length, or are empty.
+    """
+    if len(translations) != len(references) or not references:
+        raise ValueError(
+            f"{len(translations)} translations for {len(references)} references; one for each, and at least one."
+        )
+    bleu, chrf = BLEU(trg_lang=target_lang or ""), CHRF()
+    bleu_score = bleu.corpus_score(translations, [references]).score
+    chrf_score = chrf.corpus_score(translations, [references]).score
+    matches = sum(translation == reference for translation, reference in zip(translations, references))
+    return Scores(
+        bleu=bleu_score,
+        chrf=chrf_score,
+        exact_match=100 * matches / len(references),
+        bleu_signature=str(bleu.get_signature()),
+        chrf_signature=str(chrf.get_signature()),
+        sentences=len(references),
+    )
+
+
+def decode_predictions(tokenizer: PreTrainedTokenizerBase, token_ids: np.ndarray) -> list[str]:
+    """Texts of generated ids (N, T); the -100 with which the Trainer fills up a batch becomes padding."""
+    return tokenizer.batch_decode(
+        np.where(token_ids == IGNORED_LABEL, tokenizer.pad_token_id, token_ids), skip_special_tokens=True
+    )
+
+
+def write_predictions(path: str | os.PathLike, rows: Iterable[tuple[str, str, str]]):
+    """
+    Write (source, translation, reference) side by side as TSV with a header.
+
+    Tabs, line breaks and backslashes inside a text are written as \\t, \\n, \\r and \\\\.
+    """
+    escapes = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+    lines = ["source\ttranslation\treference\n"]
+    lines += ["\t".join(text.translate(escapes) for text in row) + "\n" for row in rows]
+    Path(path).write_text("".join(lines), encoding="utf-8", newline="\n")
