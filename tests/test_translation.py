@@ -11,11 +11,12 @@ from transformers import BertConfig, BertModel, MarianConfig, MarianMTModel, pip
 from transformers.pipelines.pt_utils import KeyDataset
 from transformers.utils import logging as host_logging
 
+import vanilla_transformer_hf
 from vanilla_transformer_hf import (
+    TranslationPipeline,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
-    translation,
 )
 from vanilla_transformer_hf.translation import Translation, Translator, open_output, read_lines, translate_lines
 
@@ -295,7 +296,7 @@ def quiet(caplog, recwarn):
 
 def test_pipeline_answers_as_the_one_of_transformers_4(folder, quiet):
     translate = pipeline("translation", model=folder)
-    assert type(translate) is translation.TranslationPipeline
+    assert type(translate) is TranslationPipeline
     assert type(translate.tokenizer) is VanillaTransformerTokenizer
     expected = [{"translation_text": text} for text in TRANSLATED]
     assert translate("two") == [{"translation_text": "zwei"}]
@@ -342,12 +343,12 @@ def test_pipeline_without_a_model_or_with_misspelt_arguments_is_refused(translat
 
 
 def test_registering_leaves_an_existing_translation_pipeline_alone(monkeypatch):
-    from transformers.pipelines import PIPELINE_REGISTRY
+    from transformers import pipelines
 
     theirs = {"impl": object}
-    monkeypatch.setitem(PIPELINE_REGISTRY.supported_tasks, "translation", theirs)
-    translation.register()
-    assert PIPELINE_REGISTRY.supported_tasks["translation"] is theirs
+    monkeypatch.setitem(pipelines.PIPELINE_REGISTRY.supported_tasks, "translation", theirs)
+    vanilla_transformer_hf._register_pipeline(pipelines)
+    assert pipelines.PIPELINE_REGISTRY.supported_tasks["translation"] is theirs
 
 
 def test_marian_model_translates_too(translator):

@@ -28,6 +28,7 @@ _MODULES = {
     "VanillaTransformerModel": "modeling_vanilla_transformer",
     "VanillaTransformerPreTrainedModel": "modeling_vanilla_transformer",
     "VanillaTransformerTokenizer": "tokenization_vanilla_transformer",
+    "Translation": "translation",
     "TranslationPipeline": "translation",
     "Translator": "translation",
 }
@@ -50,7 +51,7 @@ _NAME_TABLES = {
     "transformers.models.auto.tokenization_auto": {"TOKENIZER_MAPPING_NAMES": "VanillaTransformerTokenizer"},
 }
 
-__all__ = [*_MODULES, "__version__"]  # noqa: PLE0604  (every item is a string)
+__all__ = [*_MODULES, "__version__"]
 
 
 def __getattr__(name: str):
@@ -75,7 +76,13 @@ def _mark_for_shipping(module: ModuleType):
 
 
 def _register_pipeline(module: ModuleType):
-    importlib.import_module(f"{__name__}.translation").register()
+    # transformers 5 removed the task, and refuses the tasks of this table before it looks into its registry.
+    module.REMOVED_TASKS.pop("translation", None)
+    # By name, as transformers enters its own. Its `register_pipeline` wants the class, and would have saved pipelines
+    # ask whoever opens them for `trust_remote_code`.
+    auto_class = importlib.import_module("transformers.models.auto.modeling_auto").AutoModelForSeq2SeqLM
+    entry = {"impl": f"{__name__}.translation.TranslationPipeline", "pt": (auto_class,), "default": {}, "type": "text"}
+    module.PIPELINE_REGISTRY.supported_tasks.setdefault("translation", entry)
 
 
 def _name_lora_targets(module: ModuleType):

@@ -9,7 +9,8 @@ Shapes: B sentences, S source positions, T target positions, D = d_model, H head
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, QuantizedCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache, QuantizedCache
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -28,8 +29,7 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -40,7 +40,7 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig
 # Norms: (width, eps) -> module
 # ---------------------------------------------------------------------------------------------------------------------
 
-NORMS = {"layer_norm": nn.LayerNorm}
+NORMS: dict[str, Callable[..., nn.Module]] = {"layer_norm": nn.LayerNorm}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ NORMS = {"layer_norm": nn.LayerNorm}
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def dense_feed_forward(layer: nn.Module, hidden_states: torch.Tensor) -> torch.Tensor:
+def dense_feed_forward(layer: "VanillaTransformerLayer", hidden_states: torch.Tensor) -> torch.Tensor:
     """activation(x W₁ + b₁) W₂ + b₂, section 3.3."""
     hidden_states = layer.activation_fn(layer.fc1(hidden_states))  # (B, T, d_ff)
     return layer.fc2(F.dropout(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
@@ -155,7 +155,7 @@ def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, pas
 # Attention masks: transformers' mask functions, each called once per forward pass, in the stacks
 # ---------------------------------------------------------------------------------------------------------------------
 
-ATTENTION_MASKS = {"full": create_bidirectional_mask, "causal": create_causal_mask}
+ATTENTION_MASKS: dict[str, Callable] = {"full": create_bidirectional_mask, "causal": create_causal_mask}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def eager_attention_forward(
     attention_mask: torch.Tensor | None,
     scaling: float,
     dropout: float = 0.0,
-    **kwargs: Unpack[TransformersKwargs],
+    **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """softmax(Q Kᵀ / √d_k) V, section 3.2.1, in plain products."""
     weights = torch.matmul(query, key.transpose(2, 3)) * scaling  # (B, H, T, S)
@@ -204,10 +204,10 @@ class VanillaTransformerAttention(nn.Module):
         return key, value
 
     def keys_values(
-        self, hidden_states: torch.Tensor, memory: torch.Tensor | None, cache: EncoderDecoderCache | None
+        self, states: torch.Tensor, cache: EncoderDecoderCache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the hidden states themselves, behind those of the past."""
-        key, value = self.project_keys_values(hidden_states)
+        """Keys and values of the states, behind those of the past."""
+        key, value = self.project_keys_values(states)
         if cache is not None:
             key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
         return key, value
@@ -215,14 +215,14 @@ class VanillaTransformerAttention(nn.Module):
     def forward(
         self,
         hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        memory: torch.Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Hidden states (B, T, D), and the encoder's (B, S, D) in cross-attention, to (B, T, D) and the weights."""
+        """States that ask (B, T, D) and states that answer (B, S, D) to (B, T, D) and weights (B, H, T, S)."""
         query = self.q_proj(hidden_states).unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # (B, H, T, d_k)
-        key, value = self.keys_values(hidden_states, memory, past_key_values)
+        key, value = self.keys_values(key_value_states, past_key_values)
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -243,17 +243,17 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     """Queries from the decoder; keys and values from the encoder, the same at every step."""
 
     def keys_values(
-        self, hidden_states: torch.Tensor, memory: torch.Tensor | None, cache: EncoderDecoderCache | None
+        self, states: torch.Tensor, cache: EncoderDecoderCache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of the encoder's output, projected once per sentence."""
         if cache is None:
-            return self.project_keys_values(memory)
+            return self.project_keys_values(states)
         if not cache.is_updated.get(self.layer_idx):
-            cache.cross_attention_cache.update(*self.project_keys_values(memory), self.layer_idx)
             cache.is_updated[self.layer_idx] = True
-        layer = cache.cross_attention_cache.layers[self.layer_idx]
+            return cache.cross_attention_cache.update(*self.project_keys_values(states), self.layer_idx)
+        layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
         # Nothing is written after the first step, so an offloaded cache does not fetch the layer by itself.
-        return layer.keys.to(hidden_states.device), layer.values.to(hidden_states.device)
+        return layer.keys.to(states.device), layer.values.to(states.device)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -322,12 +322,10 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
             config, self_attn, config.encoder_ffn_dim, config.encoder_norm_position, config.encoder_residual_alpha
         )
 
-    def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
-    ) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Any) -> torch.Tensor:
         """Hidden states (B, S, D) to (B, S, D)."""
         hidden_states = self.step(
-            hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, attention_mask, **kwargs)[0]
+            hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, x, attention_mask, **kwargs)[0]
         )
         return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self, x))
 
@@ -351,20 +349,20 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         encoder_hidden_states: torch.Tensor,
         encoder_attention_mask: torch.Tensor | None,
         past_key_values: EncoderDecoderCache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, T, D) and the encoder's output (B, S, D) to (B, T, D)."""
         hidden_states = self.step(
             hidden_states,
             self.self_attn_layer_norm,
-            lambda x: self.self_attn(x, attention_mask, past_key_values=past_key_values, **kwargs)[0],
+            lambda x: self.self_attn(x, x, attention_mask, past_key_values, **kwargs)[0],
         )
         hidden_states = self.step(
             hidden_states,
             self.encoder_attn_layer_norm,
-            lambda x: self.encoder_attn(
-                x, encoder_attention_mask, encoder_hidden_states, past_key_values=past_key_values, **kwargs
-            )[0],
+            lambda x: self.encoder_attn(x, encoder_hidden_states, encoder_attention_mask, past_key_values, **kwargs)[
+                0
+            ],
         )
         return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self, x))
 
@@ -436,7 +434,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     """Embeddings times √D, positions, dropout, N layers, and a final norm where the config asks for one."""
 
-    def __init__(self, config: VanillaTransformerConfig, vocab_size: int, layers: list[nn.Module], final_norm: bool):
+    def __init__(
+        self, config: VanillaTransformerConfig, vocab_size: int, layers: Sequence[nn.Module], final_norm: bool
+    ):
         super().__init__(config)
         norm = NORMS[config.norm_type]
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
@@ -453,15 +453,15 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     def look_up_tokens(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Token ids (B, T) to embeddings (B, T, D), unscaled, unless these are given."""
-        if (input_ids is None) == (inputs_embeds is None):
+        if input_ids is None and inputs_embeds is not None:
+            return inputs_embeds
+        if input_ids is None or inputs_embeds is not None:
             raise ValueError(f"{type(self).__name__}: give either token ids or embeddings, not both and not neither")
-        if inputs_embeds is None:
-            # Called as a module, the embedding keeps the hooks of adapters, quantizers and offloading.
-            try:
-                return self.embed_tokens(input_ids)
-            except IndexError:
-                return look_up(self.embed_tokens.weight, input_ids, "token id")
-        return inputs_embeds
+        # Called as a module, the embedding keeps the hooks of adapters, quantizers and offloading.
+        try:
+            return self.embed_tokens(input_ids)
+        except IndexError:
+            return look_up(self.embed_tokens.weight, input_ids, "token id")
 
     def embed(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """Embeddings (B, T, D) and positions (B or 1, T) to the input of the first layer (B, T, D), section 3.4."""
@@ -476,12 +476,12 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         "hidden_states": VanillaTransformerEncoderLayer,
         "attentions": VanillaTransformerAttention,
     }
-    _tp_plan = {
+    _tp_plan: dict[str, str] = {
         "embed_tokens": "embedding_rowwise",
         **{f"layers.*.self_attn.{name}": style for name, style in _ATTENTION_TP_PLAN.items()},
         **_FEED_FORWARD_TP_PLAN,
     }
-    _pp_plan = {
+    _pp_plan: dict[str, Any] = {
         "embed_tokens": (["input_ids"], ["inputs_embeds"]),
         "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
         "layer_norm": (["hidden_states"], ["hidden_states"]),
@@ -489,17 +489,19 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
 
     def __init__(self, config: VanillaTransformerConfig):
         layers = [VanillaTransformerEncoderLayer(config, layer_idx) for layer_idx in range(config.encoder_layers)]
-        super().__init__(config, config.source_vocab_size or config.vocab_size, layers, config.encoder_final_norm)
+        super().__init__(
+            config, config.source_vocab_size or config.vocab_size, layers, bool(config.encoder_final_norm)
+        )
 
     @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        **kwargs: Any,
     ) -> BaseModelOutput:
         """Source ids (B, S), or embeddings (B, S, D), to the encoder's output (B, S, D)."""
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
@@ -524,7 +526,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         **VanillaTransformerEncoder._tp_plan,
         **{f"layers.*.encoder_attn.{name}": style for name, style in _ATTENTION_TP_PLAN.items()},
     }
-    _pp_plan = {
+    _pp_plan: dict[str, Any] = {
         **VanillaTransformerEncoder._pp_plan,
         "layers": (
             ["hidden_states", "attention_mask", "encoder_hidden_states", "encoder_attention_mask"],
@@ -534,21 +536,21 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 
     def __init__(self, config: VanillaTransformerConfig):
         layers = [VanillaTransformerDecoderLayer(config, layer_idx) for layer_idx in range(config.decoder_layers)]
-        super().__init__(config, config.vocab_size, layers, config.decoder_final_norm)
+        super().__init__(config, config.vocab_size, layers, bool(config.decoder_final_norm))
 
     @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.FloatTensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Target ids (B, T), or embeddings (B, T, D), and the encoder's output (B, S, D) to states (B, T, D)."""
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
@@ -601,10 +603,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             }
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
+    def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Module):
+    def set_input_embeddings(self, value: Any):
         self.encoder.embed_tokens = value
         if self.config.tied_matrices == "all":
             self.shared = self.decoder.embed_tokens = value
@@ -612,18 +614,18 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        decoder_inputs_embeds: torch.FloatTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        decoder_position_ids: torch.LongTensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> Seq2SeqModelOutput:
         """
         Source ids (B, S) and target ids (B, T), or embeddings of the same shape by D, to hidden states (B, T, D).
@@ -637,7 +639,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             encoder_outputs = self.encoder(
                 input_ids, attention_mask, inputs_embeds=inputs_embeds, position_ids=position_ids, **kwargs
             )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
+        if not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
         decoder_outputs = self.decoder(
             decoder_input_ids,
@@ -702,7 +704,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
     # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
     accepts_loss_kwargs = True
     _tp_plan = {"lm_head": "colwise_gather_output"}
-    _pp_plan = {"lm_head": (["hidden_states"], ["logits"])}
+    _pp_plan: dict[str, Any] = {"lm_head": (["hidden_states"], ["logits"])}
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
@@ -715,8 +717,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Labels (B, T) shifted right behind the start token, padding for -100: "I love you" to "<pad> I love"."""
-        start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
-        shifted = torch.cat((start, labels[:, :-1]), dim=1)
+        shifted = F.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
 
     def generate(self, inputs: torch.Tensor | None = None, *args, **kwargs):
@@ -733,7 +734,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         for name, ids in {"input_ids": inputs, **kwargs}.items():
             if name in sizes and ids is not None:
                 check_token_ids(ids, sizes[name], name)
-        return super().generate(inputs, *args, **kwargs)
+        # transformers types self as a protocol that its own models do not meet either.
+        return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs: dict, *args, **kwargs):
         # transformers quantizes no encoder-decoder's cache; ours can be where it grows, in self-attention.
@@ -743,26 +745,28 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
                 QuantizedCache(**settings), DynamicCache(config=self.config)
             )
         else:
-            super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+            super()._prepare_cache_for_generation(  # type: ignore[misc]
+                generation_config, model_kwargs, *args, **kwargs
+            )
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        decoder_inputs_embeds: torch.FloatTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        decoder_position_ids: torch.LongTensor | None = None,
-        labels: torch.LongTensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """
         Source ids (B, S) and target ids (B, T) to logits (B, T, V), and the loss where labels (B, T) are given.
@@ -788,7 +792,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))  # (B, T, V)
+        logits = self.lm_head(slice_logits_to_keep(outputs[0], logits_to_keep))  # (B, T, V)
         loss = None
         if labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import torch
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.pipelines import Pipeline
 
 
 logger = logging.getLogger(__name__)
@@ -355,22 +356,6 @@ class Translator:
             total = found.where(counted, 0).sum(dim=1)  # (B n)
             scores.append(total / counted.sum(dim=1) ** (1.0 if penalty is None else penalty))
         return torch.cat(scores).view(-1, n_best)
-
-
-def register() -> None:
-    """Enter `"translation"`, which transformers 5 removed, in its registry of pipelines, unless it is there again."""
-    from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
-
-    # `pipeline()` refuses the names in this table before it looks into the registry.
-    REMOVED_TASKS.pop("translation", None)
-    # By name, as transformers enters its own. `register_pipeline` would also have `save_pretrained` of a pipeline mark
-    # the folder, so that whoever opens it needs `trust_remote_code`.
-    entry = {"impl": f"{__name__}.TranslationPipeline", "pt": (AutoModelForSeq2SeqLM,), "default": {}, "type": "text"}
-    PIPELINE_REGISTRY.supported_tasks.setdefault("translation", entry)
-
-
-# Not at the top: the package answers this import by calling `register()`.
-from transformers.pipelines import Pipeline  # noqa: E402
 
 
 class TranslationPipeline(Pipeline):
