@@ -142,7 +142,7 @@ def test_n_best_scores_are_those_of_beam_search(translator, length_penalty):
 def test_scores_do_not_depend_on_how_many_logits_are_held(translator, monkeypatch):
     options = {"num_beams": 4, "num_return_sequences": 2, "return_scores": True}
     at_once = translator.translate(MIXED, **options)
-    monkeypatch.setattr(translation, "SCORED_LOGITS", 1)
+    monkeypatch.setattr("vanilla_transformer_hf.translation.SCORED_LOGITS", 1)
     one_by_one = translator.translate(MIXED, **options)
     for one, other in zip(itertools.chain(*at_once), itertools.chain(*one_by_one), strict=True):
         assert one.score == pytest.approx(other.score, abs=1e-5)
