@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 .PHONY: quickstart test lint conformance clean
 
 quickstart: $(VENV)/.demo
-	$(BIN)/python scripts/make_numbers_corpus.py outputs/numbers
+	$(BIN)/python scripts/make_numbers_corpus.py outputs/quickstart-data
 	$(BIN)/python scripts/train.py scripts/recipes/quickstart.yaml
 	$(BIN)/python scripts/try_model.py outputs/quickstart
 
