@@ -15,6 +15,7 @@ from transformers import (
     GenerationConfig,
     MarianConfig,
     MarianMTModel,
+    QuantoConfig,
     StaticCache,
     TextStreamer,
 )
@@ -627,6 +628,20 @@ def test_loads_by_dtype_and_device_map(dtype, tiny_model, batch, tmp_path):
     assert {str(parameter.dtype) for parameter in loaded.parameters()} == {f"torch.{dtype}"}
     difference = (logits_of(loaded, batch).float() - logits_of(model, batch))[real(batch)].abs().max()
     assert difference < {"float32": 1e-6, "bfloat16": 0.15, "float16": 0.02}[dtype]
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_loads_quantized(weights, tiny_model, batch, tmp_path):
+    pytest.importorskip("optimum.quanto", reason="one of transformers' quantizers that run on a CPU")
+    model = tiny_model(d_model=64)
+    model.save_pretrained(tmp_path)
+    settings = QuantoConfig(weights=weights, modules_to_not_convert=["lm_head"])
+    quantized = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, quantization_config=settings)
+    assert type(quantized.model.decoder.layers[1].encoder_attn.q_proj) is not nn.Linear
+    exact = logits_of(model, batch)[real(batch)]
+    error = (logits_of(quantized, batch)[real(batch)] - exact).std() / exact.std()
+    assert error < {"int8": 0.02, "int4": 0.3}[weights]
+    assert quantized.generate(batch["input_ids"], max_new_tokens=3).shape == (2, 4)
 
 
 def test_base_model_opens_from_the_same_folder(tiny_model, batch, tmp_path):
