@@ -3,7 +3,8 @@ Train a translation model from a recipe:
 
     python scripts/train.py scripts/recipes/quickstart.yaml
     python scripts/train.py scripts/recipes/multi30k_raw.yaml \\
-        --train_source train.en.gz --train_target train.de.gz --validation_source val.en.gz --validation_target val.de.gz
+        --train_source train.en.gz --train_target train.de.gz \\
+        --validation_source val.en.gz --validation_target val.de.gz
     python scripts/train.py scripts/recipes/multi30k_raw.yaml \\
         --train_source wmt/wmt14 --dataset_config_name de-en --validation_source wmt/wmt14 --output_dir outputs/wmt14
 
@@ -15,7 +16,8 @@ import sys
 
 from huggingface_hub.errors import StrictDataclassError
 
-from vanilla_transformer_hf.training import RecipeParser, prepare_job, run_job
+from vanilla_transformer_hf.recipe import RecipeParser
+from vanilla_transformer_hf.training import prepare_job, run_job
 
 
 def main():

@@ -141,6 +141,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     }
     # The plans stand at the stacks: from here, each stack would receive one meant for the whole model.
     base_model_tp_plan = {}
+    base_model_fsdp_plan = {}
 
     vocab_size: int = 37000
     source_vocab_size: int | None = None

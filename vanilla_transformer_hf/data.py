@@ -8,7 +8,7 @@ import csv
 import gzip
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -26,6 +26,7 @@ from .modeling_vanilla_transformer import check_token_ids
 
 IGNORED_LABEL = -100
 SIDES = ("source", "target")
+Names = tuple[tuple[str, ...], ...]  # the names that the column of each side may have
 TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES})
 
 
@@ -58,7 +59,7 @@ def read_lines(path: str | os.PathLike, keep_ends: bool = False) -> Iterator[str
 def _text_pairs(source: str, target: str) -> Iterator[dict[str, str]]:
     """Pairs of two plain-text files, line by line."""
     source_lines, target_lines = read_lines(source), read_lines(target)
-    counts = {side: 0 for side in SIDES}
+    counts = dict.fromkeys(SIDES, 0)
     for pair in zip_longest(source_lines, target_lines):
         for side, line in zip(SIDES, pair):
             counts[side] += line is not None
@@ -71,7 +72,7 @@ def _text_pairs(source: str, target: str) -> Iterator[dict[str, str]]:
         )
 
 
-def _tsv_pairs(path: str, names: list[list[str]]) -> Iterator[dict[str, str]]:
+def _tsv_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
     """Pairs of a tab-separated file: of the named columns, or of the first two if the first line names none."""
     positions = [0, 1]
     for number, line in enumerate(read_lines(path), start=1):
@@ -86,7 +87,7 @@ def _tsv_pairs(path: str, names: list[list[str]]) -> Iterator[dict[str, str]]:
         yield {side: cells[position] for side, position in zip(SIDES, positions)}
 
 
-def _csv_pairs(path: str, names: list[list[str]]) -> Iterator[dict[str, str]]:
+def _csv_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
     """Pairs of a comma-separated file with a header; quotes as in RFC 4180."""
     reader = csv.DictReader(read_lines(path, keep_ends=True), strict=True)
     try:
@@ -102,7 +103,7 @@ def _csv_pairs(path: str, names: list[list[str]]) -> Iterator[dict[str, str]]:
         raise ValueError(f"{path}, line {reader.line_num}: {error}.") from error
 
 
-def _json_pairs(path: str, names: list[list[str]]) -> Iterator[dict[str, str]]:
+def _json_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
     """Pairs of a JSON-lines file, flat or nested under "translation"."""
     columns: list[str] | None = None
     for number, line in enumerate(read_lines(path), start=1):
@@ -127,7 +128,7 @@ def _json_pairs(path: str, names: list[list[str]]) -> Iterator[dict[str, str]]:
 ROW_READERS = {".tsv": _tsv_pairs, ".csv": _csv_pairs, ".jsonl": _json_pairs, ".json": _json_pairs}
 
 
-def _find_columns(where: str, columns: list[str], names: list[list[str]]) -> list[str]:
+def _find_columns(where: str, columns: list[str], names: Names) -> list[str]:
     """The source and the target column among `columns`: the first of each side's `names` that is there."""
     found = []
     for side, candidates in zip(SIDES, names):
@@ -141,14 +142,24 @@ def _find_columns(where: str, columns: list[str], names: list[list[str]]) -> lis
     return found
 
 
-def _from_rows(reader: Any, paths: list[str], **arguments: Any) -> datasets.Dataset:
+def _rows(reader: Callable[..., Iterator[dict[str, str]]], arguments: dict[str, Any]) -> Iterator[dict[str, str]]:
+    pair = None
+    for pair in reader(**arguments):
+        yield pair
+    if pair is None:
+        raise ValueError(f"{next(iter(arguments.values()))}: an empty corpus, it holds no sentence pair.")
+
+
+def _from_rows(
+    reader: Callable[..., Iterator[dict[str, str]]], paths: list[str], **arguments: Any
+) -> datasets.Dataset:
     """The Arrow file of a row reader, written once per state of the files it reads."""
     states = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
     try:
         return datasets.Dataset.from_generator(
-            reader,
+            _rows,
             features=TEXT_PAIR,
-            gen_kwargs=arguments,
+            gen_kwargs={"reader": reader, "arguments": arguments},
             fingerprint=Hasher.hash((reader.__name__, states, arguments)),
         )
     except DatasetGenerationError as error:
@@ -158,7 +169,7 @@ def _from_rows(reader: Any, paths: list[str], **arguments: Any) -> datasets.Data
         raise
 
 
-def _from_table(table: datasets.Dataset, where: str, names: list[list[str]]) -> datasets.Dataset:
+def _from_table(table: datasets.Dataset, where: str, names: Names) -> datasets.Dataset:
     """The two text columns of a `datasets` table, flat or nested under "translation"; nothing is copied."""
     if "translation" in table.column_names:
         table = table.select_columns("translation").flatten()
@@ -218,10 +229,10 @@ def load_parallel_text(
         FileNotFoundError: No such file, folder or dataset.
         ValueError: Files of different length, invalid UTF-8, a missing column, or no pair at all.
     """
-    names = [
-        [column] if column else [lang or side, side]
+    names = tuple(
+        (column,) if column else (lang or side, side)
         for column, lang, side in zip((source_column, target_column), (source_lang, target_lang), SIDES)
-    ]
+    )
     suffixes = Path(source).suffixes
     kind = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
     for path in filter(None, (source, target)):
@@ -282,6 +293,13 @@ def _tokenize_batch(
     return columns | ({"source": sources, "target": targets} if keep_text else {})
 
 
+def _identity(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
+    """What decides the ids of a text. A hash of the object would change with the padding of its last call."""
+    names = ("backend_tokenizer", "source_backend_tokenizer")
+    backends = [getattr(tokenizer, name) for name in names if hasattr(tokenizer, name)]
+    return [json.loads(backend.to_str()) | {"padding": None, "truncation": None} for backend in backends]
+
+
 def tokenize_corpus(
     corpus: datasets.Dataset,
     tokenizer: PreTrainedTokenizerBase,
@@ -303,9 +321,6 @@ def tokenize_corpus(
         ValueError: Every pair has an empty side.
     """
     limits = (max_source_length, max_target_length)
-    # The hash of a tokenizer object changes when it is called, its vocabulary and settings do not.
-    state = getattr(tokenizer, "backend_tokenizer", None)
-    identity = (state.to_str() if state is not None else tokenizer.get_vocab(), repr(tokenizer))
     data = corpus.map(
         _tokenize_batch,
         with_indices=True,
@@ -313,7 +328,7 @@ def tokenize_corpus(
         fn_kwargs={"tokenizer": tokenizer, "limits": limits, "keep_text": keep_text},
         remove_columns=corpus.column_names,
         num_proc=num_proc,
-        new_fingerprint=Hasher.hash((corpus._fingerprint, identity, limits, keep_text)),
+        new_fingerprint=Hasher.hash((corpus._fingerprint, _identity(tokenizer), limits, keep_text)),
         desc="Tokenizing",
     )
     if len(data) == 0:

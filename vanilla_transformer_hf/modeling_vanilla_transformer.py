@@ -29,7 +29,8 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
-from transformers.utils import can_return_tuple
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -434,6 +435,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     """Embeddings times √D, positions, dropout, N layers, and a final norm where the config asks for one."""
 
+    # The embeddings stay with the whole model: tied matrices have to be gathered together.
+    _fsdp_plan = {"layers.*": "free_full_weight"}
+
     def __init__(
         self, config: VanillaTransformerConfig, vocab_size: int, layers: Sequence[nn.Module], final_norm: bool
     ):
@@ -602,6 +606,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 "decoder.embed_tokens.weight": "shared.weight",
             }
         self.post_init()
+        if config.tied_matrices == "all":
+            self.tp_plan["shared"] = "embedding_rowwise"
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.embed_tokens
@@ -612,7 +618,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             self.shared = self.decoder.embed_tokens = value
 
     @can_return_tuple
-    def forward(
+    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
@@ -625,7 +631,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         decoder_position_ids: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """
         Source ids (B, S) and target ids (B, T), or embeddings of the same shape by D, to hidden states (B, T, D).
@@ -750,7 +756,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             )
 
     @can_return_tuple
-    def forward(
+    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
@@ -766,7 +772,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """
         Source ids (B, S) and target ids (B, T) to logits (B, T, V), and the loss where labels (B, T) are given.
