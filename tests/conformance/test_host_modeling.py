@@ -1,0 +1,189 @@
+"""The suite of transformers for configurations and models, on our classes and, to compare, on its own.
+
+Not taken: the pipeline mixin, whose test classes are not distributed and whose models lie on the Hub, and the mixin
+for expert parallelism, which is about mixtures of experts.
+"""
+
+import functools
+import unittest
+from collections.abc import Callable
+
+import torch
+from host_tests import test_fsdp_mixin
+from host_tests.generation.test_utils import GenerationTesterMixin
+from host_tests.test_configuration_common import ConfigTester
+from host_tests.test_fsdp_mixin import FSDPTesterMixin
+from host_tests.test_modeling_common import ModelTesterMixin, ids_tensor
+from host_tests.test_tensor_parallel_mixin import TensorParallelTesterMixin
+from host_tests.test_training_mixin import TrainingTesterMixin
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    BartForQuestionAnswering,
+    BartForSequenceClassification,
+    BartModel,
+    MarianConfig,
+    MarianModel,
+    MarianMTModel,
+    PreTrainedConfig,
+)
+
+from vanilla_transformer_hf import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerModel,
+)
+
+
+class ModelTester:
+    """The tiny configuration and batch that the suite asks for."""
+
+    batch_size = 13
+    seq_length = 7
+    vocab_size = 99
+    hidden_size = 32
+    num_hidden_layers = 2
+    num_attention_heads = 4
+    is_training = True
+
+    def __init__(self, suite: "EncoderDecoderSuite"):
+        self.config_class = suite.config_class
+        self.options = suite.options
+        # What the training and the tensor-parallel tests call the class with a loss and `generate()`.
+        self.causal_lm_class = suite.all_model_classes[1]
+
+    def get_config(self) -> PreTrainedConfig:
+        sizes = {
+            "vocab_size": self.vocab_size,
+            "d_model": self.hidden_size,
+            "encoder_layers": self.num_hidden_layers,
+            "decoder_layers": self.num_hidden_layers,
+            "encoder_attention_heads": self.num_attention_heads,
+            "decoder_attention_heads": self.num_attention_heads,
+            "encoder_ffn_dim": 37,
+            "decoder_ffn_dim": 37,
+            "dropout": 0.1,
+            "attention_dropout": 0.1,
+            "max_position_embeddings": 100,
+        }
+        return self.config_class(**{**sizes, **self.options})
+
+    def prepare_config_and_inputs_for_common(self) -> tuple[PreTrainedConfig, dict[str, torch.Tensor]]:
+        config = self.get_config()
+        input_ids = ids_tensor([self.batch_size, self.seq_length], self.vocab_size).clamp(min=3)
+        input_ids[:, -1] = config.eos_token_id  # BART's classifier reads its state there
+        decoder_input_ids = ids_tensor([self.batch_size, self.seq_length], self.vocab_size).clamp(min=3)
+        return config, {
+            "input_ids": input_ids,
+            "attention_mask": torch.ones_like(input_ids),
+            "decoder_input_ids": decoder_input_ids,
+            "decoder_attention_mask": torch.ones_like(decoder_input_ids),
+        }
+
+    prepare_config_and_inputs = prepare_config_and_inputs_for_common
+
+
+class EncoderDecoderSuite(
+    ModelTesterMixin, GenerationTesterMixin, TrainingTesterMixin, TensorParallelTesterMixin, FSDPTesterMixin
+):
+    """All mixins that apply, and what they need to know."""
+
+    hosts: tuple[type[unittest.TestCase], ...] = ()
+    config_class: type[PreTrainedConfig]
+    options: dict = {}
+    overfit_options: dict = {}
+    is_encoder_decoder = True
+    model_tester = None
+
+    def setUp(self):
+        super().setUp()
+        self.model_tester = ModelTester(self)
+
+    def test_config(self):
+        ConfigTester(self, config_class=self.config_class).run_common_tests()
+
+    def _create_text_training_batch(
+        self, batch_size: int, seq_length: int, vocab_size: int
+    ) -> dict[str, torch.Tensor]:
+        """
+        The mixin trains on a sequence, gives its first token to `generate()` and expects the whole. In an encoder and
+        decoder that token is the source, so the encoder sees no more in training, and it is where the decoder starts.
+        """
+        tokens = super()._create_text_training_batch(batch_size, seq_length, vocab_size)["input_ids"]
+        labels = torch.cat((tokens[:, 1:], torch.full_like(tokens[:, :1], -100)), dim=1)
+        attention_mask = torch.zeros_like(tokens)
+        attention_mask[:, 0] = 1
+        return {"input_ids": tokens, "attention_mask": attention_mask, "labels": labels}
+
+    def test_training_overfit(self):
+        start = {"pad_token_id": 0, "decoder_start_token_id": 1}
+        no_noise = {"dropout": 0.0, "attention_dropout": 0.0}
+        self.model_tester.options = {**self.options, **start, **no_noise, **self.overfit_options}
+        super().test_training_overfit()
+
+    def _get_tp_config(self, tie_word_embeddings: bool | None = None) -> PreTrainedConfig:
+        """Without dropout: two runs are compared in training mode, and each draws its own."""
+        config = super()._get_tp_config(tie_word_embeddings)
+        config.dropout = config.attention_dropout = 0.0
+        return config
+
+
+class BartModelTest(EncoderDecoderSuite, unittest.TestCase):
+    config_class = BartConfig
+    overfit_options = {"forced_eos_token_id": None}
+    all_model_classes = (
+        BartModel,
+        BartForConditionalGeneration,
+        BartForSequenceClassification,
+        BartForQuestionAnswering,
+    )
+
+    def test_inputs_embeds(self):
+        """BART's own test leaves out its classifier, which looks for the end of sequence among the ids."""
+        self.all_model_classes = (BartModel, BartForConditionalGeneration, BartForQuestionAnswering)
+        super().test_inputs_embeds()
+
+
+class MarianModelTest(EncoderDecoderSuite, unittest.TestCase):
+    config_class = MarianConfig
+    options = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 3}
+    overfit_options = {"forced_eos_token_id": None}
+    training_overfit_steps = 400  # it starts from smaller weights
+    all_model_classes = (MarianModel, MarianMTModel)
+
+
+class SourceAsTarget(VanillaTransformerForConditionalGeneration):
+    """`test_tp_forward` gives a model source ids and nothing else; here they serve as target ids, too."""
+
+    @functools.wraps(VanillaTransformerForConditionalGeneration.forward)
+    def forward(self, input_ids=None, **kwargs):
+        if not kwargs:
+            kwargs["decoder_input_ids"] = input_ids
+        return super().forward(input_ids, **kwargs)
+
+
+def run_as_seq2seq(test: Callable, rank: int, *args, **kwargs):
+    """Run an FSDP test, in one of its processes, with the Auto class that knows our model."""
+    test_fsdp_mixin.AutoModelForCausalLM = AutoModelForSeq2SeqLM
+    test(rank, *args, **kwargs)
+
+
+class VanillaTransformerModelTest(EncoderDecoderSuite, unittest.TestCase):
+    hosts = (BartModelTest, MarianModelTest)
+    config_class = VanillaTransformerConfig
+    # With smoothing, the best loss is not near 0, where the test wants it.
+    overfit_options = {"label_smoothing": 0.0}
+    test_can_init_all_missing_weights_before_2023 = True  # run what is optional for models as old as BART
+    all_model_classes = (VanillaTransformerModel, VanillaTransformerForConditionalGeneration)
+
+    def _get_tp_model_class(self) -> type[SourceAsTarget]:
+        return SourceAsTarget
+
+    def _get_tiny_config(self) -> tuple[type[PreTrainedConfig], dict]:
+        """Without dropout: runs on different numbers of processes are compared in training mode."""
+        config_class, options = super()._get_tiny_config()
+        return config_class, {**options, "dropout": 0.0, "attention_dropout": 0.0}
+
+    def _run_fsdp2_distributed_test(self, test_name: str, test: Callable, *args, **kwargs):
+        super()._run_fsdp2_distributed_test(test_name, functools.partial(run_as_seq2seq, test), *args, **kwargs)
