@@ -1,0 +1,163 @@
+"""README is run: every command and every line of Python in it, on files as small as they can be."""
+
+import ast
+import gzip
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+import pytest
+import torch
+from hub_server import ROOT, Hub
+
+from vanilla_transformer_hf import (
+    PRESETS,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer_hf.recipe import RecipeParser
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+FENCES = re.findall(r"^```(\S*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)  # (language, text)
+SPANS = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL))
+
+
+def commands_of(block: str) -> list[str]:
+    """The commands of a bash block: continued lines joined, comments and empty lines left out."""
+    lines = re.sub(r"\\\n\s*", "", block).splitlines()
+    return [command for line in lines if (command := re.sub(r"(^|\s+)#.*", "", line))]
+
+
+# Those inside a sentence too, such as `make lint`.
+COMMANDS = [command for language, text in FENCES if language == "bash" for command in commands_of(text)]
+COMMANDS += [span for span in SPANS if span.split()[0] in ("make", "pip", "python")]
+
+# Script -> what is added to its commands, so that they end soon.
+SMALL = {
+    "scripts/train.py": "--max_steps 2 --vocab_size 300 --max_source_length 16 --max_target_length 16 --num_beams 1"
+}
+ENGLISH = ["one two", "", "three four", "two one three", "four"]
+GERMAN = ["eins zwei", "", "drei vier", "zwei eins drei", "vier"]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A folder with all that README's lines read: scripts/, a model in outputs/quickstart, text; and `python`."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "scripts").symlink_to(ROOT / "scripts")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (folder / "bin" / "python").chmod(0o755)
+    (folder / "numbers.en").write_text("\n".join(ENGLISH), encoding="utf-8")
+    for name in ("train", "val"):
+        for language, lines in (("en", ENGLISH), ("de", GERMAN)):
+            (folder / f"{name}.{language}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    tokenizer = VanillaTransformerTokenizer.train(ENGLISH, GERMAN, vocab_size=300, show_progress=False)
+    sizes = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    config = VanillaTransformerConfig(vocab_size=len(tokenizer), d_model=16, **sizes)
+    VanillaTransformerForConditionalGeneration(config).save_pretrained(folder / "outputs" / "quickstart")
+    tokenizer.save_pretrained(folder / "outputs" / "quickstart")
+    return folder
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
+    """Standard output of a command in the workspace, in which `python` is the interpreter of the tests."""
+    places = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    environment = {**environment, **places, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_block_is_of_a_kind_that_is_tested():
+    assert {language for language, _ in FENCES} == {"bash", "python", ""}
+    assert README.count("```") == 2 * len(FENCES), "a fence that the pattern above does not find"
+    assert [language for language, _ in FENCES].count("") == 1, "the tree of files"
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
+def test_command(command, workspace):
+    program, *arguments = command.split()
+    if program == "make":  # CI runs it; here it would make an environment
+        (target,) = arguments
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE)
+        assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    elif command == "source .venv/bin/activate":  # `workspace` has a `python` instead
+        assert "\nVENV := .venv\n" in MAKEFILE
+    elif command == "pip install .":  # CI does, with extras
+        assert re.search(r'pip install .*"\.\[demo,test\]"$', MAKEFILE, re.MULTILINE)
+    elif program == "python":
+        run(["bash", "-ec", f"{command} {SMALL.get(arguments[0], '')}"], workspace, dict(os.environ))
+        for name in re.findall(r"(?:--output|>) (\S+)", command):
+            assert (workspace / name).stat().st_size > 0
+        for name in re.findall(r"--output_dir (\S+)", command):
+            files = {path.name for path in (workspace / name).iterdir()}
+            assert files >= {
+                "model.safetensors",
+                "config.json",
+                "generation_config.json",
+                "tokenizer.json",
+                "README.md",
+            }
+    else:
+        pytest.fail(f"nothing here tests {command!r}")
+
+
+def test_python(workspace, tmp_path):
+    """All blocks of Python in one process, from top to bottom, as a reader would type them."""
+    blocks = [text for language, text in FENCES if language == "python"]
+    (workspace / "blocks.py").write_text("\n".join(blocks), encoding="utf-8")
+    with Hub() as hub:
+        printed = run(["python", "blocks.py"], workspace, hub.environment(tmp_path))
+    batch, translations, piped = [ast.literal_eval(line) for line in printed.splitlines()]
+    assert [type(text) for text in batch] == [str, str]
+    assert [bool(text) for text in translations] == [True, False, True], "empty lines are kept"
+    assert [row.keys() for row in piped] == [{"translation_text"}]
+    (repository,) = hub.repositories.values()
+    published = repository.files()
+    for path in (workspace / "outputs" / "quickstart").iterdir():
+        assert published[path.name] == path.read_bytes(), path.name
+    assert "modeling_vanilla_transformer.py" in published
+
+
+def test_links_and_paths_lead_somewhere(workspace):
+    links = re.findall(r"\]\((?!https?://)([^)#]+)", README)
+    paths = [span for span in SPANS if re.fullmatch(r"[\w.-]+/[\w./-]*", span)]
+    for name in links + paths:
+        assert (ROOT / name).exists() or (workspace / name).exists(), name
+    for name in [span for span in SPANS if re.fullmatch(r"[a-z]\w*\.(?:md|py|toml|txt|yaml)", span)]:
+        assert [*ROOT.glob(name), *ROOT.glob(f"*/{name}")], name
+
+
+def test_the_tree_of_files_is_the_repository():
+    package, *folders = re.split(r"\n(?=\S)", dict(FENCES)[""].rstrip())
+    name, *lines = package.splitlines()
+    assert {line.split()[0] for line in lines} == {path.name for path in (ROOT / name).glob("*.py")}
+    for line in folders:
+        name, text = line.split(maxsplit=1)
+        scripts = re.findall(r"\w+(?=, )", text) if name == "scripts/" else []
+        for mentioned in [f"{script}.py" for script in scripts] + re.findall(r"\w+(?:/|\.py)", text):
+            assert (ROOT / name / mentioned).exists(), name + mentioned
+
+
+def test_fields_and_presets_are_those_of_the_config():
+    overrides = [word for span in SPANS if span.startswith("--") for word in span.split()]
+    run_arguments, _ = RecipeParser(prog="train.py").parse(["--output_dir", "outputs", *overrides])
+    assert run_arguments.config and run_arguments.model.preset
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*)[^|]* \| (.+) \|$", README, re.MULTILINE)
+    assert rows
+    for names, values in rows:
+        for name in re.findall(r"`(\w+)`", names):
+            hint = VanillaTransformerConfig.__annotations__[name]
+            if get_origin(hint) is Literal:
+                assert re.findall(r"`(\w+)`", values.split(";")[0]) == list(get_args(hint)), name
+                assert getattr(VanillaTransformerConfig(), name) == get_args(hint)[0], f"{name}: the paper's first"
+    (line,) = re.findall(r"from_preset\(.*", README)
+    assert set(re.findall(r'"([\w-]+)"', line)) <= PRESETS.keys()
