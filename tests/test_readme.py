@@ -53,8 +53,10 @@ def workspace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("readme")
     (folder / "scripts").symlink_to(ROOT / "scripts")
     (folder / "bin").mkdir()
-    (folder / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    (folder / "bin" / "python").chmod(0o755)
+    hub_client = Path(sys.executable).with_name("hf")
+    for name, program in (("python", sys.executable), ("hf", hub_client)):
+        (folder / "bin" / name).write_text(f'#!/bin/sh\nexec "{program}" "$@"\n')
+        (folder / "bin" / name).chmod(0o755)
     (folder / "numbers.en").write_text("\n".join(ENGLISH), encoding="utf-8")
     for name in ("train", "val"):
         for language, lines in (("en", ENGLISH), ("de", GERMAN)):
@@ -83,7 +85,7 @@ def test_every_block_is_of_a_kind_that_is_tested():
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
-def test_command(command, workspace):
+def test_command(command, workspace, tmp_path):
     program, *arguments = command.split()
     if program == "make":  # CI runs it; here it would make an environment
         (target,) = arguments
@@ -106,6 +108,13 @@ def test_command(command, workspace):
                 "tokenizer.json",
                 "README.md",
             }
+    elif program == "hf":
+        with Hub() as hub:
+            run(["bash", "-ec", command], workspace, hub.environment(tmp_path))
+        (repository,) = hub.repositories.values()
+        uploaded = repository.files()
+        for path in (workspace / "outputs" / "quickstart").iterdir():
+            assert uploaded[path.name] == path.read_bytes(), path.name
     else:
         pytest.fail(f"nothing here tests {command!r}")
 
