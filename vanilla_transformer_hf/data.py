@@ -5,7 +5,6 @@ A corpus is a `datasets.Dataset` with the string columns "source" and "target", 
 """
 
 import csv
-import gzip
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -22,38 +21,13 @@ from datasets.fingerprint import Hasher
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
 from .modeling_vanilla_transformer import check_token_ids
+from .text_files import read_lines
 
 
 IGNORED_LABEL = -100
 SIDES = ("source", "target")
 Names = tuple[tuple[str, ...], ...]  # the names that the column of each side may have
 TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES})
-
-
-def read_lines(path: str | os.PathLike, keep_ends: bool = False) -> Iterator[str]:
-    """
-    Yield the lines of a UTF-8 text file (`.gz`: compressed), without their ends unless `keep_ends`.
-
-    A byte-order mark at the start of the file is dropped.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A line is not UTF-8, or the file is not gzip; the message names file and line.
-    """
-    opener = gzip.open if Path(path).suffix == ".gz" else open
-    with opener(path, "rb") as file:
-        try:
-            for number, line in enumerate(file, start=1):
-                if not keep_ends:
-                    line = line.removesuffix(b"\n").removesuffix(b"\r")
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path}, line {number}: not valid UTF-8 (byte 0x{error.object[error.start]:02x} at position "
-                f"{error.start}); convert the file to UTF-8."
-            ) from error
-        except (gzip.BadGzipFile, EOFError) as error:
-            raise ValueError(f"{path}: not a complete gzip file ({error}).") from error
 
 
 def _text_pairs(source: str, target: str) -> Iterator[dict[str, str]]:
@@ -118,11 +92,10 @@ def _json_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
         if not isinstance(row, dict):
             raise ValueError(f"{path}, line {number}: a {type(row).__name__}, but one object per line is expected.")
         columns = columns or _find_columns(f"{path}, line {number}", list(row), names)
-        pair = {side: row.get(column) for side, column in zip(SIDES, columns)}
-        for column, text in zip(columns, pair.values()):
-            if not isinstance(text, str):
-                raise ValueError(f"{path}, line {number}: {column!r} is {text!r}, but text is expected.")
-        yield pair
+        for column in columns:
+            if not isinstance(row.get(column), str):
+                raise ValueError(f"{path}, line {number}: {column!r} is {row.get(column)!r}, but text is expected.")
+        yield {side: row[column] for side, column in zip(SIDES, columns)}
 
 
 ROW_READERS = {".tsv": _tsv_pairs, ".csv": _csv_pairs, ".jsonl": _json_pairs, ".json": _json_pairs}
@@ -339,10 +312,9 @@ def tokenize_corpus(
 
 def vocabulary_sizes(model_or_tokenizer: PreTrainedModel | PreTrainedTokenizerBase) -> tuple[int, int]:
     """Sizes of the source and of the target vocabulary."""
-    if isinstance(model_or_tokenizer, PreTrainedTokenizerBase):
-        target_size, holder = len(model_or_tokenizer), model_or_tokenizer
-    else:
-        target_size, holder = model_or_tokenizer.config.vocab_size, model_or_tokenizer.config
+    is_tokenizer = isinstance(model_or_tokenizer, PreTrainedTokenizerBase)
+    holder: Any = model_or_tokenizer if is_tokenizer else model_or_tokenizer.config
+    target_size = len(holder) if is_tokenizer else holder.vocab_size
     return getattr(holder, "source_vocab_size", None) or target_size, target_size
 
 

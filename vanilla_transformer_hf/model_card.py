@@ -20,6 +20,8 @@ CURVES_FILE = "training_curves.png"
 # Where the data lay on the machine that trained says nothing to a reader of the card.
 PRIVATE_SETTINGS = ("_source", "_target", "_dir", "_path")
 
+HOST_FIELDS = ("tie_word_embeddings", "is_encoder_decoder", "use_cache")
+
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
 
 
@@ -34,7 +36,12 @@ class ScoredSet:
 
 @dataclass
 class TrainingFacts:
-    """What a training run knows about itself; `settings` is what differs from the defaults, as a recipe says it."""
+    """
+    What a training run knows about itself.
+
+    `settings` is what differs from the defaults, as a recipe says it; `minutes` of training on `device` are None for a
+    run that was interrupted, since only its last part was timed.
+    """
 
     name: str
     corpus: str
@@ -44,13 +51,15 @@ class TrainingFacts:
     license: str | None
     example: str | None
     settings: dict[str, Any]
+    device: str
+    minutes: float | None
     log_history: list[dict[str, float]]
     scored: list[ScoredSet]
 
 
 def plot_curves(log_history: list[dict[str, float]], path: str | os.PathLike):
     """Draw training and validation loss, and the validation scores, over the steps of a Trainer's log as PNG."""
-    losses = {"training": "loss", "validation": "eval_loss"}
+    losses = {"training (labels smoothed)": "loss", "validation (not smoothed)": "eval_loss"}
     scores = {label: f"eval_{name}" for name, label in METRICS.items()}
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -110,7 +119,7 @@ def make_card(facts: TrainingFacts, model: PreTrainedModel) -> ModelCard:
         eval_results=_evaluation_results(facts) or None,
     )
     last = facts.log_history[-1] if facts.log_history else {}
-    own_fields = [name for name in type(config).__annotations__ if not name.endswith("_id")]
+    sizes = {name: getattr(config, name) for name in type(config).__annotations__ if not name.endswith("_id")}
     return ModelCard.from_template(
         data,
         template_path=str(TEMPLATE),
@@ -119,8 +128,9 @@ def make_card(facts: TrainingFacts, model: PreTrainedModel) -> ModelCard:
         parameters=model.num_parameters(),
         generation=model.generation_config,
         example=json.dumps(facts.example or "...", ensure_ascii=False),
-        architecture={name: getattr(config, name) for name in own_fields if getattr(config, name) is not None},
-        training=f"{last.get('step', 0):,} steps, {last.get('epoch', 0):.1f} epochs",
+        architecture={name: value for name, value in sizes.items() if value is not None and name not in HOST_FIELDS},
+        steps=last.get("step", 0),
+        epochs=last.get("epoch", 0),
         settings={name: value for name, value in facts.settings.items() if not name.endswith(PRIVATE_SETTINGS)},
         curves=CURVES_FILE,
         missing=[text for text, value in stated.items() if not value],

@@ -10,6 +10,8 @@ import os
 import random
 from pathlib import Path
 
+from .text_files import open_output
+
 
 # Smallest and largest number, and how many of that size the corpus holds.
 NUMBERS = ((0, 999, 1_000), (1_000, 9_999, 3_000), (10_000, 99_999, 6_000), (100_000, 999_999, 12_000))
@@ -78,7 +80,6 @@ def write_numbers_corpus(folder: str | os.PathLike, seed: int = 0) -> dict[str, 
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in parts.items():
         for language, sentences in zip(("en", "de"), zip(*part)):
-            unfinished = folder / f"{name}.{language}.{os.getpid()}"
-            unfinished.write_text("".join(f"{sentence}\n" for sentence in sentences), encoding="utf-8", newline="\n")
-            unfinished.replace(folder / f"{name}.{language}")
+            with open_output(folder / f"{name}.{language}") as file:
+                file.writelines(f"{sentence}\n".encode() for sentence in sentences)
     return {name: len(part) for name, part in parts.items()}

@@ -1,4 +1,4 @@
-"""Training of translation models with the host's Trainer: the Trainer, and a whole run from text to published folder."""
+"""Training of translation models with the host's Trainer, from parallel text to a folder ready to publish."""
 
 import copy
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 from torch.utils.data import SequentialSampler
 from transformers import (
@@ -18,6 +19,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
     set_seed,
 )
 from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -34,7 +36,7 @@ from .data import (
 )
 from .evaluation import Scores, decode_predictions, score_translations, write_predictions
 from .model_card import CURVES_FILE, ScoredSet, TrainingFacts, make_card, plot_curves
-from .recipe import DataArguments, RunArguments, TranslationTrainingArguments
+from .recipe import DataArguments, RunArguments
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 
@@ -42,15 +44,23 @@ class TranslationTrainer(Seq2SeqTrainer):
     """
     The host's `Seq2SeqTrainer`, scoring generated text against the "target" column of the data it is given.
 
-    After `evaluate` or `predict`, `translations` holds the generated texts in the order of the data and `scores` the
-    scores with their signatures.
+    After it, `translations` holds the generated texts in the order of the data and `scores` the scores with their
+    signatures. `evaluate` generates if `predict_with_generate` says so, `predict` always.
     """
+
+    # What the host leaves open.
+    model: PreTrainedModel
+    args: Seq2SeqTrainingArguments
+    processing_class: PreTrainedTokenizerBase
+    train_dataset: Any
+    eval_dataset: Any
+
+    references: list[str]
+    translations: list[str]
+    scores: Scores
 
     def __init__(self, *args: Any, target_lang: str | None = None, **kwargs: Any):
         self.target_lang = target_lang
-        self.references: list[str] = []
-        self.translations: list[str] = []
-        self.scores: Scores | None = None
         super().__init__(*args, **kwargs)
         if self.args.predict_with_generate:
             self.compute_metrics = self._score
@@ -62,11 +72,12 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         self.references = list(test_dataset["target"])
+        self.args.predict_with_generate, self.compute_metrics = True, self._score
         return super().predict(test_dataset, *args, **kwargs)
 
     def _score(self, prediction: EvalPrediction) -> dict[str, float]:
         # Several processes fill up their last batch with repeated sentences.
-        token_ids = prediction.predictions[: len(self.references)]
+        token_ids = np.asarray(prediction.predictions)[: len(self.references)]
         self.translations = decode_predictions(self.processing_class, token_ids)
         self.scores = score_translations(self.translations, self.references, self.target_lang)
         return {"bleu": self.scores.bleu, "chrf": self.scores.chrf, "exact_match": self.scores.exact_match}
@@ -79,6 +90,13 @@ class TranslationTrainer(Seq2SeqTrainer):
             return super().prediction_step(*args, **kwargs)
         finally:
             self.model.generation_config = generation_config
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        # Continuing a run that is complete already, the host would add one step to it.
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+        else:
+            super()._run_epoch(*args, **kwargs)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         # The host drops the stored lengths before it asks for them, and would then read every sentence to count it.
@@ -107,6 +125,12 @@ def paper_learning_rate(d_model: int, warmup_steps: float) -> float:
     return d_model**-0.5 * warmup_steps**-0.5
 
 
+def _say(training: Seq2SeqTrainingArguments, text: str):
+    """Print a line, once for all processes."""
+    if training.process_index == 0:
+        print(text, flush=True)
+
+
 def _load_corpora(arguments: DataArguments) -> dict[str, Any]:
     """The corpora that are named, by role: train, validation, test."""
     corpora = {}
@@ -127,9 +151,9 @@ def _load_corpora(arguments: DataArguments) -> dict[str, Any]:
     return corpora
 
 
-def _tokenize(corpora: dict[str, Any], tokenizer: Any, arguments: DataArguments) -> dict[str, Any]:
+def _tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> dict[str, Any]:
     """Token ids of the corpora, by role; what was left out or cut is shown."""
-    data = {}
+    data, arguments = {}, run.data
     for role, corpus in corpora.items():
         tokenized = tokenize_corpus(
             corpus,
@@ -139,13 +163,23 @@ def _tokenize(corpora: dict[str, Any], tokenizer: Any, arguments: DataArguments)
             keep_text=role != "train",
             num_proc=arguments.preprocessing_num_workers,
         )
-        print(
+        _say(
+            run.training,
             f"{role}: {len(tokenized.data):,} pairs from {getattr(arguments, f'{role}_source')}; "
             f"{tokenized.empty:,} with an empty side left out, {tokenized.truncated:,} cut to "
-            f"{arguments.max_source_length} source or {arguments.max_target_length} target tokens."
+            f"{arguments.max_source_length} source or {arguments.max_target_length} target tokens.",
         )
         data[role] = tokenized.data
     return data
+
+
+def _planned_config(run: RunArguments) -> VanillaTransformerConfig:
+    """The config of a new model as far as it is known before its tokenizer: `vocab_size` is what is wished for."""
+    config = VanillaTransformerConfig.from_preset(run.model.preset or "base", **run.config)
+    if run.model.separate_vocabularies:
+        config.source_vocab_size = config.vocab_size
+        config.validate_architecture()
+    return config
 
 
 def get_tokenizer(run: RunArguments, corpus: Any, folder: Path) -> PreTrainedTokenizerBase:
@@ -153,22 +187,21 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path) -> PreTrainedTok
     name = run.model.tokenizer_name_or_path or run.model.model_name_or_path
     if name:
         return AutoTokenizer.from_pretrained(name)
-    with run.training.main_process_first(desc="tokenizer"):
-        if not folder.exists():
-            tokenizer = VanillaTransformerTokenizer.train(
-                iterate_texts(corpus, "source"),
-                iterate_texts(corpus, "target"),
-                vocab_size=VanillaTransformerConfig.from_preset(run.model.preset or "base", **run.config).vocab_size,
-                model=run.model.tokenizer_model,
-                separate_vocabularies=run.model.separate_vocabularies,
-                src_lang=run.data.source_lang,
-                tgt_lang=run.data.target_lang,
-                length=len(corpus),
-            )
-            unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
-            tokenizer.save_pretrained(unfinished)
-            unfinished.rename(folder)
-        return VanillaTransformerTokenizer.from_pretrained(folder)
+    if not folder.exists():
+        tokenizer = VanillaTransformerTokenizer.train(
+            iterate_texts(corpus, "source"),
+            iterate_texts(corpus, "target"),
+            vocab_size=_planned_config(run).vocab_size,
+            model=run.model.tokenizer_model,
+            separate_vocabularies=run.model.separate_vocabularies,
+            src_lang=run.data.source_lang,
+            tgt_lang=run.data.target_lang,
+            length=len(corpus),
+        )
+        unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+        tokenizer.save_pretrained(unfinished)
+        unfinished.rename(folder)
+    return VanillaTransformerTokenizer.from_pretrained(folder)
 
 
 def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -176,12 +209,10 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     The named model, or a new one of the named size for this tokenizer, with a complete generation config.
 
     Raises:
-        ValueError: Both a preset and a model are named, or the tokenizer does not fit the model.
+        ValueError: The tokenizer does not fit the model.
     """
     backend = {"attn_implementation": run.model.attn_implementation} if run.model.attn_implementation else {}
     if run.model.model_name_or_path:
-        if run.model.preset:
-            raise ValueError("preset and model_name_or_path exclude each other: a model has its size already.")
         model = AutoModelForSeq2SeqLM.from_pretrained(run.model.model_name_or_path, **run.config, **backend)
     else:
         # A newly trained vocabulary may have come out smaller than it was asked to be.
@@ -215,47 +246,45 @@ def _make_generation_config(run: RunArguments, model: PreTrainedModel) -> Genera
     return generation_config
 
 
-def _claim_checkpoints(training: TranslationTrainingArguments, settings: dict[str, Any]) -> str | None:
+def _claim_checkpoints(training: Seq2SeqTrainingArguments, settings: dict[str, Any]) -> str | None:
     """
     Make `output_dir`/checkpoints the Trainer's folder, and return the checkpoint to continue from, if any.
 
     The same settings continue where the last run stopped. They are kept beside the checkpoints.
 
     Raises:
-        ValueError: The checkpoints are those of a run with other settings.
+        ValueError: The checkpoints are those of a run with other settings, or the wanted one is not there.
     """
-    folder = Path(training.output_dir, "checkpoints")
+    folder = Path(str(training.output_dir), "checkpoints")
     training.output_dir = str(folder)
     wanted, training.resume_from_checkpoint = training.resume_from_checkpoint, None
     settings = {name: value for name, value in settings.items() if name != "resume_from_checkpoint"}
     record = folder / "recipe.yaml"
     found = get_last_checkpoint(folder) if folder.is_dir() else None
-    before = yaml.safe_load(record.read_text(encoding="utf-8")) if record.is_file() else None
+    before = yaml.safe_load(record.read_text(encoding="utf-8")) if record.is_file() else {}
     if wanted is None and found and before != settings:
-        names = [name for name in {**(before or {}), **settings} if (before or {}).get(name) != settings.get(name)]
+        names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
         raise ValueError(
             f"{found} belongs to a run with other settings ({', '.join(names)}): continue it with "
             f"--resume_from_checkpoint last, or choose another output_dir, or delete {folder}."
         )
-    if training.should_save:
-        if found is None:
-            shutil.rmtree(folder, ignore_errors=True)
+    checkpoint = found if wanted in (None, "last") else wanted
+    if wanted and (checkpoint is None or not Path(checkpoint).is_dir()):
+        raise ValueError(f"resume_from_checkpoint={wanted}: no such checkpoint; the last one here is {found}.")
+    if training.process_index == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace_text(record, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
-    return found if wanted in (None, "last") else wanted
+        if found is None:
+            shutil.rmtree(folder / "tokenizer", ignore_errors=True)
+        unfinished = record.with_name(f"{record.name}.{os.getpid()}")
+        unfinished.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        unfinished.replace(record)
+    return checkpoint
 
 
-def _replace_text(path: Path, text: str):
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
-
-
-def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any) -> ScoredSet:
-    """Translate a tokenized corpus as generation_config.json says, and score it against its references."""
-    beams = trainer.model.generation_config.num_beams
-    trainer.predict(corpus, metric_key_prefix=role, num_beams=beams)
-    print(f"{role}, {beams} beams: {trainer.scores}")
+def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any, num_beams: int) -> ScoredSet:
+    """Translate a tokenized corpus with beam search, and score it against its references."""
+    trainer.predict(corpus, metric_key_prefix=role, num_beams=num_beams)
+    _say(trainer.args, f"{role}, {num_beams} beams: {trainer.scores}")
     rows = sorted(zip(corpus["line"], corpus["source"], trainer.translations, corpus["target"]))
     return ScoredSet(role, trainer.scores, [(source, text, reference) for _, source, text, reference in rows])
 
@@ -280,6 +309,10 @@ def publish(folder: Path, trainer: TranslationTrainer, facts: TrainingFacts):
             path.replace(folder / path.name)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
 
 
 @dataclass
@@ -307,11 +340,16 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     """
     if run.data.train_source is None:
         raise ValueError("train_source is not given: name the text to train on.")
-    corpora = _load_corpora(run.data)
-    folder = Path(run.training.output_dir)
-    checkpoint = _claim_checkpoints(run.training, settings)
-    tokenizer = get_tokenizer(run, corpora["train"], Path(run.training.output_dir, "tokenizer"))
-    data = _tokenize(corpora, tokenizer, run.data)
+    if run.model.model_name_or_path is None:
+        _planned_config(run)
+    elif run.model.preset is not None:
+        raise ValueError("preset and model_name_or_path exclude each other: a model has its size already.")
+    folder = Path(str(run.training.output_dir))
+    with run.training.main_process_first(local=False, desc="data"):
+        corpora = _load_corpora(run.data)
+        checkpoint = _claim_checkpoints(run.training, settings)
+        tokenizer = get_tokenizer(run, corpora["train"], Path(str(run.training.output_dir), "tokenizer"))
+        data = _tokenize(corpora, tokenizer, run)
     set_seed(run.training.seed)
     model = get_model(run, tokenizer)
     model.generation_config = _make_generation_config(run, model)
@@ -340,12 +378,13 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
 def run_job(job: TrainingJob) -> list[ScoredSet]:
     """Train, score the held-out text with beam search, and publish the result in `output_dir`."""
     trainer, data = job.trainer, job.run.data
-    print(
+    _say(
+        trainer.args,
         f"{trainer.model.num_parameters():,} parameters, {len(trainer.train_dataset):,} training pairs; "
-        + (f"continuing from {job.checkpoint}." if job.checkpoint else f"checkpoints in {trainer.args.output_dir}.")
+        + (f"continuing from {job.checkpoint}." if job.checkpoint else f"checkpoints in {trainer.args.output_dir}."),
     )
-    trainer.train(resume_from_checkpoint=job.checkpoint)
-    scored = [score_corpus(trainer, role, corpus) for role, corpus in job.scored_data.items()]
+    result = trainer.train(resume_from_checkpoint=job.checkpoint)
+    scored = [score_corpus(trainer, role, corpus, job.run.model.num_beams) for role, corpus in job.scored_data.items()]
     if trainer.is_world_process_zero():
         facts = TrainingFacts(
             name=job.folder.name,
@@ -356,9 +395,11 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
             license=job.run.model.license,
             example=job.run.model.card_example,
             settings=job.settings,
+            device=_device_name(trainer.args.device),
+            minutes=result.metrics["train_runtime"] / 60 if job.checkpoint is None else None,
             log_history=trainer.state.log_history,
             scored=scored,
         )
         publish(job.folder, trainer, facts)
-        print(f"{job.folder}: model, tokenizer, model card and translations written.")
+        _say(trainer.args, f"{job.folder}: model, tokenizer, model card, curves and translations written.")
     return scored

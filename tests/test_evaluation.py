@@ -1,0 +1,41 @@
+"""Scores, decoding of the Trainer's predictions, and the table of translations."""
+
+import numpy as np
+import pytest
+
+from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf.evaluation import decode_predictions, score_translations, write_predictions
+
+
+def test_scores_carry_sacrebleu_signatures():
+    references = ["ein roter Hund läuft", "zwei kleine Hunde laufen im Park"]
+    scores = score_translations([references[0], "zwei kleine Katzen laufen im Park"], references)
+    assert (scores.exact_match, scores.sentences) == (50, 2)
+    # What `sacrebleu -m bleu chrf` prints for these files.
+    assert scores.bleu == pytest.approx(53.8956, abs=1e-4)
+    assert scores.chrf == pytest.approx(80.5755, abs=1e-4)
+    assert scores.bleu_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert scores.chrf_signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
+    assert scores.bleu_signature in str(scores)
+
+
+def test_the_target_language_chooses_the_tokenization():
+    assert "tok:zh" in score_translations(["我爱你"], ["我爱你"], target_lang="zh").bleu_signature
+
+
+@pytest.mark.parametrize("translations, references", [(["a"], ["a", "b"]), ([], [])])
+def test_lists_that_do_not_match_are_refused(translations, references):
+    with pytest.raises(ValueError, match=f"{len(translations)} translations for {len(references)} references"):
+        score_translations(translations, references)
+
+
+def test_predictions_filled_up_with_ignored_labels_are_decoded():
+    tokenizer = VanillaTransformerTokenizer.train(["ein Hund"], vocab_size=270, show_progress=False)
+    ids = tokenizer(text_target="ein Hund")["input_ids"]
+    assert decode_predictions(tokenizer, np.array([[0, *ids, -100, -100]])) == ["ein Hund"]
+
+
+def test_translations_stand_beside_their_references(tmp_path):
+    write_predictions(tmp_path / "a.tsv", [("a\tb", "c\\d", "e\nf"), ("g", "", "h")])
+    lines = (tmp_path / "a.tsv").read_text(encoding="utf-8").split("\n")
+    assert lines == ["source\ttranslation\treference", r"a\tb" "\t" r"c\\d" "\t" r"e\nf", "g\t\th", ""]

@@ -1,0 +1,265 @@
+"""Whole training runs at toy size, the Trainer, and what stops a run before its first step."""
+
+import json
+import logging
+import random
+
+import datasets
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    get_inverse_sqrt_schedule,
+)
+
+from vanilla_transformer_hf.data import TranslationCollator
+from vanilla_transformer_hf.recipe import RecipeParser
+from vanilla_transformer_hf.training import paper_learning_rate, prepare_job, run_job
+
+
+WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
+RECIPE = {
+    "source_lang": "en",
+    "target_lang": "de",
+    "vocab_size": 290,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "max_target_length": 30,
+    "warmup_steps": 4,
+    "per_device_train_batch_size": 8,
+    "train_sampling_strategy": "group_by_length",
+    "max_steps": 2,
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "save_steps": 1,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "bleu",
+    "logging_steps": 1,
+    "use_cpu": True,
+    "disable_tqdm": True,
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def prepare(tmp_path):
+    """`prepare(**settings)`: a job on a corpus of number words, written to the folder `out`."""
+    rng = random.Random(0)
+    files = {}
+    for part, size in (("train", 40), ("validation", 6), ("test", 5)):
+        sentences = [rng.choices(list(WORDS), k=rng.randint(1, 6)) for _ in range(size)]
+        for side, column in (
+            ("source", sentences),
+            ("target", [[WORDS[word] for word in line] for line in sentences]),
+        ):
+            path = tmp_path / f"{part}.{side}"
+            path.write_text("".join(" ".join(line) + "\n" for line in column), encoding="utf-8")
+            files[f"{part}_{side}"] = str(path)
+
+    def prepare(**settings):
+        recipe = files | RECIPE | {"output_dir": str(tmp_path / "out")} | settings
+        path = tmp_path / "recipe.yaml"
+        path.write_text(yaml.safe_dump({name: value for name, value in recipe.items() if value is not None}))
+        return prepare_job(*RecipeParser().parse([str(path)]))
+
+    return prepare
+
+
+@pytest.fixture
+def warnings_of_the_host(caplog):
+    """The warnings that transformers logs; its own logger does not hand them on."""
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    yield lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    logger.removeHandler(caplog.handler)
+
+
+def test_a_run_publishes_a_folder_that_opens(prepare, tmp_path, warnings_of_the_host, capsys):
+    scored = run_job(prepare(license="cc0-1.0", card_example="one two"))
+    out = tmp_path / "out"
+    assert not warnings_of_the_host()
+    published = {path.name for path in out.iterdir()}
+    assert {
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json", "training_curves.png", "predictions.validation.tsv", "predictions.test.tsv",
+    } <= published  # fmt: skip
+    assert not any(name.endswith((".bin", ".pt")) or "unfinished" in name for name in published)
+    assert json.loads((out / "config.json").read_text())["use_cache"] is True
+    GenerationConfig.from_pretrained(out).validate(strict=True)
+
+    tokenizer, model = AutoTokenizer.from_pretrained(out), AutoModelForSeq2SeqLM.from_pretrained(out)
+    rows = [line.split("\t") for line in (out / "predictions.test.tsv").read_text(encoding="utf-8").split("\n")[1:-1]]
+    assert [row[0] for row in rows] == (tmp_path / "test.source").read_text().split("\n")[:-1]
+    assert [row[2] for row in rows] == (tmp_path / "test.target").read_text(encoding="utf-8").split("\n")[:-1]
+    ids = model.generate(**tokenizer([rows[0][0]], return_tensors="pt"))
+    assert tokenizer.batch_decode(ids, skip_special_tokens=True) == [rows[0][1]]
+    assert ids.shape[1] <= 31
+
+    card = ModelCard.load(out / "README.md")
+    values = {(result.dataset_split, result.metric_type): result.metric_value for result in card.data.eval_results}
+    assert [part.role for part in scored] == ["validation", "test"]
+    for part in scored:
+        assert values[part.role, "chrf"] == round(part.scores.chrf, 2)
+        assert str(part.scores) in capsys.readouterr().out or part.role == "test"
+
+
+def test_the_same_command_continues_and_other_settings_are_refused(prepare, tmp_path, warnings_of_the_host):
+    run_job(prepare(max_steps=4, save_steps=2, eval_steps=2))
+    first = (tmp_path / "out" / "model.safetensors").read_bytes()
+    again = prepare(max_steps=4, save_steps=2, eval_steps=2)
+    assert again.checkpoint.endswith("checkpoint-4")
+    run_job(again)
+    assert again.trainer.state.global_step == 4
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == first
+    with pytest.raises(ValueError, match=r"checkpoint-4 belongs to a run with other settings \(max_steps, dropout\)"):
+        prepare(max_steps=5, save_steps=2, eval_steps=2, dropout=0.2)
+    run_job(prepare(max_steps=5, save_steps=2, eval_steps=2, resume_from_checkpoint="last"))
+    assert not warnings_of_the_host()
+    with pytest.raises(ValueError, match=r"no such checkpoint; the last one here is .*checkpoint-5"):
+        prepare(resume_from_checkpoint="elsewhere")
+
+
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(prepare, tmp_path):
+    settings = {"max_steps": 4, "save_steps": 1}
+    whole = prepare(output_dir=str(tmp_path / "whole"), **settings)
+    run_job(whole)
+    part = prepare(**settings)
+    part.trainer.add_callback(StopAtStep2())
+    part.trainer.train()
+    rest = prepare(**settings)
+    assert rest.checkpoint.endswith("checkpoint-2")
+    run_job(rest)
+    weights = [job.trainer.model.state_dict() for job in (whole, rest)]
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(tensor, weights[1][name], msg=name)
+
+
+class StopAtStep2:
+    """A Trainer callback: the run is interrupted behind its second step."""
+
+    def __getattr__(self, event):
+        if not event.startswith("on_"):
+            raise AttributeError(event)
+        return lambda args, state, control, **kwargs: control
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step == 2
+        return control
+
+
+def test_a_published_model_is_trained_further(prepare, tmp_path):
+    run_job(prepare())
+    base = str(tmp_path / "out")
+    size_fields = {name: None for name in RECIPE if name in ("vocab_size", "d_model") or "coder_" in name}
+    job = prepare(**size_fields, model_name_or_path=base, output_dir=str(tmp_path / "more"), dropout=0.3)
+    assert job.trainer.model.config.dropout == 0.3
+    before = AutoModelForSeq2SeqLM.from_pretrained(base)
+    torch.testing.assert_close(job.trainer.model.lm_head.weight, before.lm_head.weight)
+    run_job(job)
+    with pytest.raises(ValueError, match="preset and model_name_or_path exclude each other"):
+        prepare(**size_fields, model_name_or_path=base, preset="base", output_dir=str(tmp_path / "other"))
+    sizes = r"target vocabulary|source vocabulary of 290 pieces does not fit the model's of 100"
+    with pytest.raises(ValueError, match=sizes):
+        prepare(vocab_size=100, tokenizer_name_or_path=base, output_dir=str(tmp_path / "other"))
+
+
+def test_two_vocabularies(prepare):
+    job = prepare(separate_vocabularies=True, embedding_sharing="decoder", tokenizer_model="wordpiece")
+    tokenizer, config = job.trainer.processing_class, job.trainer.model.config
+    assert (config.source_vocab_size, config.vocab_size) == (tokenizer.source_vocab_size, len(tokenizer))
+    job.trainer.train()
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"train_source": None}, "train_source is not given"),
+        ({"learning_rate": None, "warmup_steps": 0.1}, "the paper's learning rate needs a number of steps"),
+        ({"test_target": "missing.de"}, "missing.de: no such file"),
+        ({"validation_source": None}, "eval_dataset"),
+    ],
+)
+def test_unusable_settings_stop_before_training(prepare, settings, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        prepare(**settings)
+
+
+def test_evaluation_is_not_cut_at_20_tokens_and_leaves_the_generation_config_alone(prepare):
+    trainer = prepare().trainer
+    with torch.no_grad():
+        trainer.model.model.shared.weight[trainer.processing_class.eos_token_id] = 0  # it hardly ever ends
+    before = trainer.model.generation_config.to_dict()
+    metrics = trainer.evaluate()
+    assert trainer.model.generation_config.to_dict() == before
+    assert {"eval_bleu", "eval_chrf", "eval_exact_match", "eval_loss"} <= metrics.keys()
+    assert trainer.predict(trainer.eval_dataset).predictions.shape[1] == 31
+    assert trainer.references == list(trainer.eval_dataset["target"])
+
+
+def test_without_generation_in_training_the_result_is_scored_all_the_same(prepare):
+    job = prepare(predict_with_generate=False, metric_for_best_model="loss")
+    assert not {"eval_bleu", "eval_chrf"} & job.trainer.evaluate().keys()
+    assert [part.scores.sentences for part in run_job(job)] == [6, 5]
+
+
+def test_sentences_of_one_length_come_together_but_scored_text_keeps_its_order(prepare):
+    trainer = prepare(per_device_train_batch_size=4).trainer
+    lengths = list(trainer.train_dataset["length"])
+    order = list(trainer._get_train_sampler(trainer.train_dataset.remove_columns("length")))
+    assert sorted(order) == list(range(40))
+
+    def spread(rows):
+        batches = [[lengths[row] for row in rows[start : start + 4]] for start in range(0, 40, 4)]
+        return sum(max(batch) - min(batch) for batch in batches)
+
+    assert spread(order) < spread(range(40))
+    assert list(trainer._get_eval_sampler(trainer.eval_dataset)) == list(range(6))
+
+
+def test_the_hosts_schedule_is_the_papers():
+    warmup, d_model = 4000, 512
+    optimizer = torch.optim.Adam([torch.zeros(1)], lr=paper_learning_rate(d_model, warmup))
+    schedule = get_inverse_sqrt_schedule(optimizer, num_warmup_steps=warmup)
+    for step in (1, 17, 3999, 4000, 4001, 100_000):
+        expected = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert optimizer.defaults["lr"] * schedule.lr_lambdas[0](step) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_hosts_own_trainer_says_nothing_about_missing_or_unexpected_keys(
+    prepare, tmp_path, tiny_model, warnings_of_the_host
+):
+    job = prepare()
+    tokenizer, data = job.trainer.processing_class, job.trainer.train_dataset.remove_columns(["line", "length"])
+    model = tiny_model(vocab_size=len(tokenizer))
+    model.generation_config.max_new_tokens = 5
+    for steps in (2, 4):
+        arguments = {
+            name: RECIPE[name] for name in ("eval_strategy", "eval_steps", "save_steps", "use_cpu", "disable_tqdm")
+        }
+        arguments |= {"load_best_model_at_end": True, "predict_with_generate": True, "dataloader_pin_memory": False}
+        trainer = Seq2SeqTrainer(
+            model,
+            Seq2SeqTrainingArguments(str(tmp_path / "host"), max_steps=steps, **arguments),
+            data_collator=TranslationCollator(tokenizer, source_vocab_size=290, target_vocab_size=290),
+            train_dataset=data,
+            eval_dataset=data.select(range(4)),
+            processing_class=tokenizer,
+        )
+        trainer.train(resume_from_checkpoint=steps == 4)
+    assert not [message for message in warnings_of_the_host() if "keys" in message]
+    assert model.lm_head.weight.data_ptr() == model.model.encoder.embed_tokens.weight.data_ptr()
