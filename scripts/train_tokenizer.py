@@ -44,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main(output: Path, source: list[str], target: list[str], **choices) -> None:
     from vanilla_transformer_hf import VanillaTransformerTokenizer
-    from vanilla_transformer_hf.data import read_lines
+    from vanilla_transformer_hf.text_files import read_lines
 
     def lines(files: list[str]):
         return itertools.chain.from_iterable(map(read_lines, files))

@@ -28,7 +28,8 @@ def parse_arguments() -> argparse.Namespace:
 def main(arguments: argparse.Namespace) -> None:
     from transformers.utils import logging
 
-    from vanilla_transformer_hf.translation import Translator, open_output, translate_lines
+    from vanilla_transformer_hf.text_files import open_output
+    from vanilla_transformer_hf.translation import Translator, translate_lines
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()  # of loading weights; the one for sentences stays

@@ -18,7 +18,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.translation import Translation, Translator, open_output, read_lines, translate_lines
+from vanilla_transformer_hf.translation import Translation, Translator, translate_lines
 
 
 NUMBERS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
@@ -364,22 +364,6 @@ def test_marian_model_translates_too(translator):
     assert translate("two", max_new_tokens=5)[0]["translation_text"] == theirs.translate("two", max_new_tokens=5)
 
 
-def test_only_line_feeds_end_a_line():
-    text = "\ufeffone\u2028two\r\n\n\x0b three\x85\rfour\n five"
-    lines = ["one\u2028two", "", "\x0b three\x85\rfour", " five"]
-    assert list(read_lines(io.BytesIO(text.encode()))) == lines
-    assert list(read_lines(io.BytesIO(b""))) == []
-
-
-def test_invalid_utf8_is_named(tmp_path):
-    (tmp_path / "text").write_bytes(b"one\n\ntwo \xe9t\xe9\n")
-    with (
-        (tmp_path / "text").open("rb") as file,
-        pytest.raises(ValueError, match=r"text, line 3: not valid UTF-8 \(byte 0xe9 at position 4\)"),
-    ):
-        list(read_lines(file))
-
-
 def test_terminal_is_answered_line_by_line(translator):
     events = []
 
@@ -408,16 +392,3 @@ def test_line_feed_within_a_translation_starts_no_line(translator, monkeypatch):
     target = io.BytesIO()
     translate_lines(translator, io.BytesIO(b"one\ntwo"), target)
     assert target.getvalue() == b"a b\na b\n"
-
-
-def test_output_takes_its_name_when_it_is_whole(tmp_path):
-    path = tmp_path / "output"
-    with open_output(path) as file:
-        file.write(b"whole")
-        assert [entry.name for entry in tmp_path.iterdir()] == ["output.partial"]
-    assert path.read_bytes() == b"whole"
-    with pytest.raises(ZeroDivisionError), open_output(path) as file:
-        file.write(b"half")
-        raise ZeroDivisionError
-    assert path.read_bytes() == b"whole"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["output"]

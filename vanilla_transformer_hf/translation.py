@@ -14,6 +14,8 @@ from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pipelines import Pipeline
 
+from .text_files import decode_lines
+
 
 logger = logging.getLogger(__name__)
 
@@ -437,63 +439,22 @@ def translate_lines(
     Raises:
         ValueError: A line is not valid UTF-8; the message names file and line.
     """
-    total = None
+    total, name = None, getattr(source, "name", "input")
     if source.seekable():
         start = source.tell()
-        total = sum(1 for _ in read_lines(source))
+        total = sum(1 for _ in decode_lines(source, name))
         source.seek(start)
     if n_best is not None:
         options.update(num_return_sequences=n_best, return_scores=True)
     if source.isatty():
         options["window"] = 1
     with tqdm(total=total, unit=" sentences", dynamic_ncols=True, delay=1) as progress:
-        results = translator.translate_stream(read_lines(source), progress=progress, **options)
+        results = translator.translate_stream(decode_lines(source, name), progress=progress, **options)
         for number, translations in enumerate(results, start=1):
             for translation in translations:
                 prefix = "" if n_best is None else f"{number}\t{translation.score:.6f}\t"
                 target.write((prefix + translation.replace("\n", " ") + "\n").encode("utf-8"))
             target.flush()
-
-
-def read_lines(source: BinaryIO) -> Iterator[str]:
-    """
-    The lines of a UTF-8 stream without their ends (`\\n` or `\\r\\n`) and without a byte-order mark.
-
-    Raises:
-        ValueError: A line is not UTF-8; the message names file and line.
-    """
-    for number, line in enumerate(source, start=1):
-        try:
-            yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{source.name}, line {number}: not valid UTF-8 (byte 0x{line[error.start]:02x} at position "
-                f"{error.start}); convert the file to UTF-8"
-            ) from error
-
-
-@contextmanager
-def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """
-    A new file that takes its name when it is whole: until then it is called `path` + ".partial".
-
-    On an exception the partial file is removed. What is no regular file, such as a pipe, is written to directly.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    path = Path(path).resolve()
-    if path.exists() and not path.is_file():
-        with path.open("wb") as file:
-            yield file
-        return
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
