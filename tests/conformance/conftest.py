@@ -3,6 +3,7 @@
 A test that our classes skip is run on the host's own classes, and fails here if one of those does not skip it.
 """
 
+import gc
 import random
 import unittest
 from collections import Counter
@@ -41,6 +42,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Keep our classes; with --hosts, those of transformers as well."""
     if not config.getoption("--hosts"):
         items[:] = [item for item in items if item.cls.hosts]
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector, which the suite calls twice a test, the objects of all imported modules."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

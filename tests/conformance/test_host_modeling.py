@@ -13,6 +13,7 @@ from host_tests import test_fsdp_mixin
 from host_tests.generation.test_utils import GenerationTesterMixin
 from host_tests.test_configuration_common import ConfigTester
 from host_tests.test_fsdp_mixin import FSDPTesterMixin
+from host_tests.test_memory_cleanup_mixin import MemoryCleanupMixin
 from host_tests.test_modeling_common import ModelTesterMixin, ids_tensor
 from host_tests.test_tensor_parallel_mixin import TensorParallelTesterMixin
 from host_tests.test_training_mixin import TrainingTesterMixin
@@ -84,10 +85,10 @@ class ModelTester:
     prepare_config_and_inputs = prepare_config_and_inputs_for_common
 
 
-class EncoderDecoderSuite(
-    ModelTesterMixin, GenerationTesterMixin, TrainingTesterMixin, TensorParallelTesterMixin, FSDPTesterMixin
-):
-    """All mixins that apply, and what they need to know."""
+class EncoderDecoderSuite(MemoryCleanupMixin, ModelTesterMixin, GenerationTesterMixin, TrainingTesterMixin):
+    """The mixins for one process, and what they need to know."""
+
+    run_under_no_grad = False
 
     hosts: tuple[type[unittest.TestCase], ...] = ()
     config_class: type[PreTrainedConfig]
@@ -122,6 +123,10 @@ class EncoderDecoderSuite(
         self.model_tester.options = {**self.options, **start, **no_noise, **self.overfit_options}
         super().test_training_overfit()
 
+
+class ParallelSuite(TensorParallelTesterMixin, FSDPTesterMixin):
+    """The mixins that start several processes."""
+
     def _get_tp_config(self, tie_word_embeddings: bool | None = None) -> PreTrainedConfig:
         """Without dropout: two runs are compared in training mode, and each draws its own."""
         config = super()._get_tp_config(tie_word_embeddings)
@@ -129,7 +134,7 @@ class EncoderDecoderSuite(
         return config
 
 
-class BartModelTest(EncoderDecoderSuite, unittest.TestCase):
+class BartModelTest(EncoderDecoderSuite, ParallelSuite, unittest.TestCase):
     config_class = BartConfig
     overfit_options = {"forced_eos_token_id": None}
     all_model_classes = (
@@ -145,12 +150,50 @@ class BartModelTest(EncoderDecoderSuite, unittest.TestCase):
         super().test_inputs_embeds()
 
 
-class MarianModelTest(EncoderDecoderSuite, unittest.TestCase):
+class MarianModelTest(EncoderDecoderSuite, ParallelSuite, unittest.TestCase):
     config_class = MarianConfig
     options = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 3}
     overfit_options = {"forced_eos_token_id": None}
     training_overfit_steps = 400  # it starts from smaller weights
     all_model_classes = (MarianModel, MarianMTModel)
+
+
+class VanillaTransformerSuite(EncoderDecoderSuite):
+    """What holds for our classes under any configuration."""
+
+    hosts = (BartModelTest, MarianModelTest)
+    config_class = VanillaTransformerConfig
+    # With smoothing, the best loss is not near 0, where the test wants it.
+    overfit_options = {"label_smoothing": 0.0}
+    test_can_init_all_missing_weights_before_2023 = True  # run what is optional for models as old as BART
+    all_model_classes = (VanillaTransformerModel, VanillaTransformerForConditionalGeneration)
+
+
+class VanillaTransformerVariantTest(VanillaTransformerSuite, unittest.TestCase):
+    """The switches that change which weights there are, turned away from the paper."""
+
+    options = {
+        "d_k": 6,
+        "d_v": 10,
+        "attention_bias": True,
+        "output_bias": True,
+        "embedding_sharing": "decoder",
+        "layernorm_embedding": True,
+        "position_encoding": "learned",
+        "encoder_norm_position": "pre",
+        "decoder_norm_position": "pre",
+    }
+
+    def test_inputs_embeds_matches_input_ids(self):
+        """The suite takes the embeddings of both sides from one matrix. Here there are two."""
+        config, inputs = self.model_tester.prepare_config_and_inputs_for_common()
+        model = VanillaTransformerModel(config).eval()
+        embeddings = {
+            "inputs_embeds": model.encoder.embed_tokens(inputs["input_ids"]),
+            "decoder_inputs_embeds": model.decoder.embed_tokens(inputs["decoder_input_ids"]),
+        }
+        masks = {name: mask for name, mask in inputs.items() if name.endswith("mask")}
+        torch.testing.assert_close(model(**embeddings, **masks)[0], model(**inputs)[0])
 
 
 class SourceAsTarget(VanillaTransformerForConditionalGeneration):
@@ -169,13 +212,8 @@ def run_as_seq2seq(test: Callable, rank: int, *args, **kwargs):
     test(rank, *args, **kwargs)
 
 
-class VanillaTransformerModelTest(EncoderDecoderSuite, unittest.TestCase):
-    hosts = (BartModelTest, MarianModelTest)
-    config_class = VanillaTransformerConfig
-    # With smoothing, the best loss is not near 0, where the test wants it.
-    overfit_options = {"label_smoothing": 0.0}
-    test_can_init_all_missing_weights_before_2023 = True  # run what is optional for models as old as BART
-    all_model_classes = (VanillaTransformerModel, VanillaTransformerForConditionalGeneration)
+class VanillaTransformerModelTest(VanillaTransformerSuite, ParallelSuite, unittest.TestCase):
+    """The paper's model."""
 
     def _get_tp_model_class(self) -> type[SourceAsTarget]:
         return SourceAsTarget
