@@ -11,7 +11,6 @@ from vanilla_transformer_hf.data import (
     TranslationCollator,
     check_vocabularies,
     load_parallel_text,
-    read_lines,
     tokenize_corpus,
 )
 
@@ -57,11 +56,6 @@ def test_plain_text_splits_at_line_ends_only(write, suffix, end):
     corpus = load_parallel_text(write(f"a.en{suffix}", ENGLISH, end), write(f"a.de{suffix}", GERMAN, end))
     assert corpus[:] == PAIRS
     assert corpus.cache_files, "the corpus is memory-mapped, not held in memory"
-
-
-def test_a_byte_order_mark_and_a_missing_last_line_end_change_nothing(tmp_path):
-    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\n\ntwo")
-    assert list(read_lines(tmp_path / "a")) == ["one", "", "two"]
 
 
 @pytest.mark.parametrize(

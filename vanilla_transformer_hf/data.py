@@ -1,7 +1,6 @@
 """Parallel text to token ids: readers for every file format, tokenization and the batch collator.
 
-A corpus is a `datasets.Dataset` with the string columns "source" and "target", memory-mapped from disk. Only "\\n" and
-"\\r\\n" end a line, so the separators that Unicode allows inside a sentence (U+2028, U+0085, ...) never split one.
+A corpus is a `datasets.Dataset` with the string columns "source" and "target", memory-mapped from disk.
 """
 
 import csv
