@@ -71,7 +71,7 @@ def pytest_runtest_makereport(item: pytest.Item):
         running = [host.__name__ for host in item.cls.hosts if skip_reason(host, item.name) is None]
         if running:
             report.outcome = "failed"
-            report.longrepr = f"{report.longrepr[2]} — but {', '.join(running)} does not skip {item.name}"
+            report.longrepr = f"{report.longrepr[2]}; but {item.name} is not skipped for {', '.join(running)}"
     return report
 
 
@@ -94,4 +94,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("tests that differ")
         for name, row in sorted(outcomes.items()):
             if len({outcome.partition(":")[0] for outcome in row.values()}) > 1:
-                terminalreporter.write_line(f"{name}: " + "; ".join(f"{suite} {row.get(suite)}" for suite in suites))
+                terminalreporter.write_line(f"{name}: " + "; ".join(f"{suite} {row[suite]}" for suite in sorted(row)))
