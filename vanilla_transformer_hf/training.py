@@ -37,6 +37,7 @@ from .data import (
 from .evaluation import Scores, decode_predictions, score_translations, write_predictions
 from .model_card import CURVES_FILE, ScoredSet, TrainingFacts, make_card, plot_curves
 from .recipe import DataArguments, RunArguments
+from .text_files import open_output
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 
@@ -275,9 +276,8 @@ def _claim_checkpoints(training: Seq2SeqTrainingArguments, settings: dict[str, A
         folder.mkdir(parents=True, exist_ok=True)
         if found is None:
             shutil.rmtree(folder / "tokenizer", ignore_errors=True)
-        unfinished = record.with_name(f"{record.name}.{os.getpid()}")
-        unfinished.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
-        unfinished.replace(record)
+        with open_output(record) as file:
+            file.write(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).encode())
     return checkpoint
 
 
