@@ -7,6 +7,7 @@ import pytest
 import torch
 from reference import Reference, smoothed_loss
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import nn
 from transformers import (
     AutoModel,
@@ -300,6 +301,23 @@ def test_shared_matrices_are_one_in_memory_and_in_the_file(sharing, matrices, ti
     stored = [name for name in names if "embed_tokens" in name or "shared" in name or "lm_head" in name]
     assert len(stored) == matrices
     assert (sharing == "all") == ("model.shared.weight" in stored)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("sharing", ["all", "decoder", "none"])
+def test_weights_in_which_a_shared_matrix_stands_once_are_complete(sharing, assign, tiny_model, tmp_path):
+    """As the Trainer loads its checkpoints: by `load_state_dict`, and a missing key would be reported."""
+    model, other = tiny_model(embedding_sharing=sharing), tiny_model(embedding_sharing=sharing)
+    other.save_pretrained(tmp_path)
+    result = model.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False, assign=assign)
+    assert not result.missing_keys and not result.unexpected_keys
+    for name, parameter in other.named_parameters():
+        assert torch.equal(model.get_parameter(name), parameter)
+    assert (model.lm_head.weight is model.model.decoder.embed_tokens.weight) == (sharing != "none")
+    incomplete = {
+        name: tensor for name, tensor in load_file(tmp_path / "model.safetensors").items() if "fc1" not in name
+    }
+    assert len(model.load_state_dict(incomplete, strict=False).missing_keys) == 8
 
 
 def test_tie_word_embeddings_false_survives_saving(tiny_config, tmp_path):

@@ -9,7 +9,7 @@ Shapes: B sentences, S source positions, T target positions, D = d_model, H head
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -404,6 +404,14 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             raise OSError(
                 f"{pretrained_model_name_or_path}: the weights are truncated or damaged ({error}); copy them again"
             ) from error
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
+        """Load weights in which a shared matrix may stand once, as `save_pretrained` writes them."""
+        aliases = {alias: source for alias, source in self.all_tied_weights_keys.items() if source in state_dict}
+        whole = {**{alias: state_dict[source] for alias, source in aliases.items()}, **state_dict}
+        result = super().load_state_dict(whole, strict, assign)
+        self.tie_weights(recompute_mapping=False)
+        return result
 
     def _init_weights(self, module: nn.Module):
         """Xavier-uniform projections; embeddings, learned positions and an untied output with deviation D^-0.5."""
