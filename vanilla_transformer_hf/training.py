@@ -45,7 +45,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     """
     The host's `Seq2SeqTrainer`, scoring generated text against the "target" column of the data it is given.
 
-    After it, `translations` holds the generated texts in the order of the data and `scores` the scores with their
+    Afterwards `translations` holds the generated texts in the order of the data and `scores` the scores with their
     signatures. `evaluate` generates if `predict_with_generate` says so, `predict` always.
     """
 
