@@ -21,7 +21,11 @@ from transformers import (
     TextStreamer,
 )
 
-from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+from vanilla_transformer_hf import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerModel,
+)
 from vanilla_transformer_hf.modeling_vanilla_transformer import POSITION_ENCODINGS
 
 
@@ -458,8 +462,22 @@ def test_initialisation(tiny_config):
         assert weight.std().item() == pytest.approx(64**-0.5, rel=0.02)
     attention = model.model.decoder.layers[1].encoder_attn
     bound = (6 / (64 + 64)) ** 0.5  # Glorot and Bengio 2010
-    assert bound * 0.98 < attention.q_proj.weight.abs().max().item() <= bound
+    assert bound * 0.98 < attention.out_proj.weight.abs().max().item() <= bound
+    packed = (6 / (64 + 3 * 64)) ** 0.5  # queries, keys and values as one matrix, as in torch.nn.MultiheadAttention
+    theirs = nn.MultiheadAttention(64, 4).in_proj_weight.abs().max().item()
+    for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+        assert packed * 0.98 < projection.weight.abs().max().item() <= packed
+        assert projection.weight.abs().max().item() == pytest.approx(theirs, rel=0.02)
     assert not attention.q_proj.bias.any()
+
+
+def test_a_fresh_encoder_keeps_its_positions_apart():
+    """Variance over positions, of that over features: it was 3 % with queries, keys and values as three matrices."""
+    config = VanillaTransformerConfig.from_preset("base", vocab_size=500)
+    model = VanillaTransformerModel(config).eval()
+    with torch.no_grad():
+        states = model.encoder(torch.randint(3, 500, (4, 20))).last_hidden_state
+    assert (states.var(dim=1).mean() / states.var(dim=2).mean()).item() > 0.1
 
 
 # -------------------------------------------------------------------------------------------- what transformers offers

@@ -197,6 +197,11 @@ class VanillaTransformerAttention(nn.Module):
         self.k_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=config.attention_bias)
         self.v_proj = nn.Linear(config.d_model, num_heads * self.d_v, bias=config.attention_bias)
         self.out_proj = nn.Linear(num_heads * self.d_v, config.d_model, bias=config.attention_bias)
+        # As one matrix of three times the outputs, as in torch.nn.MultiheadAttention. Values √2 times as large,
+        # averaged over the sentence and added to every position, would leave a fresh post-norm stack with positions
+        # all alike.
+        for projection in (self.q_proj, self.k_proj, self.v_proj):
+            projection.init_gain = 2**-0.5  # type: ignore[assignment]
 
     def project_keys_values(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """States (B, S, D) to keys (B, H, S, d_k) and values (B, H, S, d_v)."""
@@ -414,12 +419,15 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         return result
 
     def _init_weights(self, module: nn.Module):
-        """Xavier-uniform projections; embeddings, learned positions and an untied output with deviation D^-0.5."""
+        """
+        Xavier-uniform projections (Glorot and Bengio 2010), queries, keys and values as one matrix; embeddings,
+        learned positions and an untied output with deviation D^-0.5.
+        """
         super()._init_weights(module)
         if isinstance(module, (nn.Embedding, LearnedPositionEncoding)) or module is self.get_output_embeddings():
             init.normal_(module.weight, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
+            init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
 
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
