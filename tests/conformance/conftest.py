@@ -18,20 +18,15 @@ if not host_tests_folder().is_dir():
     raise pytest.UsageError(f"{host_tests_folder()} is missing; run `make conformance`, which fetches it")
 
 from host_tests import test_fsdp_mixin, test_modeling_common, test_tensor_parallel_mixin
-from transformers.models.auto import modeling_auto
 
 from vanilla_transformer_hf import VanillaTransformerConfig
 
 
 collect_ignore = ["host_tests"]
 
-# The suite finds out what a model is by its class name, in tables that registration does not reach.
-MODEL_TYPE = VanillaTransformerConfig.model_type
-modeling_auto.MODEL_MAPPING_NAMES[MODEL_TYPE] = "VanillaTransformerModel"
-modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[MODEL_TYPE] = "VanillaTransformerForConditionalGeneration"
 # The tests that start several processes run only for the models named here.
-test_tensor_parallel_mixin.TP_DISTRIBUTED_TEST_MODEL_TYPES.add(MODEL_TYPE)
-test_fsdp_mixin.FSDP_DISTRIBUTED_TEST_MODEL_TYPES.add(MODEL_TYPE)
+test_tensor_parallel_mixin.TP_DISTRIBUTED_TEST_MODEL_TYPES.add(VanillaTransformerConfig.model_type)
+test_fsdp_mixin.FSDP_DISTRIBUTED_TEST_MODEL_TYPES.add(VanillaTransformerConfig.model_type)
 
 
 def pytest_addoption(parser: pytest.Parser):
