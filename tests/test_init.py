@@ -142,7 +142,7 @@ def test_hub_files_import_only_what_every_user_has():
 
 def test_imports_point_one_way():
     order = [
-        HUB_FILES | {"text_files"},
+        HUB_FILES | {"matmul", "text_files"},
         {"data", "numbers_corpus"},
         {"evaluation"},
         {"model_card", "recipe"},

@@ -1,0 +1,147 @@
+"""
+Which library computes float32 matrix products on this machine's processor: measured, checked, then chosen.
+
+torch's default is one library, and oneDNN is another that it also ships; on some processors the second is twice as
+fast. It is reached through a switch that allows it to round to bfloat16, which it does where there are matrix units
+for that. So its error is measured first, and it is refused if it rounds. Nothing happens on import; accelerators are
+not touched.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+
+# Name -> value of `torch.backends.mkldnn.matmul.fp32_precision`. "tf32" is left out: where it differs, it rounds.
+MATMULS = {"default": "none", "onednn": "bf16"}
+# Largest error of sums of 512 products of standard normal numbers. Computed in float32 it is about 1e-4, with factors
+# rounded to TF32 about 3e-2, rounded to bfloat16 about 3e-1.
+TOLERANCE = 1e-3
+# A backend has to be faster by this factor to replace the default, so that noise does not choose.
+MARGIN = 1.15
+
+ROWS, INNER, COLUMNS, REPEATS = 256, 512, 1024, 5
+
+
+class MatmulRow(NamedTuple):
+    """What was measured of one backend: its name, GFLOP/s, and the largest error against float64."""
+
+    name: str
+    gflops: float
+    error: float
+
+
+def _switch() -> Any:
+    """What holds the switch, None in a torch without it."""
+    return getattr(torch.backends.mkldnn, "matmul", None) if torch.backends.mkldnn.is_available() else None
+
+
+def available_matmuls() -> list[str]:
+    """The backends that this build of torch has, the default first."""
+    return list(MATMULS) if _switch() is not None else ["default"]
+
+
+def set_matmul(name: str) -> None:
+    """
+    Compute float32 matrix products on the processor with this backend from now on, in the whole process.
+
+    Raises:
+        ValueError: There is no such backend here.
+    """
+    if name not in available_matmuls():
+        raise ValueError(f"matmul={name!r}: here there are {', '.join(map(repr, available_matmuls()))}")
+    if (switch := _switch()) is not None:
+        switch.fp32_precision = MATMULS[name]
+
+
+@contextmanager
+def matmul(name: str) -> Iterator[None]:
+    """Inside `with matmul(name):`, float32 products are computed with this backend; afterwards as before."""
+    switch = _switch()
+    before = getattr(switch, "fp32_precision", None)
+    set_matmul(name)
+    try:
+        yield
+    finally:
+        if switch is not None:
+            switch.fp32_precision = before
+
+
+def _products(generator: torch.Generator) -> list[tuple[Callable[..., torch.Tensor], list[torch.Tensor]]]:
+    """One product of each kind of a training step, with its factors."""
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    return [
+        (F.linear, [draw(ROWS, INNER), draw(COLUMNS, INNER), draw(COLUMNS)]),  # a layer
+        (lambda left, right: left.t() @ right, [draw(INNER, 64), draw(INNER, COLUMNS)]),  # the gradient of its weights
+        (lambda left, right: left @ right.transpose(2, 3), [draw(2, 4, 32, INNER), draw(2, 4, 32, INNER)]),  # heads
+    ]
+
+
+@torch.no_grad()
+def probe_matmul() -> list[MatmulRow]:
+    """
+    Time the backends alternately on this process's threads and compare them with float64, in about 50 ms.
+
+    Returns:
+        A row for each backend, the default first. An error above `TOLERANCE` says that the backend rounds.
+    """
+    products = _products(torch.Generator().manual_seed(0))
+    exact = [product(*(factor.double() for factor in factors)) for product, factors in products]
+    names = available_matmuls()
+    errors = dict.fromkeys(names, 0.0)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for name in names:
+        with matmul(name):
+            for (product, factors), reference in zip(products, exact):
+                error = (product(*factors) - reference).abs().max().item()
+                errors[name] = max(errors[name], error)
+    layer, factors = products[0]
+    for _ in range(REPEATS):
+        for name in names:
+            with matmul(name):
+                start = time.perf_counter()
+                layer(*factors)
+                seconds[name].append(time.perf_counter() - start)
+    operations = 2e-9 * ROWS * INNER * COLUMNS
+    return [MatmulRow(name, operations / min(seconds[name]), errors[name]) for name in names]
+
+
+def choose_matmul(name: str = "auto", rows: list[MatmulRow] | None = None) -> str:
+    """
+    The backend to use: for "auto" the fastest that does not round, else the one that is named, if it does not round.
+
+    Args:
+        name: "auto", or a name of `MATMULS`.
+        rows: What `probe_matmul` has measured; it is called here if not given.
+
+    Raises:
+        ValueError: The backend that is named does not exist here, or rounds.
+    """
+    if name == "default":
+        return name
+    measured = {row.name: row for row in (probe_matmul() if rows is None else rows)}
+    if name == "auto":
+        default = measured["default"]
+        faster = [row for row in measured.values() if row.error <= TOLERANCE and row.gflops > MARGIN * default.gflops]
+        return max(faster, key=lambda row: row.gflops, default=default).name
+    if name not in measured:
+        raise ValueError(f"matmul={name!r}: here there are {', '.join(map(repr, ['auto', *measured]))}")
+    if measured[name].error > TOLERANCE:
+        raise ValueError(
+            f"matmul={name!r}: on this processor it rounds (largest error {measured[name].error:.0e}, allowed "
+            f"{TOLERANCE:.0e}); use 'default'"
+        )
+    return name
+
+
+def describe_matmul(name: str, rows: list[MatmulRow]) -> str:
+    """One line for people: the backend in use and what was measured of each."""
+    measured = ", ".join(f"{row.name} {row.gflops:.0f} GFLOP/s with error {row.error:.0e}" for row in rows)
+    return f"float32 matrix products: {name} ({measured})"
