@@ -144,7 +144,7 @@ def test_imports_point_one_way():
     order = [
         HUB_FILES | {"matmul", "text_files"},
         {"data", "numbers_corpus"},
-        {"evaluation"},
+        {"averaging", "evaluation"},
         {"model_card", "recipe"},
         {"training", "translation"},
     ]
