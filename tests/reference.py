@@ -35,10 +35,13 @@ class Reference:
             name = f"encoder.layers.{layer}"
             heads = self.fields.encoder_attention_heads
             x = self.residual("encoder", f"{name}.self_attn_layer_norm", x, self.self_attention(name, heads, False))
-            x = self.residual("encoder", f"{name}.final_layer_norm", x, self.feed_forward(name))
+            x = self.residual(
+                "encoder", f"{name}.final_layer_norm", x, self.feed_forward(name, self.fields.activation_function)
+            )
         return self.norm("encoder.layer_norm", x) if self.fields.encoder_final_norm else x
 
     def decode(self, target: list[int], memory: torch.Tensor) -> torch.Tensor:
+        activation = self.fields.decoder_activation_function
         x = self.embed("decoder", target)
         for layer in range(self.fields.decoder_layers):
             name = f"decoder.layers.{layer}"
@@ -50,7 +53,7 @@ class Reference:
                 x,
                 lambda y, name=name, heads=heads: self.attention(f"{name}.encoder_attn", heads, y, memory, False),
             )
-            x = self.residual("decoder", f"{name}.final_layer_norm", x, self.feed_forward(name))
+            x = self.residual("decoder", f"{name}.final_layer_norm", x, self.feed_forward(name, activation))
         return self.norm("decoder.layer_norm", x) if self.fields.decoder_final_norm else x
 
     def embed(self, stack: str, ids: list[int]) -> torch.Tensor:
@@ -92,9 +95,8 @@ class Reference:
         x = x @ self.weights[f"{name}.weight"].T
         return x + self.weights[f"{name}.bias"] if f"{name}.bias" in self.weights else x
 
-    def feed_forward(self, name: str):
-        activation = ACTIVATIONS[self.fields.activation_function]
-        return lambda x: self.linear(f"{name}.fc2", activation(self.linear(f"{name}.fc1", x)))
+    def feed_forward(self, name: str, activation: str):
+        return lambda x: self.linear(f"{name}.fc2", ACTIVATIONS[activation](self.linear(f"{name}.fc1", x)))
 
     def self_attention(self, name: str, heads: int, causal: bool):
         return lambda x: self.attention(f"{name}.self_attn", heads, x, x, causal)

@@ -102,6 +102,7 @@ def test_preset_with_override_and_unknown_preset():
         ),
         ({"d_model": 33, "d_k": 8, "d_v": 8}, r"d_model=33: position_encoding='sinusoidal' needs an even one"),
         ({"activation_function": "rellu"}, r"activation_function='rellu' \(did you mean 'relu'.*must be one of gelu"),
+        ({"decoder_activation_function": "rellu"}, r"decoder_activation_function='rellu' \(did you mean 'relu'"),
         ({"encoder_norm_position": "middle"}, r"encoder_norm_position.*\('post', 'pre'\), got middle"),
         ({"embedding_sharing": "both"}, r"embedding_sharing.*\('all', 'decoder', 'none'\), got both"),
         ({"d_model": "512"}, r"d_model.*int, got str"),

@@ -94,6 +94,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         attention_dropout (`float`): Dropout on attention weights.
         activation_dropout (`float`): Dropout between the two feed-forward maps.
         activation_function (`str`): A key of transformers' `ACT2FN`.
+        decoder_activation_function (`str`, *optional*): Another one for the decoder; the same one if not given.
         feed_forward_type (`str`): `"dense"` is activation(x W₁ + b₁) W₂ + b₂.
         scale_embedding (`bool`): Multiply embeddings by √d_model (section 3.4).
         layernorm_embedding (`bool`): Normalise the sum of embeddings and positions, before its dropout.
@@ -158,6 +159,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
     activation_function: str = "relu"
+    decoder_activation_function: str | None = None
     feed_forward_type: Literal["dense"] = "dense"
     scale_embedding: bool = True
     layernorm_embedding: bool = False
@@ -227,6 +229,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
                     raise ValueError(message)
                 # A saved config may hold what a later version or another program added to it.
                 logger.warning(message)
+        if self.decoder_activation_function is None:
+            self.decoder_activation_function = self.activation_function
         if self.encoder_final_norm is None:
             self.encoder_final_norm = self.encoder_norm_position == "pre"
         if self.decoder_final_norm is None:
@@ -265,11 +269,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise ValueError(f"{name}={value!r}: must be at least 0 and less than 1")
         if self.position_offset < 0:
             raise ValueError(f"position_offset={self.position_offset!r}: must be at least 0")
-        if self.activation_function not in ACT2FN:
-            hint = _nearest(self.activation_function, ACT2FN)
-            raise ValueError(
-                f"activation_function={self.activation_function!r}{hint}: must be one of {', '.join(sorted(ACT2FN))}"
-            )
+        for name in ("activation_function", "decoder_activation_function"):
+            if (value := getattr(self, name)) not in ACT2FN:
+                hint = _nearest(value, ACT2FN)
+                raise ValueError(f"{name}={value!r}{hint}: must be one of {', '.join(sorted(ACT2FN))}")
 
     def _check_heads(self):
         for name in ("encoder_attention_heads", "decoder_attention_heads"):

@@ -297,6 +297,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         config: VanillaTransformerConfig,
         self_attn: VanillaTransformerAttention,
         ffn_dim: int,
+        activation_function: str,
         norm_position: str,
         alpha: float,
     ):
@@ -308,7 +309,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         self.self_attn = self_attn
         self.self_attn_layer_norm = norm(config.d_model, config.layer_norm_eps)
         self.feed_forward = FEED_FORWARDS[config.feed_forward_type]
-        self.activation_fn = ACT2FN[config.activation_function]
+        self.activation_fn = ACT2FN[activation_function]
         self.activation_dropout = config.activation_dropout
         self.fc1 = nn.Linear(config.d_model, ffn_dim, bias=config.feed_forward_bias)
         self.fc2 = nn.Linear(ffn_dim, config.d_model, bias=config.feed_forward_bias)
@@ -325,7 +326,12 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
         self_attn = VanillaTransformerAttention(config, config.encoder_attention_heads, layer_idx)
         super().__init__(
-            config, self_attn, config.encoder_ffn_dim, config.encoder_norm_position, config.encoder_residual_alpha
+            config,
+            self_attn,
+            config.encoder_ffn_dim,
+            config.activation_function,
+            config.encoder_norm_position,
+            config.encoder_residual_alpha,
         )
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Any) -> torch.Tensor:
@@ -343,7 +349,12 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         heads = config.decoder_attention_heads
         self_attn = VanillaTransformerAttention(config, heads, layer_idx, is_causal=True)
         super().__init__(
-            config, self_attn, config.decoder_ffn_dim, config.decoder_norm_position, config.decoder_residual_alpha
+            config,
+            self_attn,
+            config.decoder_ffn_dim,
+            str(config.decoder_activation_function),
+            config.decoder_norm_position,
+            config.decoder_residual_alpha,
         )
         self.encoder_attn = VanillaTransformerCrossAttention(config, heads, layer_idx)
         self.encoder_attn_layer_norm = NORMS[config.norm_type](config.d_model, config.layer_norm_eps)
