@@ -140,6 +140,17 @@ def test_hub_files_import_only_what_every_user_has():
                 assert root in allowed or root in sys.stdlib_module_names, f"{stem} imports {name}"
 
 
+def test_no_source_of_checkpoints_imports_another():
+    folder = PACKAGE / "conversion"
+    shared = {"mapping", "safe_load", "vocabularies"}
+    sources = {path.stem for path in folder.glob("*.py")} - shared - {"__init__", "flow"}
+    assert sources
+    for stem in sources | shared:
+        for name in imports_of(folder / f"{stem}.py"):
+            if name.startswith("."):
+                assert name.lstrip(".") in {""} | shared | HUB_FILES | {"text_files"}, f"{stem} imports {name}"
+
+
 def test_imports_point_one_way():
     order = [
         HUB_FILES | {"matmul", "text_files"},

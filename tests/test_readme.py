@@ -148,7 +148,9 @@ def test_links_and_paths_lead_somewhere(workspace):
 def test_the_tree_of_files_is_the_repository():
     package, *folders = re.split(r"\n(?=\S)", dict(FENCES)[""].rstrip())
     name, *lines = package.splitlines()
-    assert {line.split()[0] for line in lines} == {path.name for path in (ROOT / name).glob("*.py")}
+    modules = {path.name for path in (ROOT / name).glob("*.py")}
+    packages = {f"{path.parent.name}/" for path in (ROOT / name).glob("*/__init__.py")}
+    assert {line.split()[0] for line in lines} == modules | packages
     for line in folders:
         name, text = line.split(maxsplit=1)
         scripts = re.findall(r"\w+(?=, )", text) if name == "scripts/" else []

@@ -1,0 +1,267 @@
+"""The way in, the same for every source: read, check, move the tensors, write, open again, compare, publish."""
+
+import gc
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from . import fairseq
+from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
+
+
+# Name on the command line -> module; it has OPTIONS, KEYS (or keys), recognises, read, unsupported, to_config,
+# to_tokenizer, to_generation_config and decoding_notes, and may have a TOLERANCE of its own.
+CONVERTERS: dict[str, ModuleType] = {
+    "fairseq": fairseq,
+}
+
+# Largest absolute difference of logits in float32, unless a source says why its own is wider.
+TOLERANCE = 1e-5
+
+# Until the folder is whole its weights have this variant's name, under which nothing opens them.
+UNFINISHED = "unfinished"
+
+
+@dataclass
+class Conversion:
+    """What a conversion did and measured. Differences are the largest absolute ones of logits in float32."""
+
+    source: str
+    checkpoint: Path
+    config: VanillaTransformerConfig
+    parameters: int
+    reopened: float
+    reference: float | None = None
+    reference_tokens: int = 0
+    greedy: tuple[int, int] | None = None  # (identical sentences, all)
+    notes: list[str] = field(default_factory=list)
+
+
+def choose_source(source: str, path: Path) -> tuple[str, ModuleType]:
+    """
+    The converter of that name, or for "auto" the one that recognises the files.
+
+    Raises:
+        ConversionError: There is no such source, or not exactly one recognises the files.
+    """
+    if source in CONVERTERS:
+        return source, CONVERTERS[source]
+    if source != "auto":
+        raise ConversionError(f"there is no source {source!r}; there are auto, {', '.join(CONVERTERS)}")
+    found = [name for name, module in CONVERTERS.items() if module.recognises(path)]
+    if len(found) != 1:
+        what = f"could be from {' or '.join(found)}" if found else "is none that a source recognises by its names"
+        raise ConversionError(f"{path} {what}; name the source: {', '.join(CONVERTERS)}")
+    return found[0], CONVERTERS[found[0]]
+
+
+def assemble(
+    module: ModuleType, checkpoint: Checkpoint, config: VanillaTransformerConfig
+) -> VanillaTransformerForConditionalGeneration:
+    """
+    The model of a config with the weights of a checkpoint, which are not copied where they need no change.
+
+    Raises:
+        ConversionError: As `convert_tensors`.
+    """
+    table = module.keys(config, checkpoint) if hasattr(module, "keys") else module.KEYS
+    model = empty_model(config)
+    converted = convert_tensors(table, checkpoint.tensors, config)
+    count = len(model.state_dict().keys() - model.all_tied_weights_keys.keys())
+    tensors = dict(tqdm(converted, desc="tensors", total=count, unit=""))
+    kinds = {tensor.dtype for tensor in tensors.values()}
+    if len(kinds) > 1:  # the model has one type: the widest, which holds all values
+        widest = max(kinds, key=lambda kind: torch.finfo(kind).bits)
+        tensors = {name: tensor.to(widest) for name, tensor in tensors.items()}
+    model.load_state_dict(tensors, assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
+    """Ids drawn by chance, always the same, of two sentences, the second padded: a batch for a forward pass."""
+    generator = torch.Generator().manual_seed(0)
+    length = min(12, config.max_position_embeddings)
+    source_size = config.source_vocab_size or config.vocab_size
+    source = torch.randint(source_size, (2, length), generator=generator)
+    target = torch.randint(config.vocab_size, (2, length), generator=generator)
+    target[:, 0] = config.decoder_start_token_id or 0
+    mask = torch.ones_like(source)
+    mask[1, length // 2 :] = 0
+    return {
+        "input_ids": source,
+        "attention_mask": mask,
+        "decoder_input_ids": target,
+        "decoder_attention_mask": mask.clone(),
+    }
+
+
+@torch.no_grad()
+def logits_of(model: VanillaTransformerForConditionalGeneration, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Logits (B, T, V) in float32 of a batch."""
+    return model(**batch, use_cache=False).logits.float()
+
+
+def compare_with_reference(model: VanillaTransformerForConditionalGeneration, path: Path) -> tuple[float, int]:
+    """
+    Largest difference between the model's logits and those of an `.npz` file, and the number of target positions.
+
+    The file holds src_ids (B, S), src_mask, tgt_in_ids (B, T), tgt_mask and logits (B, T, V); masks are true on real
+    tokens.
+
+    Raises:
+        ConversionError: The file is damaged, lacks an array, or is of another model.
+    """
+    names = ("src_ids", "src_mask", "tgt_in_ids", "tgt_mask", "logits")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: torch.from_numpy(file[name]) for name in names}
+    except (OSError, ValueError, KeyError) as error:
+        raise ConversionError(f"{path} is no reference with {', '.join(names)}: {error}") from error
+    if arrays["logits"].shape[-1] != model.config.vocab_size:
+        raise ConversionError(
+            f"{path} has logits of {arrays['logits'].shape[-1]} pieces, and the model has {model.config.vocab_size}"
+        )
+    worst, seen = 0.0, 0
+    for row in range(len(arrays["src_ids"])):
+        one = {name: array[row : row + 1] for name, array in arrays.items()}
+        batch = {
+            "input_ids": one["src_ids"].long(),
+            "attention_mask": one["src_mask"].long(),
+            "decoder_input_ids": one["tgt_in_ids"].long(),
+            "decoder_attention_mask": one["tgt_mask"].long(),
+        }
+        real = one["tgt_mask"].bool()
+        difference = (logits_of(model, batch)[real] - one["logits"][real]).abs().max().item()
+        worst, seen = max(worst, difference), seen + int(real.sum())
+    return worst, seen
+
+
+def own_tokens(ids: list[int], config: Any) -> list[int]:
+    """Ids of one output without the start token before and the end token and padding behind."""
+    if ids and ids[0] == config.decoder_start_token_id:
+        ids = ids[1:]
+    return ids[: ids.index(config.eos_token_id)] if config.eos_token_id in ids else ids
+
+
+def compare_greedy(model: VanillaTransformerForConditionalGeneration, path: Path) -> tuple[int, int] | None:
+    """
+    How many greedy outputs of a `ref.json` beside the reference the model repeats, and how many there are; None where
+    there are none.
+    """
+    record = path.with_name("ref.json")
+    if not record.is_file():
+        return None
+    outputs = json.loads(record.read_text(encoding="utf-8")).get("greedy")
+    if not outputs:
+        return None
+    outputs = [output["ids"] if isinstance(output, dict) else output for output in outputs]
+    longest = max(map(len, outputs))
+    with np.load(path, allow_pickle=False) as file:
+        source, mask = torch.from_numpy(file["src_ids"]).long(), torch.from_numpy(file["src_mask"]).long()
+    with torch.no_grad():
+        ours = model.generate(source, attention_mask=mask, num_beams=1, max_new_tokens=longest)
+    same = 0
+    for own, other in zip(ours.tolist(), outputs, strict=True):
+        own, other, cut = own_tokens(own, model.config), own_tokens(other, model.config), len(other) >= longest - 1
+        # An output that was cut at the toolkit's longest length may have been ended there.
+        same += own == other or (cut and own[: longest - 2] == own_tokens(other, model.config)[: longest - 2])
+    return same, len(outputs)
+
+
+def open_unfinished(folder: Path) -> VanillaTransformerForConditionalGeneration:
+    """The model that was just written, from its files, in the type of its weights."""
+    return VanillaTransformerForConditionalGeneration.from_pretrained(folder, variant=UNFINISHED, dtype="auto").eval()
+
+
+def convert(
+    source: str,
+    checkpoint: str | os.PathLike,
+    output: str | os.PathLike,
+    reference: str | os.PathLike | None = None,
+    trust: bool = False,
+    command: str = "",
+    say: Callable[[str], None] = lambda line: None,
+) -> Conversion:
+    """
+    Convert a checkpoint of `source` ("auto": by its files) to the new folder `output`.
+
+    Raises:
+        ConversionError: The checkpoint cannot be expressed, read safely or reproduced; nothing is left behind.
+        OSError: A file cannot be read or written.
+    """
+    path, output = Path(checkpoint), Path(output)
+    if not path.exists():
+        raise ConversionError(f"{path} does not exist")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConversionError(f"{output} exists already; name a new folder")
+    name, module = choose_source(source, path)
+    say(f"reading {path} as a checkpoint of {name}")
+    found = module.read(path, trust)
+    if problems := module.unsupported(found):
+        raise ConversionError("the model cannot express these options:\n  " + "\n  ".join(problems))
+    config = module.to_config(found)
+    tokenizer = module.to_tokenizer(found, config)
+    model = assemble(module, found, config)
+    model.generation_config = module.to_generation_config(found, config)
+    notes = module.decoding_notes(found)
+    batch = example_batch(config)
+    before = logits_of(model, batch)
+    parameters = model.num_parameters()
+
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as unfinished:
+        folder = Path(unfinished, output.name)
+        say(f"writing {parameters:,} parameters")
+        model.save_pretrained(folder, variant=UNFINISHED, max_shard_size=2**62)
+        tokenizer.save_pretrained(folder)
+        del model, found  # what they hold is not needed twice
+        gc.collect()
+        say("opening what was written")
+        model = open_unfinished(folder)
+        done = Conversion(name, path, config, parameters, (logits_of(model, batch) - before).abs().max().item())
+        done.notes = notes
+        check(done, model, reference, getattr(module, "TOLERANCE", TOLERANCE))
+        del model
+        os.replace(folder, output)
+        # The last step: from here on the folder opens.
+        weights = output / f"model.{UNFINISHED}.safetensors"
+        os.replace(weights, output / "model.safetensors")
+    return done
+
+
+def check(
+    done: Conversion,
+    model: VanillaTransformerForConditionalGeneration,
+    reference: str | os.PathLike | None,
+    tolerance: float,
+):
+    """
+    Measure the reopened model against its own forward before saving, and against a reference where there is one.
+
+    Raises:
+        ConversionError: A difference is larger than `tolerance`, or a greedy output is another one.
+    """
+    if not done.reopened <= tolerance:
+        raise ConversionError(f"the reopened model's logits differ by {done.reopened:.1e} from those before saving")
+    if reference is None:
+        return
+    model = model.float()
+    done.reference, done.reference_tokens = compare_with_reference(model, Path(reference))
+    done.greedy = compare_greedy(model, Path(reference))
+    if not done.reference <= tolerance:
+        raise ConversionError(
+            f"the model's logits differ by {done.reference:.1e} from those of {reference}; {tolerance:.0e} is allowed"
+        )
+    if done.greedy is not None and done.greedy[0] < done.greedy[1]:
+        raise ConversionError(f"only {done.greedy[0]} of {done.greedy[1]} greedy outputs of {reference} are the same")
