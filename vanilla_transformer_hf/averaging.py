@@ -62,27 +62,30 @@ def _save_weights(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[s
 
 
 class _Checkpoint:
-    """A folder's weights, one file or several: `files` by name, opened, and `places`: tensor -> name of its file."""
+    """
+    The weights of a folder, in one file or several: `files`, their names, and `tensors`: the name of each with that
+    of its file and its type and shape, such as "F32 [99, 32]".
+    """
 
     def __init__(self, folder: str | os.PathLike):
         self.folder = Path(folder)
         self.config = _read_json(self.folder / CONFIG_NAME)
-        names, index = [SAFE_WEIGHTS_NAME], self.folder / SAFE_WEIGHTS_INDEX_NAME
+        self.files, index = [SAFE_WEIGHTS_NAME], self.folder / SAFE_WEIGHTS_INDEX_NAME
         if not (self.folder / SAFE_WEIGHTS_NAME).is_file() and index.is_file():
-            names = sorted(set(_read_json(index)["weight_map"].values()))
-        self.files = {name: _open_weights(self.folder / name) for name in names}
-        self.places = {tensor: name for name, file in self.files.items() for tensor in file.keys()}  # noqa: SIM118
+            self.files = sorted({Path(name).name for name in _read_json(index)["weight_map"].values()})
+        self.tensors = {}
+        for name in self.files:
+            file = _open_weights(self.folder / name)
+            for tensor in file.keys():  # noqa: SIM118
+                stored = file.get_slice(tensor)
+                self.tensors[tensor] = (name, f"{stored.get_dtype()} {stored.get_shape()}")
 
     def path(self, tensor: str) -> Path:
-        return self.folder / self.places[tensor]
-
-    def describe(self, tensor: str) -> str:
-        """Type and shape of a tensor, such as "F32 [99, 32]"; the tensor itself is not read."""
-        stored = self.files[self.places[tensor]].get_slice(tensor)
-        return f"{stored.get_dtype()} {stored.get_shape()}"
+        return self.folder / self.tensors[tensor][0]
 
     def read(self, tensor: str) -> torch.Tensor:
-        return self.files[self.places[tensor]].get_tensor(tensor)
+        # Opened anew each time: what was read of an open file stays mapped into memory.
+        return _open_weights(self.path(tensor)).get_tensor(tensor)
 
 
 def _check_same_model(one: _Checkpoint, other: _Checkpoint):
@@ -93,11 +96,11 @@ def _check_same_model(one: _Checkpoint, other: _Checkpoint):
                 f"{other.folder / CONFIG_NAME}: {field} is {theirs!r}, but {ours!r} in {one.folder}; only checkpoints "
                 "of one model have an average."
             )
-    for tensor in sorted(one.places.keys() ^ other.places.keys()):
-        having, lacking = (one, other) if tensor in one.places else (other, one)
+    for tensor in sorted(one.tensors.keys() ^ other.tensors.keys()):
+        having, lacking = (one, other) if tensor in one.tensors else (other, one)
         raise ValueError(f"{lacking.folder}: holds no tensor {tensor}, but {having.path(tensor)} does.")
-    for tensor in one.places:
-        ours, theirs = one.describe(tensor), other.describe(tensor)
+    for tensor in one.tensors:
+        ours, theirs = one.tensors[tensor][1], other.tensors[tensor][1]
         if ours != theirs:
             raise ValueError(f"{other.path(tensor)}: {tensor} is {theirs}, but {ours} in {one.path(tensor)}.")
 
@@ -118,11 +121,11 @@ def _mean(checkpoints: Sequence[_Checkpoint], tensor: str) -> torch.Tensor:
         return last
     total = torch.zeros(last.shape, dtype=torch.float64)
     for checkpoint in checkpoints:
-        value = checkpoint.read(tensor).to(total.dtype)
+        value = checkpoint.read(tensor)
         if value.isnan().any():
             raise ValueError(f"{checkpoint.path(tensor)}: {tensor} holds NaN.")
         total += value
-    return (total / len(checkpoints)).to(last.dtype)
+    return total.div_(len(checkpoints)).to(last.dtype)
 
 
 def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.PathLike) -> Path:
@@ -153,8 +156,9 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as unfinished:
         folder = Path(unfinished, output.name)
         folder.mkdir()
-        for name, file in first.files.items():
-            _save_weights({tensor: _mean(checkpoints, tensor) for tensor in file.keys()}, folder / name, origin)  # noqa: SIM118
+        for file in first.files:
+            names = [tensor for tensor, (place, _) in first.tensors.items() if place == file]
+            _save_weights({tensor: _mean(checkpoints, tensor) for tensor in names}, folder / file, origin)
         for path in last.folder.iterdir():
             if path.is_file() and path.suffix in CARRIED_ALONG and path.name not in LEFT_BEHIND:
                 shutil.copyfile(path, folder / path.name)
@@ -181,7 +185,7 @@ def load_average(model: nn.Module, folders: Sequence[str | os.PathLike]):
     """
     checkpoints = _open_checkpoints(folders)
     weights = model.state_dict()
-    for tensor in checkpoints[0].places:
+    for tensor in checkpoints[0].tensors:
         if tensor not in weights:
             raise ValueError(f"{checkpoints[0].path(tensor)}: the model has no tensor {tensor}.")
         _assign(weights[tensor], _mean(checkpoints, tensor))
