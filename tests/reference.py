@@ -59,14 +59,13 @@ class Reference:
     def embed(self, stack: str, ids: list[int]) -> torch.Tensor:
         x = torch.stack([self.weights[f"{stack}.embed_tokens.weight"][token] for token in ids])
         if self.fields.scale_embedding:
-            x = x * math.sqrt(self.fields.d_model)
-        x = x + torch.stack([self.position(stack, row) for row in range(len(ids))])
+            x = x * math.sqrt(x.shape[-1])
+        x = x + torch.stack([self.position(stack, row, x.shape[-1]) for row in range(len(ids))])
         return self.norm(f"{stack}.layernorm_embedding", x) if self.fields.layernorm_embedding else x
 
-    def position(self, stack: str, row: int) -> torch.Tensor:
-        d, pos = self.fields.d_model, row + self.fields.position_offset
-        half = d // 2
-        kind = self.fields.position_encoding
+    def position(self, stack: str, row: int, d: int) -> torch.Tensor:
+        pos, half = row + self.fields.position_offset, d // 2
+        kind = self.fields.position_encoding if stack == "encoder" else self.fields.decoder_position_encoding
         if kind == "none":
             return torch.zeros(d, dtype=torch.float64)
         if kind == "learned":

@@ -85,6 +85,18 @@ def test_preset_with_override_and_unknown_preset():
         ({"encoder_layers": 0}, r"encoder_layers=0: must be greater than 0"),
         ({"encoder_ffn_dim": -1}, r"encoder_ffn_dim=-1: must be greater than 0"),
         ({"d_k": 0}, r"d_k=0: must be greater than 0"),
+        ({"encoder_d_model": 0}, r"encoder_d_model=0: must be greater than 0"),
+        (
+            {"encoder_d_model": 36, "embedding_sharing": "none"},
+            r"encoder_attention_heads=8: must divide encoder_d_model=36",
+        ),
+        ({"encoder_d_model": 256}, r"embedding_sharing='all' with encoder_d_model=256 and d_model=512.*'decoder' or"),
+        (
+            {"encoder_d_model": 27, "embedding_sharing": "none", "encoder_attention_heads": 3},
+            r"encoder_d_model=27: position_encoding='sinusoidal' needs an even one of at least 2",
+        ),
+        ({"decoder_max_position_embeddings": 0}, r"decoder_max_position_embeddings=0: must be greater than 0"),
+        ({"decoder_position_encoding": "rotary"}, r"decoder_position_encoding.*'learned', 'none'"),
         ({"max_position_embeddings": 0}, r"max_position_embeddings=0: must be greater than 0"),
         ({"layer_norm_eps": 0.0}, r"layer_norm_eps=0.0: must be greater than 0"),
         ({"encoder_residual_alpha": float("inf")}, r"encoder_residual_alpha=inf: must be greater than 0"),
@@ -135,6 +147,9 @@ def test_what_follows_from_other_fields():
     assert config.decoder_start_token_id == 5
     assert config.tie_word_embeddings is False
     assert VanillaTransformerConfig(tie_word_embeddings=False).tied_matrices == "none"
+    config = VanillaTransformerConfig(hidden_size=64, position_encoding="learned", max_position_embeddings=9)
+    assert (config.encoder_d_model, config.decoder_position_encoding) == (64, "learned")
+    assert config.decoder_max_position_embeddings == 9
 
 
 def test_generic_names_of_transformers():
@@ -156,12 +171,14 @@ def test_every_choice_has_exactly_the_rows_of_its_table():
         "norm_type": modeling.NORMS,
         "feed_forward_type": modeling.FEED_FORWARDS,
         "position_encoding": modeling.POSITION_ENCODINGS,
+        "decoder_position_encoding": modeling.POSITION_ENCODINGS,
         "encoder_norm_position": modeling.RESIDUALS,
         "decoder_norm_position": modeling.RESIDUALS,
     }
     hints = VanillaTransformerConfig.__annotations__
     for field, table in tables.items():
-        assert set(get_args(hints[field])) == set(table), field
+        hint = next((part for part in get_args(hints[field]) if get_args(part)), hints[field])  # without its None
+        assert set(get_args(hint)) == set(table), field
 
 
 def test_every_field_is_read_outside_the_config():

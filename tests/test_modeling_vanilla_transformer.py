@@ -43,6 +43,16 @@ SWITCHES = {
     "no_positions": {"position_encoding": "none"},
     "position_offset": {"position_offset": 2},
     "learned_with_offset": {"position_encoding": "learned", "position_offset": 2, "max_position_embeddings": 16},
+    "learned_in_the_encoder": {
+        "position_encoding": "learned",
+        "decoder_position_encoding": "sinusoidal",
+        "max_position_embeddings": 16,
+    },
+    "learned_of_two_lengths": {
+        "position_encoding": "learned",
+        "max_position_embeddings": 16,
+        "decoder_max_position_embeddings": 11,
+    },
     "residual_alpha": {"encoder_residual_alpha": 1.63, "decoder_residual_alpha": 2.06},
     "residual_alpha_pre": {
         "encoder_residual_alpha": 0.5,
@@ -69,6 +79,15 @@ SWITCHES = {
         "decoder_attention_heads": 8,
         "encoder_ffn_dim": 48,
         "decoder_ffn_dim": 16,
+    },
+    "unequal_widths": {"encoder_d_model": 24, "embedding_sharing": "decoder"},
+    "unequal_widths_learned": {
+        "encoder_d_model": 48,
+        "embedding_sharing": "none",
+        "position_encoding": "learned",
+        "max_position_embeddings": 16,
+        "layernorm_embedding": True,
+        "encoder_norm_position": "pre",
     },
     "start_token": {"decoder_start_token_id": 7},
 }
@@ -369,9 +388,9 @@ def test_given_positions_are_used(tiny_model, batch):
     assert not torch.allclose(moved[real(batch)], expected[real(batch)], atol=1e-2)
 
 
-def test_every_position_encoding_has_no_table_but_the_learned_one(tiny_config):
+def test_every_position_encoding_has_no_table_but_the_learned_one():
     for name, encoding in POSITION_ENCODINGS.items():
-        module = encoding(tiny_config())
+        module = encoding(width=32, longest=16, offset=2)
         assert bool(list(module.parameters())) == (name == "learned")
         assert not list(module.buffers())
 

@@ -85,6 +85,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         vocab_size (`int`): Pieces of the target vocabulary; of the only one where both languages share it.
         source_vocab_size (`int`, *optional*): Pieces of the source vocabulary where it is another one.
         d_model (`int`): Width of embeddings and of every sub-layer's output.
+        encoder_d_model (`int`, *optional*): Another width for the encoder; the same one if not given.
         encoder_layers, decoder_layers (`int`): N, the layers of each stack.
         encoder_attention_heads, decoder_attention_heads (`int`): h, the parallel heads of each attention.
         encoder_ffn_dim, decoder_ffn_dim (`int`): d_ff, the inner width of the feed-forward sub-layer.
@@ -105,8 +106,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
             `"sinusoidal_halves_inclusive"`: the same with frequencies 10000^(-i/(d_model/2 - 1)), which reach
             1/10000 itself, as in tensor2tensor and fairseq;
             `"learned"`: a trained vector per position (Table 3, row E); `"none"`.
+        decoder_position_encoding (`str`, *optional*): Another one for the decoder; the same one if not given.
         position_offset (`int`): Position number of the first token.
         max_position_embeddings (`int`): Longest sequence for learned positions. Sinusoids have no limit.
+        decoder_max_position_embeddings (`int`, *optional*): Another one for the decoder; the same one if not given.
         encoder_norm_position, decoder_norm_position (`str`): `"post"`: LayerNorm(x + Sublayer(x)), as in the paper;
             `"pre"`: x + Sublayer(LayerNorm(x)).
         encoder_final_norm, decoder_final_norm (`bool`, *optional*): Whether the stack ends with a norm of its own; if
@@ -147,6 +150,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     vocab_size: int = 37000
     source_vocab_size: int | None = None
     d_model: int = 512
+    encoder_d_model: int | None = None
     encoder_layers: int = 6
     decoder_layers: int = 6
     encoder_attention_heads: int = 8
@@ -167,8 +171,12 @@ class VanillaTransformerConfig(PreTrainedConfig):
     position_encoding: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none"] = (
         "sinusoidal"
     )
+    decoder_position_encoding: (
+        Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none"] | None
+    ) = None
     position_offset: int = 0
     max_position_embeddings: int = 1024
+    decoder_max_position_embeddings: int | None = None
     encoder_norm_position: Literal["post", "pre"] = "post"
     decoder_norm_position: Literal["post", "pre"] = "post"
     encoder_final_norm: bool | None = None
@@ -240,6 +248,14 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if self.embedding_sharing == "none":
             self.tie_word_embeddings = False
         super().__post_init__(**kwargs)
+        # Behind it, since d_model may have been given as hidden_size.
+        for name, other in (
+            ("encoder_d_model", "d_model"),
+            ("decoder_position_encoding", "position_encoding"),
+            ("decoder_max_position_embeddings", "max_position_embeddings"),
+        ):
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(self, other))
 
     @property
     def tied_matrices(self) -> Literal["all", "decoder", "none"]:
@@ -256,9 +272,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def _check_sizes(self):
         positive = (
-            "vocab_size source_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads d_k d_v "
-            "decoder_attention_heads encoder_ffn_dim decoder_ffn_dim max_position_embeddings layer_norm_eps "
-            "encoder_residual_alpha decoder_residual_alpha"
+            "vocab_size source_vocab_size d_model encoder_d_model encoder_layers decoder_layers "
+            "encoder_attention_heads decoder_attention_heads d_k d_v encoder_ffn_dim decoder_ffn_dim "
+            "max_position_embeddings decoder_max_position_embeddings layer_norm_eps encoder_residual_alpha "
+            "decoder_residual_alpha"
         )
         for name in positive.split():
             value = getattr(self, name)
@@ -275,10 +292,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise ValueError(f"{name}={value!r}{hint}: must be one of {', '.join(sorted(ACT2FN))}")
 
     def _check_heads(self):
-        for name in ("encoder_attention_heads", "decoder_attention_heads"):
-            heads = getattr(self, name)
-            if self.d_model % heads and (self.d_k is None or self.d_v is None):
-                raise ValueError(f"{name}={heads}: must divide d_model={self.d_model}, unless d_k and d_v are given")
+        encoder_width = "d_model" if self.encoder_d_model == self.d_model else "encoder_d_model"
+        for name, width in (("encoder_attention_heads", encoder_width), ("decoder_attention_heads", "d_model")):
+            heads, size = getattr(self, name), getattr(self, width)
+            if size % heads and (self.d_k is None or self.d_v is None):
+                raise ValueError(f"{name}={heads}: must divide {width}={size}, unless d_k and d_v are given")
 
     def _check_embeddings(self):
         if self.source_vocab_size is not None and self.tied_matrices == "all":
@@ -286,13 +304,18 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 f"embedding_sharing='all' with source_vocab_size={self.source_vocab_size}: one matrix cannot "
                 "serve two vocabularies; must be 'decoder' or 'none'"
             )
-        smallest = {"sinusoidal": 2, "sinusoidal_halves": 2, "sinusoidal_halves_inclusive": 4}
-        least = smallest.get(self.position_encoding, 1)
-        if least > 1 and (self.d_model % 2 or self.d_model < least):
+        if self.encoder_d_model != self.d_model and self.tied_matrices == "all":
             raise ValueError(
-                f"d_model={self.d_model}: position_encoding={self.position_encoding!r} needs an even one of at least "
-                f"{least}"
+                f"embedding_sharing='all' with encoder_d_model={self.encoder_d_model} and d_model={self.d_model}: one "
+                "matrix cannot have two widths; must be 'decoder' or 'none'"
             )
+        smallest = {"sinusoidal": 2, "sinusoidal_halves": 2, "sinusoidal_halves_inclusive": 4}
+        encoder_width = "d_model" if self.encoder_d_model == self.d_model else "encoder_d_model"
+        for width, encoding in ((encoder_width, "position_encoding"), ("d_model", "decoder_position_encoding")):
+            size, kind = getattr(self, width), getattr(self, encoding)
+            least = smallest.get(kind, 1)
+            if least > 1 and (size % 2 or size < least):
+                raise ValueError(f"{width}={size}: {encoding}={kind!r} needs an even one of at least {least}")
 
     def _check_token_ids(self):
         for name in ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"):

@@ -5,7 +5,8 @@ Read it from top to bottom: norms, feed-forward, positions, attention masks, att
 model, language-model head. Each of the first six is a room with a table; a variant is one row of it, named by one
 field of the config and chosen when the model is built.
 
-Shapes: B sentences, S source positions, T target positions, D = d_model, H heads, V vocabulary.
+Shapes: B sentences, S source positions, T target positions, D = d_model (encoder_d_model in the encoder), H heads,
+V vocabulary.
 """
 
 import math
@@ -59,16 +60,16 @@ FEED_FORWARDS = {"dense": dense_feed_forward}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Positions: (config) -> module that adds to the embeddings, one in each stack
+# Positions: (width, longest, offset) -> module that adds to the embeddings, one in each stack
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class PositionEncoding(nn.Module):
     """Adds nothing: the stack knows no order, except for what the causal mask tells the decoder."""
 
-    def __init__(self, config: VanillaTransformerConfig):
+    def __init__(self, width: int, longest: int, offset: int):
         super().__init__()
-        self.offset = config.position_offset
+        self.offset = offset
 
     def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """Embeddings (B, T, D) and positions (B or 1, T), counted from 0, to embeddings with positions (B, T, D)."""
@@ -111,9 +112,9 @@ class InclusiveHalvesSinusoidalPositionEncoding(HalvesSinusoidalPositionEncoding
 class LearnedPositionEncoding(PositionEncoding):
     """A trained vector per position, Table 3 row E."""
 
-    def __init__(self, config: VanillaTransformerConfig):
-        super().__init__(config)
-        self.weight = nn.Parameter(torch.empty(config.max_position_embeddings + self.offset, config.d_model))
+    def __init__(self, width: int, longest: int, offset: int):
+        super().__init__(width, longest, offset)
+        self.weight = nn.Parameter(torch.empty(longest + offset, width))
 
     def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         return embeddings + look_up(self.weight, position_ids + self.offset, "position")
@@ -185,18 +186,26 @@ def eager_attention_forward(
 class VanillaTransformerAttention(nn.Module):
     """Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2."""
 
-    def __init__(self, config: VanillaTransformerConfig, num_heads: int, layer_idx: int, is_causal: bool = False):
+    def __init__(
+        self,
+        config: VanillaTransformerConfig,
+        width: int,
+        key_value_width: int,
+        num_heads: int,
+        layer_idx: int,
+        is_causal: bool = False,
+    ):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
-        self.d_k = config.d_k or config.d_model // num_heads
-        self.d_v = config.d_v or config.d_model // num_heads
+        self.d_k = config.d_k or width // num_heads
+        self.d_v = config.d_v or width // num_heads
         self.scaling = self.d_k**-0.5
-        self.q_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=config.attention_bias)
-        self.k_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=config.attention_bias)
-        self.v_proj = nn.Linear(config.d_model, num_heads * self.d_v, bias=config.attention_bias)
-        self.out_proj = nn.Linear(num_heads * self.d_v, config.d_model, bias=config.attention_bias)
+        self.q_proj = nn.Linear(width, num_heads * self.d_k, bias=config.attention_bias)
+        self.k_proj = nn.Linear(key_value_width, num_heads * self.d_k, bias=config.attention_bias)
+        self.v_proj = nn.Linear(key_value_width, num_heads * self.d_v, bias=config.attention_bias)
+        self.out_proj = nn.Linear(num_heads * self.d_v, width, bias=config.attention_bias)
         # As one matrix of three times the outputs, as in torch.nn.MultiheadAttention. Values √2 times as large,
         # averaged over the sentence and added to every position, would leave a fresh post-norm stack with positions
         # all alike.
@@ -295,6 +304,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
     def __init__(
         self,
         config: VanillaTransformerConfig,
+        width: int,
         self_attn: VanillaTransformerAttention,
         ffn_dim: int,
         activation_function: str,
@@ -307,13 +317,13 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         self.alpha = alpha
         self.dropout = nn.Dropout(config.dropout)
         self.self_attn = self_attn
-        self.self_attn_layer_norm = norm(config.d_model, config.layer_norm_eps)
+        self.self_attn_layer_norm = norm(width, config.layer_norm_eps)
         self.feed_forward = FEED_FORWARDS[config.feed_forward_type]
         self.activation_fn = ACT2FN[activation_function]
         self.activation_dropout = config.activation_dropout
-        self.fc1 = nn.Linear(config.d_model, ffn_dim, bias=config.feed_forward_bias)
-        self.fc2 = nn.Linear(ffn_dim, config.d_model, bias=config.feed_forward_bias)
-        self.final_layer_norm = norm(config.d_model, config.layer_norm_eps)
+        self.fc1 = nn.Linear(width, ffn_dim, bias=config.feed_forward_bias)
+        self.fc2 = nn.Linear(ffn_dim, width, bias=config.feed_forward_bias)
+        self.final_layer_norm = norm(width, config.layer_norm_eps)
 
     def step(self, hidden_states: torch.Tensor, norm: nn.Module, sublayer: Callable) -> torch.Tensor:
         """One residual step (B, T, D) to (B, T, D) around `sublayer`."""
@@ -324,9 +334,11 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
     """Self-attention and feed-forward, section 3.1."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
-        self_attn = VanillaTransformerAttention(config, config.encoder_attention_heads, layer_idx)
+        width: Any = config.encoder_d_model
+        self_attn = VanillaTransformerAttention(config, width, width, config.encoder_attention_heads, layer_idx)
         super().__init__(
             config,
+            width,
             self_attn,
             config.encoder_ffn_dim,
             config.activation_function,
@@ -346,18 +358,20 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
     """Masked self-attention, attention over the encoder's output, and feed-forward, section 3.1."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
-        heads = config.decoder_attention_heads
-        self_attn = VanillaTransformerAttention(config, heads, layer_idx, is_causal=True)
+        width, heads = config.d_model, config.decoder_attention_heads
+        self_attn = VanillaTransformerAttention(config, width, width, heads, layer_idx, is_causal=True)
         super().__init__(
             config,
+            width,
             self_attn,
             config.decoder_ffn_dim,
             str(config.decoder_activation_function),
             config.decoder_norm_position,
             config.decoder_residual_alpha,
         )
-        self.encoder_attn = VanillaTransformerCrossAttention(config, heads, layer_idx)
-        self.encoder_attn_layer_norm = NORMS[config.norm_type](config.d_model, config.layer_norm_eps)
+        memory_width: Any = config.encoder_d_model
+        self.encoder_attn = VanillaTransformerCrossAttention(config, width, memory_width, heads, layer_idx)
+        self.encoder_attn_layer_norm = NORMS[config.norm_type](width, config.layer_norm_eps)
 
     def forward(
         self,
@@ -436,7 +450,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         """
         super()._init_weights(module)
         if isinstance(module, (nn.Embedding, LearnedPositionEncoding)) or module is self.get_output_embeddings():
-            init.normal_(module.weight, std=self.config.d_model**-0.5)
+            init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
 
@@ -466,19 +480,23 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     _fsdp_plan = {"layers.*": "free_full_weight"}
 
     def __init__(
-        self, config: VanillaTransformerConfig, vocab_size: int, layers: Sequence[nn.Module], final_norm: bool
+        self,
+        config: VanillaTransformerConfig,
+        vocab_size: int,
+        width: int,
+        embed_positions: nn.Module,
+        layers: Sequence[nn.Module],
+        final_norm: bool,
     ):
         super().__init__(config)
         norm = NORMS[config.norm_type]
-        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
-        self.embed_positions = POSITION_ENCODINGS[config.position_encoding](config)
-        self.layernorm_embedding = (
-            norm(config.d_model, config.layer_norm_eps) if config.layernorm_embedding else nn.Identity()
-        )
+        self.embed_scale = math.sqrt(width) if config.scale_embedding else 1.0
+        self.embed_tokens = nn.Embedding(vocab_size, width)
+        self.embed_positions = embed_positions
+        self.layernorm_embedding = norm(width, config.layer_norm_eps) if config.layernorm_embedding else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
-        self.layer_norm = norm(config.d_model, config.layer_norm_eps) if final_norm else nn.Identity()
+        self.layer_norm = norm(width, config.layer_norm_eps) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -520,8 +538,15 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
 
     def __init__(self, config: VanillaTransformerConfig):
         layers = [VanillaTransformerEncoderLayer(config, layer_idx) for layer_idx in range(config.encoder_layers)]
+        width: Any = config.encoder_d_model
+        encode = POSITION_ENCODINGS[config.position_encoding]
         super().__init__(
-            config, config.source_vocab_size or config.vocab_size, layers, bool(config.encoder_final_norm)
+            config,
+            config.source_vocab_size or config.vocab_size,
+            width,
+            encode(width, config.max_position_embeddings, config.position_offset),
+            layers,
+            bool(config.encoder_final_norm),
         )
 
     @merge_with_config_defaults
@@ -567,7 +592,16 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 
     def __init__(self, config: VanillaTransformerConfig):
         layers = [VanillaTransformerDecoderLayer(config, layer_idx) for layer_idx in range(config.decoder_layers)]
-        super().__init__(config, config.vocab_size, layers, bool(config.decoder_final_norm))
+        longest: Any = config.decoder_max_position_embeddings
+        encode = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
+        super().__init__(
+            config,
+            config.vocab_size,
+            config.d_model,
+            encode(config.d_model, longest, config.position_offset),
+            layers,
+            bool(config.decoder_final_norm),
+        )
 
     @merge_with_config_defaults
     @capture_outputs
