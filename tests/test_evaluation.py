@@ -23,6 +23,25 @@ def test_the_target_language_chooses_the_tokenization():
     assert "tok:zh" in score_translations(["我爱你"], ["我爱你"], target_lang="zh").bleu_signature
 
 
+def test_text_that_is_tokenized_already_is_taken_as_it_is(caplog):
+    lines = ["don 't stop now ."] * 100
+    scores = score_translations(["do n't stop now .", *lines[1:]], lines, tokenize="none")
+    assert "tok:none" in scores.bleu_signature and not caplog.records
+    # What `sacrebleu --tokenize none` prints for these files.
+    assert scores.bleu == pytest.approx(99.3581, abs=1e-4)
+    with pytest.raises(ValueError, match=r"tokenize='moses': sacreBLEU has none, zh, 13a, "):
+        score_translations(["a"], ["a"], tokenize="moses")
+
+
+def test_several_references_for_a_translation():
+    rows = [["ein Hund läuft im Park", "ein Hund rennt im Park"], ["zwei Hunde"]]
+    scores = score_translations(["ein Hund rennt im Park", "zwei Hunde"], rows)
+    assert (scores.bleu, scores.chrf, scores.exact_match) == (pytest.approx(100), pytest.approx(100), 100)
+    assert scores.bleu_signature.startswith("nrefs:var|")
+    first = score_translations(["ein Hund rennt im Park", "zwei Hunde"], [row[0] for row in rows])
+    assert first.bleu < 100 and first.exact_match == 50
+
+
 @pytest.mark.parametrize("translations, references", [(["a"], ["a", "b"]), ([], [])])
 def test_lists_that_do_not_match_are_refused(translations, references):
     with pytest.raises(ValueError, match=f"{len(translations)} translations for {len(references)} references"):

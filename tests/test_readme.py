@@ -4,6 +4,7 @@ import ast
 import gzip
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,9 @@ def workspace(tmp_path_factory):
     config = VanillaTransformerConfig(vocab_size=len(tokenizer), d_model=16, **sizes)
     VanillaTransformerForConditionalGeneration(config).save_pretrained(folder / "outputs" / "quickstart")
     tokenizer.save_pretrained(folder / "outputs" / "quickstart")
+    for step in range(1, 6):
+        checkpoint = folder / "outputs" / "wmt14" / "checkpoints" / f"checkpoint-{step}"
+        shutil.copytree(folder / "outputs" / "quickstart", checkpoint)
     return folder
 
 

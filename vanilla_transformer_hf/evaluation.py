@@ -1,5 +1,6 @@
-"""Scores of translations: sacreBLEU and chrF with their signatures, and the share of exact matches. No network."""
+"""Scores of translations: BLEU and chrF of sacreBLEU with signatures, and the share of exact matches. No network."""
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,10 @@ from sacrebleu.metrics import BLEU, CHRF
 from transformers import PreTrainedTokenizerBase
 
 from .data import IGNORED_LABEL
+
+
+# What evaluate.load() takes: its own metrics it would have to download first.
+EVALUATE_MODULE = str(Path(__file__).with_name("translation_scores.py"))
 
 
 @dataclass(frozen=True)
@@ -31,25 +36,38 @@ class Scores:
 
 
 def score_translations(
-    translations: Sequence[str], references: Sequence[str], target_lang: str | None = None
+    translations: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    target_lang: str | None = None,
+    tokenize: str | None = None,
 ) -> Scores:
     """
-    Score detokenized translations against one reference each.
+    Score translations against their references.
 
     Args:
+        translations: Detokenized text, or tokenized as the references are with `tokenize="none"`.
+        references: A text, or several, for each translation.
         target_lang: Language code; sacreBLEU has tokenizers of its own for Chinese, Japanese and Korean.
+        tokenize: sacreBLEU's name of a tokenizer for BLEU, such as "13a", "none", "flores200"; if not given, its
+            choice for the language.
 
     Raises:
-        ValueError: The two lists differ in length, or are empty.
+        ValueError: The two lists differ in length, or are empty; or there is no such tokenizer.
     """
     if len(translations) != len(references) or not references:
         raise ValueError(
             f"{len(translations)} translations for {len(references)} references; one for each, and at least one."
         )
-    bleu, chrf = BLEU(trg_lang=target_lang or ""), CHRF()
-    bleu_score = bleu.corpus_score(translations, [references]).score
-    chrf_score = chrf.corpus_score(translations, [references]).score
-    matches = sum(translation == reference for translation, reference in zip(translations, references))
+    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
+        raise ValueError(f"tokenize={tokenize!r}: sacreBLEU has {', '.join(BLEU.TOKENIZERS)}.")
+    # With force it does not wonder aloud whether tokenized text was meant to be scored.
+    bleu = BLEU(trg_lang=target_lang or "", tokenize=tokenize, force=tokenize == "none")
+    chrf = CHRF()
+    rows = [[row] if isinstance(row, str) else list(row) for row in references]
+    streams = [list(stream) for stream in itertools.zip_longest(*rows)]
+    bleu_score = bleu.corpus_score(translations, streams).score
+    chrf_score = chrf.corpus_score(translations, streams).score
+    matches = sum(translation in row for translation, row in zip(translations, rows))
     return Scores(
         bleu=bleu_score,
         chrf=chrf_score,
