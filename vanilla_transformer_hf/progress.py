@@ -1,0 +1,144 @@
+"""What a run shows while it trains: loss, tokens per second and time left, as a bar on a terminal and line by line."""
+
+import time
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import has_length
+
+
+TOKENS_PER_SECOND = "target_tokens_per_second"
+
+# Key of the Trainer's logs -> how it is shown.
+TRAINING_FIELDS = {
+    "loss": "loss {:.4f}",
+    "grad_norm": "gradient norm {:.3g}",
+    "learning_rate": "learning rate {:.3g}",
+    TOKENS_PER_SECOND: "{:,.0f} target tokens/s",
+}
+EVALUATION_FIELDS = {
+    "eval_loss": "loss {:.4f}",
+    "eval_bleu": "BLEU {:.2f}",
+    "eval_chrf": "chrF {:.2f}",
+    "eval_exact_match": "exact match {:.2f} %",
+    "eval_runtime": "{:.0f} s",
+}
+
+
+class Speedometer(TrainerCallback):
+    """
+    Measures target tokens per second of training; evaluations and checkpoints are not counted as time.
+
+    The Trainer adds the tokens of each step, those of all processes, and reads the speed when it logs.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: int | torch.Tensor = 0
+        self._began = self._step_ended = time.perf_counter()
+
+    def add(self, tokens: int | torch.Tensor):
+        """Count tokens; a tensor stays on its device until the speed is read."""
+        self._tokens = self._tokens + tokens
+
+    def read(self) -> float:
+        """Tokens per second since training began or the speed was last read."""
+        tokens, now = float(self._tokens), time.perf_counter()
+        seconds, self._began, self._tokens = now - self._began, now, 0
+        return tokens / max(seconds, 1e-9)
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self._tokens = 0
+        self._began = self._step_ended = time.perf_counter()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self._step_ended = time.perf_counter()
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self._leave_out()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self._leave_out()
+
+    def _leave_out(self):
+        """What happened since the last step ended was no training."""
+        now = time.perf_counter()
+        self._began += now - max(self._began, self._step_ended)
+        self._step_ended = now
+
+
+class Progress(ProgressCallback):
+    """
+    The host's progress bar with the time that is left of a continued run too, and one readable line for each log.
+
+    Where there is no terminal, or with `disable_tqdm`, there is no bar, and the lines alone tell how far the run is.
+    """
+
+    training_bar: Any
+    prediction_bar: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began, self._first_step = 0.0, 0
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self._began, self._first_step = time.perf_counter(), state.global_step
+        self.current_step = state.global_step
+        if state.is_world_process_zero:
+            self.training_bar = tqdm(
+                total=state.max_steps,
+                initial=state.global_step,
+                unit="step",
+                smoothing=0,  # the mean of the whole run foresees evaluations too
+                dynamic_ncols=True,
+                disable=args.disable_tqdm or None,
+            )
+
+    def on_prediction_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        eval_dataloader: Any = None,
+        **kwargs: Any,
+    ):
+        if state.is_world_process_zero and has_length(eval_dataloader):
+            if self.prediction_bar is None:
+                self.prediction_bar = tqdm(
+                    total=len(eval_dataloader),
+                    unit="batch",
+                    leave=False,
+                    dynamic_ncols=True,
+                    disable=args.disable_tqdm or None,
+                )
+            self.prediction_bar.update(1)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        if self.training_bar is None or not logs:
+            return
+        if "loss" in logs:
+            self._write(state, "", logs, TRAINING_FIELDS, [f"{self._time_left(state)} left"])
+            shown = {"loss": TRAINING_FIELDS["loss"], TOKENS_PER_SECOND: TRAINING_FIELDS[TOKENS_PER_SECOND]}
+            self.training_bar.set_postfix_str(", ".join(_fill(logs, shown)))
+        elif "eval_loss" in logs:
+            self._write(state, "validation: ", logs, EVALUATION_FIELDS, [])
+
+    def _write(self, state: TrainerState, title: str, logs: dict[str, Any], fields: dict[str, str], more: list[str]):
+        place = f"step {state.global_step:,} of {state.max_steps:,}, epoch {state.epoch:.2f}"
+        self.training_bar.write(f"{place}: {title}{', '.join(_fill(logs, fields) + more)}")
+
+    def _time_left(self, state: TrainerState) -> str:
+        seconds = (time.perf_counter() - self._began) / max(1, state.global_step - self._first_step)
+        return tqdm.format_interval(seconds * (state.max_steps - state.global_step))
+
+
+def _fill(logs: dict[str, Any], fields: dict[str, str]) -> list[str]:
+    return [text.format(logs[name]) for name, text in fields.items() if name in logs]
