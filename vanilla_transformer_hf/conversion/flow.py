@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from . import fairseq
+from . import fairseq, tensor2tensor
 from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 
 
@@ -24,6 +24,7 @@ from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 # to_tokenizer, to_generation_config and decoding_notes, and may have a TOLERANCE of its own.
 CONVERTERS: dict[str, ModuleType] = {
     "fairseq": fairseq,
+    "tensor2tensor": tensor2tensor,
 }
 
 # Largest absolute difference of logits in float32, unless a source says why its own is wider.
