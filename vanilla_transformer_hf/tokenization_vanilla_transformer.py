@@ -54,6 +54,9 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         separate_vocabularies: Whether the source has its own vocabulary.
         src_lang: Source language, recorded in `tokenizer_config.json`.
         tgt_lang: Target language, recorded likewise.
+        listed_pieces: Size of the (target) vocabulary where the backend has pieces behind it that only lead to longer
+            ones, as a toolkit's do that cuts words first and looks the pieces up afterwards: they become unknown.
+        source_listed_pieces: The same for a separate source vocabulary.
         kwargs: The host's arguments, such as `tokenizer_object` (a `tokenizers.Tokenizer`), the special tokens or
             `model_max_length`; `source_tokenizer_object` is the backend of the separate source vocabulary.
 
@@ -70,6 +73,8 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         separate_vocabularies: bool = False,
         src_lang: str | None = None,
         tgt_lang: str | None = None,
+        listed_pieces: int | None = None,
+        source_listed_pieces: int | None = None,
         **kwargs: Any,
     ):
         source, source_file = kwargs.pop("source_tokenizer_object", None), kwargs.pop("source_tokenizer_file", None)
@@ -82,6 +87,9 @@ class VanillaTransformerTokenizer(TokenizersBackend):
             source = _read_backend(source_file)
         self._source_tokenizer = copy.deepcopy(source) if separate_vocabularies else None
         self.separate_vocabularies, self.src_lang, self.tgt_lang = separate_vocabularies, src_lang, tgt_lang
+        self.listed_pieces, self.source_listed_pieces = listed_pieces, source_listed_pieces
+        limits = {"listed_pieces": listed_pieces, "source_listed_pieces": source_listed_pieces}
+        kwargs.update({name: limit for name, limit in limits.items() if limit is not None})
         super().__init__(separate_vocabularies=separate_vocabularies, src_lang=src_lang, tgt_lang=tgt_lang, **kwargs)
         # How this object was loaded is no part of it: kept, it would change the files at the next save.
         for name in ("is_local", "local_files_only"):
@@ -186,8 +194,40 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         if self._source_tokenizer is None:
             return self
         side = copy.copy(self)
-        vars(side).update(_tokenizer=self._source_tokenizer, _source_tokenizer=None)
+        vars(side).update(
+            _tokenizer=self._source_tokenizer, _source_tokenizer=None, listed_pieces=self.source_listed_pieces
+        )
         return side
+
+    def _is_listed(self, token_id: int) -> bool:
+        # What was added later stands behind the pieces that only lead to others.
+        limit = self.listed_pieces
+        return limit is None or token_id < limit or token_id >= super().vocab_size
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the (target) vocabulary without tokens that were added later."""
+        return super().vocab_size if self.listed_pieces is None else self.listed_pieces
+
+    def get_vocab(self) -> dict[str, int]:
+        """The pieces of the (target) vocabulary with their ids."""
+        return {piece: token_id for piece, token_id in super().get_vocab().items() if self._is_listed(token_id)}
+
+    def __len__(self) -> int:
+        size, added = super().__len__(), super().__len__() - super().vocab_size
+        return size if added or self.listed_pieces is None else self.listed_pieces
+
+    def _convert_token_to_id_with_added_voc(self, token: str) -> int:
+        token_id = super()._convert_token_to_id_with_added_voc(token)
+        return token_id if token_id is None or self._is_listed(token_id) else self.unk_token_id
+
+    def _convert_encoding(self, *args: Any, **kwargs: Any) -> Any:
+        converted, encodings = super()._convert_encoding(*args, **kwargs)
+        if self.listed_pieces is not None:
+            unk = self.unk_token_id
+            rows = converted["input_ids"]
+            converted["input_ids"] = [[i if self._is_listed(i) else unk for i in row] for row in rows]
+        return converted, encodings
 
     def _switch_to_target_mode(self) -> None:
         self._next_text_is_target = True

@@ -1,12 +1,25 @@
-"""Vocabularies of the toolkits as backends of our tokenizer: every id is the toolkit's own."""
+"""
+Vocabularies of the toolkits as backends of our tokenizer: every id is the toolkit's own.
 
-from collections.abc import Sequence
+Toolkits cut a text into pieces first and look these up afterwards. Where a backend needs pieces that the toolkit's
+vocabulary lacks, they stand behind it; the tokenizer's `listed_pieces` says where it ends, and what stands behind
+becomes unknown. A piece that only the vocabulary has, and the cutting never makes, is written with a space in front:
+none is left in a text when pieces are looked for.
+"""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from ..text_files import read_lines
 from .mapping import ConversionError
+from .sentencepiece_model import BYTE, NORMAL, USER_DEFINED, SentencePieceModel, read_sentencepiece
+
+
+END_OF_WORD = "</w>"
 
 
 def check_unique(tokens: Sequence[str], where: str):
@@ -31,15 +44,161 @@ def ends_with(backend: Tokenizer, token: str | None) -> Tokenizer:
     return backend
 
 
-def words(tokens: Sequence[str], unk: str, where: str = "vocabulary") -> Tokenizer:
-    """Words divided by white space, each with its place in `tokens` as its id; any other word is `unk`."""
+def words(tokens: Sequence[str], unk: str, joiner: str | None = None, where: str = "vocabulary") -> Tokenizer:
+    """
+    Words divided by white space, each with its place in `tokens` as its id; any other word is `unk`.
+
+    `joiner` is the mark that a toolkit's pieces of one word have at their ends ("@@"); decoding joins them.
+    """
     check_unique(tokens, where)
     backend = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token=unk))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.decoder = decoders.Fuse()
+    if joiner is not None:
+        # Each token but the first comes to a decoder with no space before it.
+        backend.decoder = decoders.Sequence(
+            [
+                decoders.Replace(Regex(r"\z"), " "),
+                decoders.Replace(f"{joiner} ", ""),
+                decoders.Fuse(),
+                decoders.Strip(" ", 0, 1),
+            ]
+        )
     return backend
 
 
-def read_token_file(path: Path) -> list[str]:
-    """The first column of a vocabulary with one token per line."""
-    return [line.rsplit(" ", 1)[0] for line in read_lines(path) if line]
+def read_merges(path: Path) -> list[tuple[str, str]]:
+    """
+    The merges of a codes file of subword-nmt 0.2 or fastBPE, first learned first.
+
+    Raises:
+        ConversionError: A line is no merge, or the file is of subword-nmt 0.1, which ends words another way.
+    """
+    merges = []
+    for number, line in enumerate(read_lines(path), 1):
+        fields = line.split(" ")
+        if number == 1 and fields[0] == "#version:":
+            if fields[1:] != ["0.2"]:
+                raise ConversionError(f"{path}: codes of version {' '.join(fields[1:])}; 0.2 can be read")
+            continue
+        if not line.strip():
+            continue
+        if len(fields) not in (2, 3) or (len(fields) == 3 and not fields[2].isdigit()):
+            raise ConversionError(f"{path}, line {number}: {line!r} is no pair of symbols")
+        if END_OF_WORD in fields[:2]:
+            raise ConversionError(f"{path}, line {number}: codes of subword-nmt 0.1; learn them again with 0.2")
+        merges.append((fields[0], fields[1]))
+    return list(dict.fromkeys(merges))  # of two equal lines the first counts
+
+
+def byte_pairs(
+    tokens: Sequence[str],
+    merges: Sequence[tuple[str, str]],
+    unk: str,
+    specials: Sequence[str] = (),
+    joiner: str | None = "@@",
+    where: str = "vocabulary",
+) -> Tokenizer:
+    """
+    Words divided by white space and cut into pieces by merges (Sennrich et al. 2016), as subword-nmt and fastBPE do.
+
+    A piece that does not end its word ends with `joiner` in `tokens`; None: a piece that does end its word ends with
+    "</w>". Each of `tokens` has its place as its id.
+    """
+    check_unique(tokens, where)
+    inner = {}
+    for index, token in enumerate(tokens):
+        if token in specials or token == unk or joiner is None:
+            piece = token
+        elif token.endswith(joiner) and token != joiner:
+            piece = token.removesuffix(joiner)
+        else:
+            piece = token + END_OF_WORD
+        # What cannot be cut out of a word is never looked up: two spellings of one piece, or a name of a special.
+        inner[" " + token if piece in inner else piece] = index
+    for piece in itertools.chain.from_iterable((left, right, left + right) for left, right in merges):
+        inner.setdefault(piece, len(inner))
+    backend = Tokenizer(models.BPE(inner, list(merges), unk_token=unk, end_of_word_suffix=END_OF_WORD))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
+    return backend
+
+
+def sentencepiece(model_path: Path, tokens: Sequence[str], unk: str, where: str = "vocabulary") -> Tokenizer:
+    """
+    Pieces of a SentencePiece model, each with its place in `tokens` as its id; any other piece is `unk`.
+
+    Tokens in angle brackets ("</s>") are names, not text: a text that holds one is cut before its last character.
+
+    Raises:
+        ConversionError: The file is no SentencePiece model, or of a kind that the tokenizers library does not have.
+    """
+    check_unique(tokens, where)
+    model = read_sentencepiece(model_path)
+    if model.model_type not in ("unigram", "bpe") or model.suffix_whitespace or not model.escape_whitespaces:
+        raise ConversionError(
+            f"{model_path}: a {model.model_type} model, or one that has its spaces elsewhere than before words; "
+            "unigram and bpe models with spaces before words can be read"
+        )
+    scores = {piece.text: piece.score for piece in model.pieces if piece.kind in (NORMAL, USER_DEFINED, BYTE)}
+    names = [token for token in tokens if token not in scores and (token == unk or re.fullmatch(r"<[^\s<>]+>", token))]
+    listed = [token if token in scores or token in names else " " + token for token in tokens]
+    pieces = [*listed, *(scores.keys() - set(tokens))]
+    units = [piece.text for piece in model.pieces if piece.kind == USER_DEFINED]
+    if model.model_type == "unigram":
+        normal = [piece.score for piece in model.pieces if piece.kind == NORMAL]
+        # unigram_model.cc: so that what the user defined is always preferred
+        scores |= {unit: len(unit) * max(normal) - 0.1 for unit in units}
+        scored = [(piece, scores.get(piece, min(normal))) for piece in pieces]
+        backend = Tokenizer(models.Unigram(scored, tokens.index(unk), model.byte_fallback))
+        units = []
+    else:
+        backend = Tokenizer(
+            models.BPE(
+                {piece: index for index, piece in enumerate(pieces)},
+                _merges(scores),
+                unk_token=unk,
+                fuse_unk=True,
+                byte_fallback=model.byte_fallback,
+                ignore_merges=bool(units),
+            )
+        )
+    _add_text_steps(backend, model, names, units)
+    return backend
+
+
+def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Pairs of pieces that make a piece, the best piece first: what SentencePiece's bpe merges, in its order."""
+    pairs = [
+        (score, piece[:place], piece[place:])
+        for piece, score in scores.items()
+        for place in range(1, len(piece))
+        if piece[:place] in scores and piece[place:] in scores
+    ]
+    return [(left, right) for _, left, right in sorted(pairs, key=lambda pair: -pair[0])]
+
+
+def _add_text_steps(backend: Tokenizer, model: SentencePieceModel, names: Sequence[str], units: Sequence[str]):
+    """What SentencePiece does to a text before it is cut (normalizer.cc), and how pieces become a text again."""
+    steps: list = []
+    if model.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(model.precompiled_charsmap))
+    if model.remove_extra_whitespaces:
+        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    if model.add_dummy_prefix:
+        steps.append(normalizers.Prepend(" "))
+    backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
+    cuts = []
+    if names and model.model_type == "unigram":  # bpe makes no piece that its merges do not lead to
+        starts = "|".join(re.escape(name[:-1]) for name in names)
+        cuts.append(pre_tokenizers.Split(Regex(f"(?<={starts})(?=>)"), behavior="isolated"))
+    if units:
+        cuts.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, units))), behavior="isolated"))
+    if cuts:
+        backend.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace(Regex(r"\A (?=.)"), ""),
+            decoders.ByteFallback(),
+            decoders.Metaspace(prepend_scheme="first" if model.add_dummy_prefix else "never", split=False),
+        ]
+    )
