@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from . import fairseq, tensor2tensor
+from . import fairseq, tensor2tensor, vocabularies
 from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 
 
@@ -212,7 +212,7 @@ def convert(
     if problems := module.unsupported(found):
         raise ConversionError("the model cannot express these options:\n  " + "\n  ".join(problems))
     config = module.to_config(found)
-    tokenizer = module.to_tokenizer(found, config)
+    tokenizer = vocabularies.limited(module.to_tokenizer(found, config), config)
     model = assemble(module, found, config)
     model.generation_config = module.to_generation_config(found, config)
     notes = module.decoding_notes(found)

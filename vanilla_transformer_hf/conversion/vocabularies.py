@@ -14,7 +14,9 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..text_files import read_lines
+from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .mapping import ConversionError
 from .sentencepiece_model import BYTE, NORMAL, USER_DEFINED, SentencePieceModel, read_sentencepiece
 
@@ -42,6 +44,18 @@ def ends_with(backend: Tokenizer, token: str | None) -> Tokenizer:
             special_tokens=[(token, backend.token_to_id(token))],
         )
     return backend
+
+
+def limited(tokenizer: VanillaTransformerTokenizer, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
+    """The tokenizer, to which all that its backends have behind the vocabularies of the model is unknown."""
+    for name, backend, size in (
+        ("listed_pieces", tokenizer.backend_tokenizer, config.vocab_size),
+        ("source_listed_pieces", tokenizer.source_backend_tokenizer, config.source_vocab_size or config.vocab_size),
+    ):
+        if backend.get_vocab_size() > size:
+            setattr(tokenizer, name, size)
+            tokenizer.init_kwargs[name] = size
+    return tokenizer
 
 
 def words(tokens: Sequence[str], unk: str, joiner: str | None = None, where: str = "vocabulary") -> Tokenizer:
