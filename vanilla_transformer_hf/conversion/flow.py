@@ -4,7 +4,7 @@ import gc
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -16,14 +16,17 @@ from tqdm.auto import tqdm
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from . import fairseq, tensor2tensor, vocabularies
+from . import fairseq, joeynmt, opennmt_py, tensor2tensor, vocabularies
 from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 
 
 # Name on the command line -> module; it has OPTIONS, KEYS (or keys), recognises, read, unsupported, to_config,
-# to_tokenizer, to_generation_config and decoding_notes, and may have a TOLERANCE of its own.
+# to_tokenizer, to_generation_config and decoding_notes, and may have a TOLERANCE of its own, and target_pieces
+# (checkpoint -> the toolkit's target vocabulary) if the toolkit records its outputs as pieces.
 CONVERTERS: dict[str, ModuleType] = {
     "fairseq": fairseq,
+    "joeynmt": joeynmt,
+    "opennmt_py": opennmt_py,
     "tensor2tensor": tensor2tensor,
 }
 
@@ -155,10 +158,12 @@ def own_tokens(ids: list[int], config: Any) -> list[int]:
     return ids[: ids.index(config.eos_token_id)] if config.eos_token_id in ids else ids
 
 
-def compare_greedy(model: VanillaTransformerForConditionalGeneration, path: Path) -> tuple[int, int] | None:
+def compare_greedy(
+    model: VanillaTransformerForConditionalGeneration, path: Path, pieces: Sequence[str]
+) -> tuple[int, int] | None:
     """
     How many greedy outputs of a `ref.json` beside the reference the model repeats, and how many there are; None where
-    there are none.
+    there are none. They are ids, or pieces of the vocabulary `pieces`.
     """
     record = path.with_name("ref.json")
     if not record.is_file():
@@ -166,7 +171,13 @@ def compare_greedy(model: VanillaTransformerForConditionalGeneration, path: Path
     outputs = json.loads(record.read_text(encoding="utf-8")).get("greedy")
     if not outputs:
         return None
-    outputs = [output["ids"] if isinstance(output, dict) else output for output in outputs]
+    place = {piece: index for index, piece in enumerate(pieces)}
+    outputs = [
+        output
+        if isinstance(output, list)
+        else output.get("ids") or [place.get(piece, -1) for piece in output["tokens"]]
+        for output in outputs
+    ]
     longest = max(map(len, outputs))
     with np.load(path, allow_pickle=False) as file:
         source, mask = torch.from_numpy(file["src_ids"]).long(), torch.from_numpy(file["src_mask"]).long()
@@ -226,13 +237,14 @@ def convert(
         say(f"writing {parameters:,} parameters")
         model.save_pretrained(folder, variant=UNFINISHED, max_shard_size=2**62)
         tokenizer.save_pretrained(folder)
+        pieces = module.target_pieces(found) if hasattr(module, "target_pieces") else ()
         del model, found  # what they hold is not needed twice
         gc.collect()
         say("opening what was written")
         model = open_unfinished(folder)
         done = Conversion(name, path, config, parameters, (logits_of(model, batch) - before).abs().max().item())
         done.notes = notes
-        check(done, model, reference, getattr(module, "TOLERANCE", TOLERANCE))
+        check(done, model, reference, getattr(module, "TOLERANCE", TOLERANCE), pieces)
         del model
         os.replace(folder, output)
         # The last step: from here on the folder opens.
@@ -246,6 +258,7 @@ def check(
     model: VanillaTransformerForConditionalGeneration,
     reference: str | os.PathLike | None,
     tolerance: float,
+    pieces: Sequence[str] = (),
 ):
     """
     Measure the reopened model against its own forward before saving, and against a reference where there is one.
@@ -259,7 +272,7 @@ def check(
         return
     model = model.float()
     done.reference, done.reference_tokens = compare_with_reference(model, Path(reference))
-    done.greedy = compare_greedy(model, Path(reference))
+    done.greedy = compare_greedy(model, Path(reference), pieces)
     if not done.reference <= tolerance:
         raise ConversionError(
             f"the model's logits differ by {done.reference:.1e} from those of {reference}; {tolerance:.0e} is allowed"
