@@ -155,7 +155,7 @@ def test_imports_point_one_way():
     order = [
         HUB_FILES | {"matmul", "text_files"},
         {"data", "numbers_corpus"},
-        {"averaging", "evaluation", "progress"},
+        {"averaging", "early_stopping", "evaluation", "progress"},
         {"model_card", "recipe", "translation_scores"},
         {"training", "translation"},
     ]
