@@ -1,6 +1,5 @@
 """The way in, the same for every source: read, check, move the tensors, write, open again, compare, publish."""
 
-import gc
 import json
 import os
 import tempfile
@@ -238,8 +237,8 @@ def convert(
         model.save_pretrained(folder, variant=UNFINISHED, max_shard_size=2**62)
         tokenizer.save_pretrained(folder)
         pieces = module.target_pieces(found) if hasattr(module, "target_pieces") else ()
-        del model, found  # what they hold is not needed twice
-        gc.collect()
+        model.to("meta")  # the weights are not needed twice
+        del found
         say("opening what was written")
         model = open_unfinished(folder)
         done = Conversion(name, path, config, parameters, (logits_of(model, batch) - before).abs().max().item())
