@@ -7,8 +7,10 @@ Marian has neither a padding token nor a start token: its decoder starts with a 
 others, does both: its embedding is zero, and its logit so low that its probability is zero in float32.
 """
 
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,25 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import yaml
+from tokenizers import pre_tokenizers
 from transformers import GenerationConfig
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
 from .mapping import Checkpoint, ConversionError, KeyTable, Rule
 from .safe_load import check_archive
+from .sentencepiece_model import UNKNOWN, read_sentencepiece
 
 
 SETTINGS = "special:model.yml"
+NO_POSITIONS = "transformer-disable-position-embeddings"
+SIDES = ("source", "target")
 
 # src/common/config_parser.cpp; an empty string or list means that nothing of the kind is done.
 OPTIONS: dict[str, Any] = {
+    "version": "v1.0.0",  # in fact in every model
     "type": "amun",
     "dim-vocabs": [0, 0],
     "dim-emb": 512,
@@ -49,7 +57,7 @@ OPTIONS: dict[str, Any] = {
     "transformer-postprocess-top": "",
     "transformer-decoder-autoreg": "self-attention",
     "transformer-attention-mask": "default",
-    "transformer-disable-position-embeddings": False,
+    NO_POSITIONS: False,
     "transformer-no-projection": False,
     "transformer-pool": False,
     "transformer-tied-layers": [],
@@ -88,13 +96,19 @@ EXPRESSED: dict[str, tuple] = {
 }
 
 # (transformer-preprocess, transformer-postprocess) without dropout -> position of the norm.
-NORM_POSITIONS = {("", "an"): "post", ("n", "a"): "pre"}
+NORM_POSITIONS: dict[tuple[str, str], Any] = {("", "an"): "post", ("n", "a"): "pre"}
 
-# src/graph/node_operators_unary.h: swish(x) = x σ(x), gelu(x) = x σ(1.702 x).
-ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "quick_gelu"}
+# src/graph/node_operators_unary.h: swish(x) = x σ(x). Up to version 1.12.0, gelu(x) is x σ(1.702 x) (CHANGELOG.md).
+ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
+LAST_WITH_QUICK_GELU = (1, 12, 0)
+
+# src/graph/node_initializers.cpp: exponents reach 1, other than in transformers' MarianMT
+SINUSOIDS = "sinusoidal_halves_inclusive"
 
 # src/layers/generic.h, layerNorm
 NORM_EPSILON = 1e-6
+
+LONGEST = 512  # tokens of a translation
 
 # A logit of our padding token: e^-10000 is 0 in float32, and -10000 is a number in float16 too.
 NEVER = -1e4
@@ -116,7 +130,7 @@ def padded(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tens
 
 
 def padded_transposed(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """The output matrix (D, V) of releases before 1.9 as rows, with zero rows behind."""
+    """The output matrix (D, V) of old releases as rows, with zero rows behind."""
     return padded(tensor.T, config)
 
 
@@ -125,9 +139,14 @@ def padded_bias(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch
     return F.pad(tensor.flatten(), (0, config.vocab_size - tensor.numel()), value=NEVER)
 
 
-def bias_for_rows(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """The same for a model without bias, from its output matrix (V, D)."""
+def bias_of_rows(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """The same for a model without bias ("output-omit-bias"), from its output matrix (V, D)."""
     return padded_bias(tensor.new_zeros(len(tensor)), config)
+
+
+def bias_of_columns(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """The same from an output matrix (D, V)."""
+    return bias_of_rows(tensor.T, config)
 
 
 def _projections(ours: str) -> dict[str, Rule]:
@@ -146,6 +165,14 @@ def _norm(ours: str) -> dict[str, Rule]:
         for when in ("", "_pre")
     }
 
+
+# What may serve as the output matrix, the first that is there, and how a bias is made from it.
+OUTPUT_MATRICES = {
+    "decoder_ff_logit_out_Wt": bias_of_rows,
+    "decoder_ff_logit_out_W": bias_of_columns,  # old releases'
+    "decoder_Wemb": bias_of_rows,
+    "Wemb": bias_of_rows,
+}
 
 # Names inside a layer; layers are counted from 1, and one may serve several times ("transformer-tied-layers").
 LAYER_KEYS: dict[str, Rule] = {
@@ -175,16 +202,15 @@ KEYS: dict[str, Any] = {
 
 
 def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
-    """The table of a checkpoint: which layer a name serves, and what else `Wemb` is, depend on the options."""
+    """The table of a checkpoint: which layers a name serves, and what else a matrix is, depend on the options."""
     options = _options(checkpoint)
-    if config.embedding_sharing == "all":
-        table = {**KEYS, "Wemb": [Rule("model.shared.weight", padded)]}
-    else:
-        stacks = ("encoder", "decoder")
-        table = {**KEYS, "Wemb": [Rule(f"model.{stack}.embed_tokens.weight", padded) for stack in stacks]}
-    if "decoder_ff_logit_out_b" not in checkpoint.tensors:  # output-omit-bias
-        output = next(name for name in (*KEYS, "Wemb") if "logit_out_W" in name and name in checkpoint.tensors)
-        table[output] = [KEYS[output], Rule("lm_head.bias", bias_for_rows)]
+    embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
+    shared = ["model.shared.weight"] if config.embedding_sharing == "all" else embeddings
+    table: dict[str, Any] = {name: [row] for name, row in KEYS.items()}
+    table["Wemb"] = [Rule(name, padded) for name in shared]
+    if "decoder_ff_logit_out_b" not in checkpoint.tensors:
+        output, bias = next(pair for pair in OUTPUT_MATRICES.items() if pair[0] in (*checkpoint.tensors, "Wemb"))
+        table[output].append(Rule("lm_head.bias", bias))
     numbers = {"encoder": range(1, options["enc-depth"] + 1), "decoder": _decoder_layers(options)}
     for stack in numbers:
         for layer, number in enumerate(numbers[stack]):
@@ -192,3 +218,275 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
                 target = Rule(f"model.{stack}.layers.{layer}.{rule.target}", rule.transform)
                 table.setdefault(f"{stack}_l{number}_{name}", []).append(target)
     return table
+
+
+def _decoder_layers(options: dict[str, Any]) -> list[int]:
+    return options["transformer-tied-layers"] or list(range(1, options["dec-depth"] + 1))
+
+
+class Arrays(Mapping):
+    """The tensors of an `.npz` file, each read when it is asked for; nothing in it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.file = np.load(path, allow_pickle=False)
+        self.names = [name for name in self.file.files if name != SETTINGS]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self.names:
+            raise KeyError(name)
+        return torch.from_numpy(self.file[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def _models(path: Path) -> list[Path]:
+    """The files at `path` that hold Marian's settings."""
+    found = []
+    for file in sorted(path.glob("*.npz")) if path.is_dir() else [path]:
+        if file.suffix == ".npz" and zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                if f"{SETTINGS}.npy" in archive.namelist():
+                    found.append(file)
+    return found
+
+
+def recognises(path: Path) -> bool:
+    """Whether a file, or a file in a folder, has Marian's settings inside."""
+    return bool(_models(path))
+
+
+def _settings_beside(model: Path) -> dict[str, Any]:
+    """What training and decoding left beside the model: vocabularies, dropout, and how to decode."""
+    settings: dict[str, Any] = {}
+    for file in (Path(f"{model}.yml"), model.parent / "decoder.yml", Path(f"{model}.decoder.yml")):
+        if file.is_file():
+            settings |= _yaml(file.read_text(encoding="utf-8"), str(file))
+    return settings
+
+
+def _yaml(text: str, where: str, loader: Any = yaml.SafeLoader) -> dict[str, Any]:
+    try:
+        content = yaml.load(text, loader)  # both loaders in use build plain values only
+    except yaml.YAMLError as error:
+        raise ConversionError(f"{where} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConversionError(f"{where} holds no options")
+    return content
+
+
+def read(path: Path, trust: bool = False) -> Checkpoint:
+    """
+    Raises:
+        ConversionError: There is not exactly one model, it is damaged, or its vocabularies are missing.
+    """
+    models = _models(path)
+    if len(models) != 1:
+        found = ", ".join(file.name for file in models) or f"no .npz file with {SETTINGS} inside"
+        raise ConversionError(f"{path} should hold one model of Marian, and holds {found}; name the file itself")
+    check_archive(models[0])
+    try:
+        tensors = Arrays(models[0])
+        text = tensors.file[SETTINGS].tobytes().rstrip(b"\0").decode()
+    except (ValueError, OSError, EOFError, SyntaxError, zipfile.BadZipFile) as error:
+        raise ConversionError(f"{models[0]} is no whole model of Marian: {error}") from error
+    options = _settings_beside(models[0]) | _yaml(text, f"{SETTINGS} in {models[0]}")
+    vocabulary = dict(zip(SIDES, _vocabularies(models[0].parent, options), strict=True))
+    files = dict.fromkeys(file for side in vocabulary.values() for file in side.files)
+    return Checkpoint(options, tensors, vocabulary, models[0].parent, (models[0], *files))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """One side's tokens in the order of their ids, the names of two of them, and the model that cuts its text."""
+
+    tokens: list[str]
+    eos: str
+    unk: str
+    sentencepiece: Path | None
+    files: tuple[Path, ...]
+
+
+def _vocabularies(folder: Path, options: dict[str, Any]) -> list[Vocabulary]:
+    named = [folder / Path(name).name for name in options.get("vocabs") or []]
+    if not named:
+        named = [file for file in sorted(folder.iterdir()) if file.match("*vocab*.yml") or file.match("*vocab*.spm")]
+        named *= 2 if len(named) == 1 else 1
+    missing = [file.name for file in named if not file.is_file()]
+    if missing or len(named) != 2:
+        what = f"lacks {', '.join(missing)}" if missing else "has no decoder.yml that names two vocabularies"
+        raise ConversionError(f"{folder} {what}; put the vocabularies beside the model as Marian knows them")
+    sides = [_read_vocabulary(file, folder / f"{side}.spm") for side, file in zip(SIDES, named, strict=True)]
+    for file, side, limit in zip(named, sides, options.get("dim-vocabs") or [0, 0], strict=False):
+        if limit:  # ids behind are not used (DefaultVocab::load)
+            del side.tokens[limit:]
+        vocabularies.check_unique(side.tokens, str(file))
+    return sides
+
+
+def _read_vocabulary(file: Path, beside: Path) -> Vocabulary:
+    """A SentencePiece model (`.spm`), or tokens with their ids in YAML or JSON, or one on a line."""
+    if file.suffix == ".spm":
+        pieces = read_sentencepiece(file).pieces
+        unk = next((piece.text for piece in pieces if piece.kind == UNKNOWN), "<unk>")
+        return Vocabulary([piece.text for piece in pieces], "</s>", unk, file, (file,))
+    if file.suffix in (".yml", ".yaml", ".json"):
+        # Words only: YAML would read the tokens `no` and `1_000` as other things.
+        content = _yaml(file.read_text(encoding="utf-8"), str(file), yaml.BaseLoader)
+        try:
+            ids = {int(number): token for token, number in content.items()}
+        except (TypeError, ValueError) as error:
+            raise ConversionError(f"{file} gives a token something else than a number: {error}") from error
+        tokens = [ids.get(number) or f"<unused{number}>" for number in range(max(ids) + 1)]
+    else:
+        tokens = list(read_lines(file))
+    # Nematus had other names for the first two.
+    eos, unk = ("</s>" if "</s>" in tokens else tokens[0]), ("<unk>" if "<unk>" in tokens else tokens[1])
+    # OPUS-MT's texts are cut before Marian sees them, by models of these names.
+    spm = beside if beside.is_file() else None
+    return Vocabulary(tokens, eos, unk, spm, (file, spm) if spm else (file,))
+
+
+def _options(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {**OPTIONS, **{name: value for name, value in checkpoint.options.items() if value is not None}}
+
+
+def _without_dropout(options: dict[str, Any], name: str) -> str:
+    return options[f"transformer-{name}"].replace("d", "")
+
+
+def unsupported(checkpoint: Checkpoint) -> list[str]:
+    """The options that our model cannot express, a line each."""
+    options = _options(checkpoint)
+    problems = []
+    for name, expressed in EXPRESSED.items():
+        value = options[name]
+        if (value.replace("d", "") if name.startswith("transformer-postprocess") else value) not in expressed:
+            problems.append(f"{name}: {value!r} (expressed: {', '.join(map(repr, expressed))})")
+    if (_without_dropout(options, "preprocess"), _without_dropout(options, "postprocess")) not in NORM_POSITIONS:
+        problems.append(
+            f"transformer-preprocess: {options['transformer-preprocess']!r} with transformer-postprocess: "
+            f"{options['transformer-postprocess']!r} (expressed: 'n' with 'da', '' with 'dan')"
+        )
+    if len(options["dim-vocabs"]) != 2:
+        problems.append(f"dim-vocabs: {options['dim-vocabs']} (expressed: one source and one target)")
+    if not set(options["input-types"]) <= {"sequence"}:
+        problems.append(f"input-types: {options['input-types']} (expressed: sequence)")
+    if len(_decoder_layers(options)) != options["dec-depth"]:
+        problems.append(f"transformer-tied-layers: {options['transformer-tied-layers']} (not one for each layer)")
+    return problems
+
+
+def _are_separate(checkpoint: Checkpoint) -> bool:
+    source, target = (checkpoint.vocabulary[side] for side in SIDES)
+    return (source.tokens, source.sentencepiece) != (target.tokens, target.sentencepiece)
+
+
+def _activation(options: dict[str, Any]) -> str:
+    version = tuple(int(part) for part in re.findall(r"\d+", options["version"])[:3])
+    name = ACTIVATIONS[options["transformer-ffn-activation"]]
+    return "quick_gelu" if name == "gelu" and version <= LAST_WITH_QUICK_GELU else name
+
+
+def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
+    """Config of the model that the options describe, with one piece more than the larger vocabulary."""
+    options, tensors = _options(checkpoint), checkpoint.tensors
+    sizes = [len(tensors[name]) for name in ("encoder_Wemb", "decoder_Wemb", "Wemb") if name in tensors]
+    if not sizes:
+        raise ConversionError("the model has no embeddings: neither Wemb nor encoder_Wemb and decoder_Wemb")
+    padding = max(sizes)
+    tied = options["tied-embeddings"] or options["tied-embeddings-all"]
+    shared = options["tied-embeddings-src"] or options["tied-embeddings-all"]
+    norm_position = NORM_POSITIONS[_without_dropout(options, "preprocess"), _without_dropout(options, "postprocess")]
+    target, learned = checkpoint.vocabulary["target"], "Wpos" in tensors
+    positions: Any = "learned" if learned else "none" if options[NO_POSITIONS] else SINUSOIDS
+    final_norm = _without_dropout(options, "postprocess-top") == "n"
+    return VanillaTransformerConfig(
+        vocab_size=padding + 1,
+        source_vocab_size=padding + 1 if _are_separate(checkpoint) else None,
+        d_model=options["dim-emb"],
+        encoder_layers=options["enc-depth"],
+        decoder_layers=options["dec-depth"],
+        encoder_attention_heads=options["transformer-heads"],
+        decoder_attention_heads=options["transformer-heads"],
+        encoder_ffn_dim=options["transformer-dim-ffn"],
+        decoder_ffn_dim=options["transformer-decoder-dim-ffn"] or options["transformer-dim-ffn"],
+        dropout=options["transformer-dropout"],
+        attention_dropout=options["transformer-dropout-attention"],
+        activation_dropout=options["transformer-dropout-ffn"],
+        activation_function=_activation(options),
+        scale_embedding=positions == SINUSOIDS,  # addPositionalEmbeddings scales only what it adds these to
+        layernorm_embedding=_without_dropout(options, "postprocess-emb") == "n",
+        embedding_sharing="none" if not tied else "all" if shared else "decoder",
+        position_encoding=positions,
+        max_position_embeddings=len(tensors["Wpos"]) if learned else 1024,
+        encoder_norm_position=norm_position,
+        decoder_norm_position=norm_position,
+        encoder_final_norm=final_norm,
+        decoder_final_norm=final_norm,
+        layer_norm_eps=NORM_EPSILON,
+        attention_bias=True,
+        output_bias=True,
+        label_smoothing=options["label-smoothing"],
+        pad_token_id=padding,
+        eos_token_id=target.tokens.index(target.eos),
+    )
+
+
+def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
+    """Tokenizer with the ids of the vocabularies, and behind them, at the same id in both, one for padding."""
+    backends, names = [], []
+    for side in (checkpoint.vocabulary[side] for side in SIDES):
+        tokens = side.tokens + [f"<unused{number}>" for number in range(len(side.tokens), config.pad_token_id)]
+        padding = "<pad>" if "<pad>" not in tokens else f"<pad{config.pad_token_id}>"
+        if side.sentencepiece:
+            backend = vocabularies.sentencepiece(side.sentencepiece, [*tokens, padding], side.unk)
+        else:
+            backend = vocabularies.words([*tokens, padding], side.unk)
+            backend.pre_tokenizer = pre_tokenizers.Split(" ", behavior="removed")
+        backends.append(vocabularies.ends_with(backend, side.eos))
+        names.append({"pad_token": padding, "eos_token": side.eos, "unk_token": side.unk})
+    if names[0] != names[1]:
+        raise ConversionError(f"the vocabularies call their special tokens differently: {names[0]} and {names[1]}")
+    separate = _are_separate(checkpoint)
+    return VanillaTransformerTokenizer(
+        tokenizer_object=backends[1],
+        source_tokenizer_object=backends[0] if separate else None,
+        separate_vocabularies=separate,
+        split_special_tokens=True,
+        **names[1],
+    )
+
+
+def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
+    """What decoder.yml says, or else marian-decoder's defaults: config_parser.cpp and translator/history.h."""
+    options, target = _options(checkpoint), checkpoint.vocabulary["target"]
+    unknown = [] if options["allow-unk"] else [target.tokens.index(target.unk)]
+    return GenerationConfig(
+        num_beams=options["beam-size"],
+        length_penalty=float(options["normalize"]),  # score / length^normalize, the end counted
+        early_stopping="never",
+        max_new_tokens=LONGEST,
+        suppress_tokens=[*unknown, config.pad_token_id],
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.pad_token_id,
+    )
+
+
+def decoding_notes(checkpoint: Checkpoint) -> list[str]:
+    """What of marian-decoder's decoding `generate()` does not do."""
+    options = _options(checkpoint)
+    notes = [
+        "marian-decoder narrows its beam by one with each finished translation, generate() keeps its width",
+        f"marian-decoder stops at {options['max-length-factor']:g} times the source's length, generate() after "
+        f"{LONGEST} tokens",
+    ]
+    if options["word-penalty"]:
+        notes.append(f"word-penalty: {options['word-penalty']:g} for every token is not subtracted")
+    if "Wpos" in checkpoint.tensors:
+        notes.append("marian uses its last trained position for all that are behind it; here they are refused")
+    return notes
