@@ -95,7 +95,10 @@ class Reference:
         return x + self.weights[f"{name}.bias"] if f"{name}.bias" in self.weights else x
 
     def feed_forward(self, name: str, activation: str):
-        return lambda x: self.linear(f"{name}.fc2", ACTIVATIONS[activation](self.linear(f"{name}.fc1", x)))
+        def gate(x: torch.Tensor) -> torch.Tensor | float:
+            return self.linear(f"{name}.fc3", x) if self.fields.feed_forward_type == "gated" else 1.0
+
+        return lambda x: self.linear(f"{name}.fc2", ACTIVATIONS[activation](self.linear(f"{name}.fc1", x)) * gate(x))
 
     def self_attention(self, name: str, heads: int, causal: bool):
         return lambda x: self.attention(f"{name}.self_attn", heads, x, x, causal)

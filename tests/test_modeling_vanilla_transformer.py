@@ -62,6 +62,7 @@ SWITCHES = {
     "gelu": {"activation_function": "gelu"},
     "swish": {"activation_function": "swish"},
     "two_activations": {"activation_function": "relu", "decoder_activation_function": "gelu"},
+    "gated": {"feed_forward_type": "gated", "activation_function": "swish"},
     "attention_bias": {"attention_bias": True},
     "no_feed_forward_bias": {"feed_forward_bias": False},
     "output_bias": {"output_bias": True},

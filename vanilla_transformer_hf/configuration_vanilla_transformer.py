@@ -96,7 +96,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         activation_dropout (`float`): Dropout between the two feed-forward maps.
         activation_function (`str`): A key of transformers' `ACT2FN`.
         decoder_activation_function (`str`, *optional*): Another one for the decoder; the same one if not given.
-        feed_forward_type (`str`): `"dense"` is activation(x W₁ + b₁) W₂ + b₂.
+        feed_forward_type (`str`): `"dense"`: activation(x W₁ + b₁) W₂ + b₂;
+            `"gated"`: (activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂.
         scale_embedding (`bool`): Multiply embeddings by √d_model (section 3.4).
         layernorm_embedding (`bool`): Normalise the sum of embeddings and positions, before its dropout.
         embedding_sharing (`str`): `"all"`: one matrix serves source, target and output (section 3.4);
@@ -164,7 +165,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     activation_dropout: float | int = 0.0
     activation_function: str = "relu"
     decoder_activation_function: str | None = None
-    feed_forward_type: Literal["dense"] = "dense"
+    feed_forward_type: Literal["dense", "gated"] = "dense"
     scale_embedding: bool = True
     layernorm_embedding: bool = False
     embedding_sharing: Literal["all", "decoder", "none"] = "all"

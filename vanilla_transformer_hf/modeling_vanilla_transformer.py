@@ -46,7 +46,7 @@ NORMS: dict[str, Callable[..., nn.Module]] = {"layer_norm": nn.LayerNorm}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Feed-forward: (layer, hidden_states) -> hidden_states, over the layer's fc1, activation_fn and fc2
+# Feed-forward: (layer, hidden_states) -> hidden_states, and the layer's maps from D to d_ff that it needs beside fc2
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -56,7 +56,16 @@ def dense_feed_forward(layer: "VanillaTransformerLayer", hidden_states: torch.Te
     return layer.fc2(F.dropout(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
 
 
-FEED_FORWARDS = {"dense": dense_feed_forward}
+def gated_feed_forward(layer: "VanillaTransformerLayer", hidden_states: torch.Tensor) -> torch.Tensor:
+    """(activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂; Shazeer 2020, arXiv 2002.05202."""
+    hidden_states = layer.activation_fn(layer.fc1(hidden_states)) * layer.fc3(hidden_states)  # (B, T, d_ff)
+    return layer.fc2(F.dropout(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
+
+
+FEED_FORWARDS: dict[str, tuple[Callable, list[str]]] = {
+    "dense": (dense_feed_forward, ["fc1"]),
+    "gated": (gated_feed_forward, ["fc1", "fc3"]),
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -301,6 +310,9 @@ RESIDUALS = {"post": post_norm, "pre": pre_norm}
 class VanillaTransformerLayer(GradientCheckpointingLayer):
     """What both kinds of layer have: self-attention, feed-forward, and a residual step around each."""
 
+    fc1: nn.Linear
+    fc3: nn.Linear
+
     def __init__(
         self,
         config: VanillaTransformerConfig,
@@ -318,10 +330,11 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.dropout)
         self.self_attn = self_attn
         self.self_attn_layer_norm = norm(width, config.layer_norm_eps)
-        self.feed_forward = FEED_FORWARDS[config.feed_forward_type]
+        self.feed_forward, inner_maps = FEED_FORWARDS[config.feed_forward_type]
         self.activation_fn = ACT2FN[activation_function]
         self.activation_dropout = config.activation_dropout
-        self.fc1 = nn.Linear(width, ffn_dim, bias=config.feed_forward_bias)
+        for name in inner_maps:
+            self.add_module(name, nn.Linear(width, ffn_dim, bias=config.feed_forward_bias))
         self.fc2 = nn.Linear(ffn_dim, width, bias=config.feed_forward_bias)
         self.final_layer_norm = norm(width, config.layer_norm_eps)
 
@@ -403,7 +416,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 # ---------------------------------------------------------------------------------------------------------------------
 
 _ATTENTION_TP_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "out_proj": "rowwise"}
-_FEED_FORWARD_TP_PLAN = {"layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
+_FEED_FORWARD_TP_PLAN = {"layers.*.fc2": "rowwise"}
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
@@ -499,6 +512,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.layer_norm = norm(width, config.layer_norm_eps) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
+        self.tp_plan.update({f"layers.*.{name}": "colwise" for name in FEED_FORWARDS[config.feed_forward_type][1]})
 
     def look_up_tokens(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Token ids (B, T) to embeddings (B, T, D), unscaled, unless these are given."""
