@@ -1,6 +1,10 @@
 """Averages of checkpoints and the moving average, against plain means and a plain recurrence."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -413,6 +417,50 @@ def test_sharded_weights_are_gathered_and_spread_again(tmp_path, checkpoints):
         assert_equal({name: tensor.full_tensor() for name, tensor in model.state_dict().items()}, mean_of(folders))
     finally:
         distributed.destroy_process_group()
+
+
+TWO_PROCESSES = """
+import sys
+import torch
+from safetensors.torch import save_file
+from transformers import Trainer, TrainingArguments
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.averaging import AverageCheckpointsCallback, MovingAverageCallback
+
+torch.manual_seed(0)
+rows = [{{"input_ids": torch.randint(3, 90, (5,)), "labels": torch.randint(3, 90, (4,))}} for _ in range(16)]
+settings = {{"max_steps": 4, "save_steps": 1, "use_cpu": True, "disable_tqdm": True, "per_device_train_batch_size": 2}}
+trainer = Trainer(
+    VanillaTransformerForConditionalGeneration(VanillaTransformerConfig.from_pretrained({folder!r})),
+    TrainingArguments({folder!r}, **settings, report_to="none", dataloader_pin_memory=False),
+    train_dataset=rows,
+    callbacks=[MovingAverageCallback(0.9), AverageCheckpointsCallback(last=2)],
+)
+trainer.train()
+assert trainer.args.world_size == 2
+weights = {{name: weight.detach().contiguous() for name, weight in trainer.model.named_parameters()}}
+save_file(weights, {folder!r} + f"/process-{{trainer.args.process_index}}.safetensors")
+"""
+
+
+def test_two_processes_end_with_the_same_average_and_one_writes(tmp_path, tiny_config):
+    script = tmp_path / "train.py"
+    tiny_config().save_pretrained(tmp_path)
+    script.write_text(TWO_PROCESSES.format(folder=str(tmp_path)))
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    one, other = (load_file(tmp_path / f"process-{number}.safetensors") for number in (0, 1))
+    assert_equal(one, other)
+    stored = [load_file(tmp_path / f"checkpoint-{step}" / "model.safetensors") for step in (3, 4)]
+    for name in one.keys() & stored[0].keys():
+        torch.testing.assert_close(one[name], (stored[0][name] + stored[1][name]) / 2, msg=name)
+    averages = [load_file(tmp_path / f"checkpoint-{step}" / "moving_average.safetensors") for step in (3, 4)]
+    assert all(not torch.equal(averages[0][name], averages[1][name]) for name in averages[0])
 
 
 def test_training_ends_with_the_average_of_the_last_checkpoints(train, tmp_path):
