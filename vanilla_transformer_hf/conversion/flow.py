@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from . import fairseq, joeynmt, opennmt_py, tensor2tensor, vocabularies
+from . import eole, fairseq, joeynmt, opennmt_py, tensor2tensor, vocabularies
 from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 
 
@@ -23,6 +23,7 @@ from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 # to_tokenizer, to_generation_config and decoding_notes, and may have a TOLERANCE of its own, and target_pieces
 # (checkpoint -> the toolkit's target vocabulary) if the toolkit records its outputs as pieces.
 CONVERTERS: dict[str, ModuleType] = {
+    "eole": eole,
     "fairseq": fairseq,
     "joeynmt": joeynmt,
     "opennmt_py": opennmt_py,
@@ -237,7 +238,7 @@ def convert(
         model.save_pretrained(folder, variant=UNFINISHED, max_shard_size=2**62)
         tokenizer.save_pretrained(folder)
         pieces = module.target_pieces(found) if hasattr(module, "target_pieces") else ()
-        model.to("meta")  # the weights are not needed twice
+        model.to(torch.device("meta"))  # the weights are not needed twice
         del found
         say("opening what was written")
         model = open_unfinished(folder)

@@ -85,7 +85,7 @@ EXPRESSED: dict[str, tuple] = {
     "model_task": ("seq2seq",),
     "encoder_type": ("transformer",),
     "decoder_type": ("transformer",),
-    "pos_ffn_activation_fn": ("relu", "gelu"),
+    "pos_ffn_activation_fn": ("relu", "gelu", "silu", "gated-gelu"),
     "layer_norm": ("standard",),
     "position_encoding_type": ("SinusoidalInterleaved", "SinusoidalConcat"),
     "self_attn_type": ("scaled-dot", "scaled-dot-flash"),
@@ -102,13 +102,22 @@ EXPRESSED: dict[str, tuple] = {
 }
 
 
+# position_ffn.PositionwiseFeedForward: kind of feed-forward and activation
+FEED_FORWARDS: dict[str, tuple[Any, str]] = {
+    "relu": ("dense", "relu"),
+    "gelu": ("dense", "gelu"),
+    "silu": ("gated", "silu"),
+    "gated-gelu": ("gated", "gelu"),
+}
+
+
 def all_heads(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
     """Keys or values, of which there may be fewer heads than of queries (`num_kv`)."""
     heads = config.encoder_attention_heads
     return common.repeated(tensor, heads, config.d_model // heads)
 
 
-_FEED_FORWARD = {"w_1": "fc1", "w_2": "fc2", "layer_norm": "final_layer_norm"}
+_FEED_FORWARD = {"w_1": "fc1", "w_2": "fc2", "w_3": "fc3", "layer_norm": "final_layer_norm"}
 _LAYERS = {
     "encoder.transformer.{}": {
         **{f"self_attn.{name}": f"self_attn.{target}" for name, target in common.ATTENTION.items()},
@@ -235,6 +244,7 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
     if sharing == "decoder" and options["share_embeddings"]:
         sharing = "all"
     positions = options["position_encoding"]
+    feed_forward, activation = FEED_FORWARDS[options["pos_ffn_activation_fn"]]
     dropout, attention_dropout = (
         value[0] if isinstance(value, list) else value for value in (options["dropout"], options["attention_dropout"])
     )
@@ -251,7 +261,8 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
         dropout=dropout,
         attention_dropout=attention_dropout,
         activation_dropout=dropout,
-        activation_function=options["pos_ffn_activation_fn"],
+        feed_forward_type=feed_forward,
+        activation_function=activation,
         scale_embedding=positions,  # done where positions are added, so that none means neither
         embedding_sharing=sharing,
         position_encoding=common.POSITION_ENCODINGS[options["position_encoding_type"]] if positions else "none",
