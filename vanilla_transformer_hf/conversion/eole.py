@@ -33,7 +33,6 @@ STACK_OPTIONS: dict[str, Any] = {
     "norm_eps": 1e-5,
     "add_qkvbias": False,
     "add_key_bias": None,  # None: as add_qkvbias
-    "add_final_linear_bias": None,  # not given: as add_qkvbias
     "add_ffnbias": False,
     "encoder_layer_style": "standard",
     "final_encoder_layer_norm": True,
@@ -194,7 +193,7 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
             transform = _all_heads(stack) if target.endswith(("k_proj", "v_proj")) else unchanged
             weight, bias = Rule(f"{ours}.{target}.weight", transform), Rule(f"{ours}.{target}.bias", transform)
             table[f"{theirs}.{name}.weight"] = [weight]
-            if _has_bias(_stack(checkpoint, stack), name):
+            if _has_bias(checkpoint, stack, name):
                 table[f"{theirs}.{name}.bias"] = bias
             elif config.feed_forward_bias if name.startswith("mlp") else config.attention_bias:
                 table[f"{theirs}.{name}.weight"].append(Rule(bias.target, _no_bias(transform)))
@@ -211,13 +210,21 @@ def _maps(stack: str) -> dict[str, str]:
     return attentions | {f"mlp.{name}": target for name, target in _MLP.items()}
 
 
-def _has_bias(options: dict[str, Any], name: str) -> bool:
-    """Whether a map of a layer has a bias: multi_headed_attn.py, transformer_mlp.py."""
-    module, name = name.split(".")
-    if module == "mlp":
+def _has_bias(checkpoint: Checkpoint, stack: str, name: str) -> bool:
+    """
+    Whether a map of a layer has a bias: multi_headed_attn.py, transformer_mlp.py.
+
+    Where add_qkvbias is given for the whole model, the output projections of the decoder get a bias and those of the
+    encoder none, and the config does not tell: the file does.
+    """
+    options = _stack(checkpoint, stack)
+    if name.startswith("mlp"):
         return options["add_ffnbias"]
-    own = {"linear_keys": options["add_key_bias"], "final_linear": options["add_final_linear_bias"]}.get(name)
-    return options["add_qkvbias"] if own is None else own
+    if name.endswith("linear_keys") and options["add_key_bias"] is not None:
+        return options["add_key_bias"]
+    if name.endswith("final_linear"):
+        return f"{stack}.transformer_layers.0.{name}.bias" in checkpoint.tensors
+    return options["add_qkvbias"]
 
 
 def recognises(path: Path) -> bool:
@@ -326,7 +333,7 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
     sharing: Any = "decoder" if options["share_decoder_embeddings"] else "none"
     if sharing == "decoder" and options["share_embeddings"]:
         sharing = "all"
-    biases = [_has_bias(stack, f"self_attn.{name}") for stack in (encoder, decoder) for name in common.ATTENTION]
+    biases = [_has_bias(checkpoint, stack, f"self_attn.{name}") for stack in _LAYERS for name in common.ATTENTION]
     return VanillaTransformerConfig(
         vocab_size=len(target),
         source_vocab_size=None if vocabulary["src"] == target else len(vocabulary["src"]),

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from . import eole, fairseq, joeynmt, opennmt_py, tensor2tensor, vocabularies
+from . import eole, fairseq, fsmt, joeynmt, marianmt, opennmt_py, tensor2tensor, vocabularies
 from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 
 
@@ -25,6 +25,8 @@ from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 CONVERTERS: dict[str, ModuleType] = {
     "eole": eole,
     "fairseq": fairseq,
+    "marianmt": marianmt,
+    "fsmt": fsmt,
     "joeynmt": joeynmt,
     "opennmt_py": opennmt_py,
     "tensor2tensor": tensor2tensor,
@@ -88,6 +90,12 @@ def assemble(
     if len(kinds) > 1:  # the model has one type: the widest, which holds all values
         widest = max(kinds, key=lambda kind: torch.finfo(kind).bits)
         tensors = {name: tensor.to(widest) for name, tensor in tensors.items()}
+    places: set[tuple[int, int]] = set()
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr(), tensor.storage_offset()
+        if place in places:  # one matrix in the file and two in our model, which cannot be saved as one
+            tensors[name] = tensor.clone()
+        places.add(place)
     model.load_state_dict(tensors, assign=True)
     return model.eval().requires_grad_(False)
 
@@ -236,9 +244,10 @@ def convert(
         folder = Path(unfinished, output.name)
         say(f"writing {parameters:,} parameters")
         model.save_pretrained(folder, variant=UNFINISHED, max_shard_size=2**62)
-        tokenizer.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
         pieces = module.target_pieces(found) if hasattr(module, "target_pieces") else ()
-        model.to(torch.device("meta"))  # the weights are not needed twice
+        model.to("meta")  # type: ignore[arg-type]  # the weights are not needed twice
         del found
         say("opening what was written")
         model = open_unfinished(folder)
