@@ -206,6 +206,20 @@ def _resolve(value: Any, root: Any) -> Any:
     return value
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """
+    Raises:
+        ConversionError: There is no such file, or it holds no JSON object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConversionError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ConversionError(f"{path} holds no JSON object")
+    return content
+
+
 class SafetensorsFiles(Mapping):
     """The tensors of one or several safetensors files, each read when it is asked for."""
 
@@ -237,7 +251,7 @@ def load_saved_weights(folder: Path, trust: bool = False) -> tuple[Mapping[str, 
     """
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (index := folder / f"{name}.index.json").is_file():
-            names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            names = read_json(index).get("weight_map", {}).values()
             paths = tuple(folder / part for part in sorted(set(names)))
         elif (folder / name).is_file():
             paths = (folder / name,)

@@ -18,6 +18,7 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .mapping import ConversionError
+from .safe_load import read_json
 from .sentencepiece_model import BYTE, NORMAL, USER_DEFINED, SentencePieceModel, read_sentencepiece
 
 
@@ -35,6 +36,20 @@ def check_unique(tokens: Sequence[str], where: str):
         raise ConversionError(f"{where}: {', '.join(map(repr, twice[:5]))} stand more than once")
 
 
+def read_ids(path: Path) -> list[str]:
+    """
+    The tokens of a JSON file of tokens and ids, in the order of the ids.
+
+    Raises:
+        ConversionError: The file is no JSON object, or its ids are not 0, 1, 2, …
+    """
+    ids = read_json(path)
+    tokens = sorted(ids, key=lambda token: str(ids[token]).zfill(12))
+    if [ids[token] for token in tokens] != list(range(len(tokens))):
+        raise ConversionError(f"{path}: the ids are not 0 to {len(tokens) - 1}, each once")
+    return tokens
+
+
 def ends_with(backend: Tokenizer, token: str | None) -> Tokenizer:
     """The backend, which puts `token` behind every text; None puts nothing."""
     if token is not None:
@@ -46,8 +61,12 @@ def ends_with(backend: Tokenizer, token: str | None) -> Tokenizer:
     return backend
 
 
-def limited(tokenizer: VanillaTransformerTokenizer, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
-    """The tokenizer, to which all that its backends have behind the vocabularies of the model is unknown."""
+def limited(
+    tokenizer: VanillaTransformerTokenizer | None, config: VanillaTransformerConfig
+) -> VanillaTransformerTokenizer | None:
+    """The tokenizer, if there is one, to which all behind the vocabularies of the model is unknown."""
+    if tokenizer is None:
+        return None
     for name, backend, size in (
         ("listed_pieces", tokenizer.backend_tokenizer, config.vocab_size),
         ("source_listed_pieces", tokenizer.source_backend_tokenizer, config.source_vocab_size or config.vocab_size),

@@ -1,0 +1,210 @@
+"""
+MarianMT: folders that transformers saved for `MarianMTModel` (OPUS-MT among them), with `source.spm`, `target.spm` and
+`vocab.json` of its tokenizer where they are there.
+
+After transformers/models/marian/{configuration,modeling,tokenization}_marian.py.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer
+from transformers import GenerationConfig
+
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from . import vocabularies
+from .mapping import Checkpoint, ConversionError, KeyTable, Rule
+from .safe_load import load_saved_weights, read_json
+
+
+# MarianConfig
+OPTIONS: dict[str, Any] = {
+    "vocab_size": 58101,
+    "decoder_vocab_size": None,  # then vocab_size
+    "max_position_embeddings": 1024,
+    "encoder_layers": 12,
+    "encoder_ffn_dim": 4096,
+    "encoder_attention_heads": 16,
+    "decoder_layers": 12,
+    "decoder_ffn_dim": 4096,
+    "decoder_attention_heads": 16,
+    "activation_function": "gelu",
+    "d_model": 1024,
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "decoder_start_token_id": 58100,
+    "scale_embedding": False,
+    "pad_token_id": 58100,
+    "eos_token_id": 0,
+    "bos_token_id": None,
+    "forced_eos_token_id": 0,
+    "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+}
+
+
+def flat(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """A bias of shape (1, V) as (V,)."""
+    return tensor.reshape(-1)
+
+
+KEYS: KeyTable = {
+    "final_logits_bias": Rule("lm_head.bias", flat),
+    "lm_head.weight": "lm_head.weight",
+    "model.shared.weight": "model.encoder.embed_tokens.weight",
+    **{
+        name: name
+        for stack, attentions in {"encoder": ["self_attn"], "decoder": ["self_attn", "encoder_attn"]}.items()
+        for name in (
+            f"model.{stack}.embed_tokens.weight",
+            *(
+                f"model.{stack}.layers.{{}}.{part}.{kind}"
+                for part in (
+                    *(f"{attention}.{letter}_proj" for attention in attentions for letter in ("q", "k", "v", "out")),
+                    *(f"{attention}_layer_norm" for attention in attentions),
+                    "fc1",
+                    "fc2",
+                    "final_layer_norm",
+                )
+                for kind in ("weight", "bias")
+            ),
+        )
+    },
+}
+
+
+def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
+    """The table; sinusoids in the file are dropped, trained positions kept, and an untied `shared` serves nothing."""
+    table = dict(KEYS)
+    if config.tied_matrices != "all":
+        table["model.shared.weight"] = None
+    for stack in ("encoder", "decoder"):
+        name = f"model.{stack}.embed_positions.weight"
+        table[name] = name if config.position_encoding == "learned" else None
+    return table
+
+
+def recognises(path: Path) -> bool:
+    """Whether config.json says so."""
+    folder = path if path.is_dir() else path.parent
+    config = folder / "config.json"
+    return config.is_file() and read_json(config).get("model_type") == "marian"
+
+
+def read(path: Path, trust: bool = False) -> Checkpoint:
+    """
+    Raises:
+        ConversionError: A file is missing or damaged, or config.json is another model's.
+    """
+    folder = path if path.is_dir() else path.parent
+    options = read_json(folder / "config.json")
+    if options.get("model_type") != "marian":
+        raise ConversionError(f"{folder / 'config.json'}: model_type={options.get('model_type')!r}, must be 'marian'")
+    tensors, files = load_saved_weights(folder, trust)
+    return Checkpoint(options, tensors, None, folder, files)
+
+
+def _options(checkpoint: Checkpoint) -> dict[str, Any]:
+    options = {**OPTIONS, **checkpoint.options}
+    options["decoder_vocab_size"] = options["decoder_vocab_size"] or options["vocab_size"]
+    return options
+
+
+def unsupported(checkpoint: Checkpoint) -> list[str]:
+    """The options that our model cannot express, a line each."""
+    options = _options(checkpoint)
+    problems = []
+    if options["pad_token_id"] >= options["vocab_size"]:
+        problems.append(
+            f"pad_token_id={options['pad_token_id']}: lies outside the source vocabulary of {options['vocab_size']}"
+        )
+    return problems
+
+
+def _sinusoids(rows: int, width: int) -> torch.Tensor:
+    angles = torch.arange(rows)[:, None] * torch.pow(10000.0, -torch.arange(width // 2) / (width // 2))
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)
+
+
+def _positions(checkpoint: Checkpoint) -> Any:
+    for stack in ("encoder", "decoder"):
+        table = checkpoint.tensors.get(f"model.{stack}.embed_positions.weight")
+        if table is not None and not torch.allclose(table.float(), _sinusoids(*table.shape), atol=1e-3):
+            return "learned"
+    return "sinusoidal_halves"
+
+
+def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
+    """Config of the model that the options describe."""
+    options = _options(checkpoint)
+    one_vocabulary = options["share_encoder_decoder_embeddings"]
+    tied: Any = "all" if one_vocabulary else "decoder"
+    copied = """d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads encoder_ffn_dim
+        decoder_ffn_dim dropout attention_dropout activation_dropout activation_function scale_embedding
+        max_position_embeddings pad_token_id eos_token_id bos_token_id decoder_start_token_id"""
+    return VanillaTransformerConfig(
+        **{name: options[name] for name in copied.split()},
+        vocab_size=options["vocab_size"] if one_vocabulary else options["decoder_vocab_size"],
+        source_vocab_size=None if one_vocabulary else options["vocab_size"],
+        embedding_sharing=tied if options["tie_word_embeddings"] else "none",
+        position_encoding=_positions(checkpoint),
+        attention_bias=True,
+        output_bias=True,
+    )
+
+
+def _backend(spm: Path, tokens: list[str], settings: dict[str, Any]) -> Tokenizer:
+    backend = vocabularies.sentencepiece(spm, tokens, settings["unk_token"])
+    codes = [token for token in tokens if token.startswith(">>") and token.endswith("<<")]
+    backend.add_tokens([AddedToken(code, normalized=False, special=False) for code in codes])
+    return vocabularies.ends_with(backend, settings["eos_token"])
+
+
+def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer | None:
+    """Tokenizer with MarianTokenizer's ids; None where the folder has none."""
+    folder = checkpoint.folder
+    if not (folder / "vocab.json").is_file():
+        return None
+    settings: dict[str, Any] = {
+        "unk_token": "<unk>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "separate_vocabs": False,
+    }
+    if (folder / "tokenizer_config.json").is_file():
+        settings |= read_json(folder / "tokenizer_config.json")
+    for name in ("unk_token", "eos_token", "pad_token"):
+        if isinstance(settings[name], dict):
+            settings[name] = settings[name]["content"]
+    source = target = vocabularies.read_ids(folder / "vocab.json")
+    if settings["separate_vocabs"]:
+        target = vocabularies.read_ids(folder / "target_vocab.json")
+    return VanillaTransformerTokenizer(
+        tokenizer_object=_backend(folder / "target.spm", target, settings),
+        source_tokenizer_object=_backend(folder / "source.spm", source, settings),
+        separate_vocabularies=True,  # one list of ids perhaps, but each language is cut by a model of its own
+        src_lang=settings.get("source_lang"),
+        tgt_lang=settings.get("target_lang"),
+        split_special_tokens=True,
+        model_max_length=settings.get("model_max_length", 512),
+        **{name: settings[name] for name in ("unk_token", "eos_token", "pad_token")},
+    )
+
+
+def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
+    """generation_config.json; before there was one, what config.json says of decoding."""
+    if (checkpoint.folder / "generation_config.json").is_file():
+        return GenerationConfig.from_pretrained(checkpoint.folder)
+    options = _options(checkpoint)
+    names = GenerationConfig().to_dict().keys() - {"transformers_version"}
+    return GenerationConfig(**{name: options[name] for name in names & options.keys()})
+
+
+def decoding_notes(checkpoint: Checkpoint) -> list[str]:
+    """What MarianMT does and `generate()` or the tokenizer do not: decoding is the same code."""
+    if not (checkpoint.folder / "vocab.json").is_file():
+        return ["no vocab.json and SentencePiece models lay beside the checkpoint: there is no tokenizer"]
+    return []
