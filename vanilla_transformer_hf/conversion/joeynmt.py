@@ -387,10 +387,12 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
     banned = [specials["bos_id"], *(target.index(tag) for tag in specials["lang_tags"])]
     banned += [specials["pad_id"]] if options["beam_size"] > 1 else []
     banned += [] if options["generate_unk"] else [specials["unk_id"]]
+    beams: dict[str, Any] = {}
+    if options["beam_size"] > 1:
+        beams = {"length_penalty": max(float(options["beam_alpha"]), 0.0), "early_stopping": False}
     return GenerationConfig(
         num_beams=options["beam_size"],
-        length_penalty=max(float(options["beam_alpha"]), 0.0),
-        early_stopping=False,
+        **beams,
         min_new_tokens=options["min_output_length"],
         max_new_tokens=options["max_output_length"] if options["max_output_length"] > 0 else LONGEST_OUTPUT,
         suppress_tokens=banned,

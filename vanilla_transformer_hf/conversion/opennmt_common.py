@@ -102,11 +102,13 @@ def tokenization_notes(
 
 def generation_config(decoding: dict[str, Any], config: VanillaTransformerConfig) -> GenerationConfig:
     """The toolkit's own settings of its search."""
-    exponent = {"none": 0.0, "avg": decoding["alpha"], "wu": decoding["alpha"]}[decoding["length_penalty"]]
+    beams: dict[str, Any] = {}
+    if decoding["beam_size"] > 1:
+        exponent = 0.0 if decoding["length_penalty"] == "none" else float(decoding["alpha"])
+        beams = {"length_penalty": exponent, "early_stopping": True}
     return GenerationConfig(
         num_beams=decoding["beam_size"],
-        length_penalty=float(exponent),
-        early_stopping=True,
+        **beams,
         min_new_tokens=decoding["min_length"] or None,
         max_new_tokens=decoding["max_length"],
         no_repeat_ngram_size=decoding["block_ngram_repeat"],
