@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from . import eole, fairseq, fsmt, joeynmt, marianmt, opennmt_py, tensor2tensor, vocabularies
+from . import eole, fairseq, fsmt, joeynmt, marian, marianmt, opennmt_py, tensor2tensor, vocabularies
 from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 
 
@@ -25,6 +25,7 @@ from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 CONVERTERS: dict[str, ModuleType] = {
     "eole": eole,
     "fairseq": fairseq,
+    "marian": marian,
     "marianmt": marianmt,
     "fsmt": fsmt,
     "joeynmt": joeynmt,
@@ -129,7 +130,7 @@ def compare_with_reference(model: VanillaTransformerForConditionalGeneration, pa
     Largest difference between the model's logits and those of an `.npz` file, and the number of target positions.
 
     The file holds src_ids (B, S), src_mask, tgt_in_ids (B, T), tgt_mask and logits (B, T, V); masks are true on real
-    tokens.
+    tokens. It may lack the last of the model's pieces: those that the toolkit does not have.
 
     Raises:
         ConversionError: The file is damaged, lacks an array, or is of another model.
@@ -140,10 +141,9 @@ def compare_with_reference(model: VanillaTransformerForConditionalGeneration, pa
             arrays = {name: torch.from_numpy(file[name]) for name in names}
     except (OSError, ValueError, KeyError) as error:
         raise ConversionError(f"{path} is no reference with {', '.join(names)}: {error}") from error
-    if arrays["logits"].shape[-1] != model.config.vocab_size:
-        raise ConversionError(
-            f"{path} has logits of {arrays['logits'].shape[-1]} pieces, and the model has {model.config.vocab_size}"
-        )
+    pieces = arrays["logits"].shape[-1]
+    if pieces > model.config.vocab_size:
+        raise ConversionError(f"{path} has logits of {pieces} pieces, and the model has {model.config.vocab_size}")
     worst, seen = 0.0, 0
     for row in range(len(arrays["src_ids"])):
         one = {name: array[row : row + 1] for name, array in arrays.items()}
@@ -154,7 +154,7 @@ def compare_with_reference(model: VanillaTransformerForConditionalGeneration, pa
             "decoder_attention_mask": one["tgt_mask"].long(),
         }
         real = one["tgt_mask"].bool()
-        difference = (logits_of(model, batch)[real] - one["logits"][real]).abs().max().item()
+        difference = (logits_of(model, batch)[real][:, :pieces] - one["logits"][real]).abs().max().item()
         worst, seen = max(worst, difference), seen + int(real.sum())
     return worst, seen
 
@@ -167,11 +167,11 @@ def own_tokens(ids: list[int], config: Any) -> list[int]:
 
 
 def compare_greedy(
-    model: VanillaTransformerForConditionalGeneration, path: Path, pieces: Sequence[str]
+    model: VanillaTransformerForConditionalGeneration, path: Path, pieces: Sequence[str], tokenizer: Any = None
 ) -> tuple[int, int] | None:
     """
     How many greedy outputs of a `ref.json` beside the reference the model repeats, and how many there are; None where
-    there are none. They are ids, or pieces of the vocabulary `pieces`.
+    there are none. They are ids, pieces of the vocabulary `pieces`, or texts.
     """
     record = path.with_name("ref.json")
     if not record.is_file():
@@ -179,6 +179,8 @@ def compare_greedy(
     outputs = json.loads(record.read_text(encoding="utf-8")).get("greedy")
     if not outputs:
         return None
+    if isinstance(outputs[0], str):
+        return compare_texts(model, path, outputs, tokenizer)
     place = {piece: index for index, piece in enumerate(pieces)}
     outputs = [
         output
@@ -197,6 +199,19 @@ def compare_greedy(
         # An output that was cut at the toolkit's longest length may have been ended there.
         same += own == other or (cut and own[: longest - 2] == own_tokens(other, model.config)[: longest - 2])
     return same, len(outputs)
+
+
+def compare_texts(
+    model: VanillaTransformerForConditionalGeneration, path: Path, outputs: Sequence[str], tokenizer: Any
+) -> tuple[int, int]:
+    """How many of these texts the model repeats, and how many there are."""
+    longest = max(map(len, tokenizer(text_target=list(outputs))["input_ids"]))
+    with np.load(path, allow_pickle=False) as file:
+        source, mask = torch.from_numpy(file["src_ids"]).long(), torch.from_numpy(file["src_mask"]).long()
+    with torch.no_grad():
+        ids = model.generate(source, attention_mask=mask, num_beams=1, max_new_tokens=longest + 1)
+    ours = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    return sum(own == other for own, other in zip(ours, outputs, strict=True)), len(outputs)
 
 
 def open_unfinished(folder: Path) -> VanillaTransformerForConditionalGeneration:
@@ -253,7 +268,7 @@ def convert(
         model = open_unfinished(folder)
         done = Conversion(name, path, config, parameters, (logits_of(model, batch) - before).abs().max().item())
         done.notes = notes
-        check(done, model, reference, getattr(module, "TOLERANCE", TOLERANCE), pieces)
+        check(done, model, reference, getattr(module, "TOLERANCE", TOLERANCE), pieces, tokenizer)
         del model
         os.replace(folder, output)
         # The last step: from here on the folder opens.
@@ -268,6 +283,7 @@ def check(
     reference: str | os.PathLike | None,
     tolerance: float,
     pieces: Sequence[str] = (),
+    tokenizer: Any = None,
 ):
     """
     Measure the reopened model against its own forward before saving, and against a reference where there is one.
@@ -281,7 +297,7 @@ def check(
         return
     model = model.float()
     done.reference, done.reference_tokens = compare_with_reference(model, Path(reference))
-    done.greedy = compare_greedy(model, Path(reference), pieces)
+    done.greedy = compare_greedy(model, Path(reference), pieces, tokenizer)
     if not done.reference <= tolerance:
         raise ConversionError(
             f"the model's logits differ by {done.reference:.1e} from those of {reference}; {tolerance:.0e} is allowed"

@@ -156,7 +156,7 @@ class TensorBundle(Mapping):
         _, _, position = _handle(file, len(file) - FOOTER)  # the block of blocks about blocks is not needed
         offset, size, _ = _handle(file, position)
         blocks = [_handle(handle) for _, handle in _block(file, offset, size)]
-        return {key.decode(): value for offset, size, _ in blocks for key, value in _block(file, offset, size)}
+        return {key.decode(errors="backslashreplace"): value for offset, size, _ in blocks for key, value in _block(file, offset, size)}
 
     def files(self) -> tuple[Path, ...]:
         """The files of the checkpoint."""
