@@ -17,17 +17,17 @@ def samples(*patterns: str) -> list:
     return names or [pytest.param("", marks=pytest.mark.skip(reason=f"no samples {' '.join(patterns)}"))]
 
 
-def write_reference(path: Path, logits: Callable, sizes: Sequence[int], start: int) -> Path:
+def write_reference(path: Path, logits: Callable, sizes: Sequence[int], start: int, first: int = 0) -> Path:
     """
-    A reference file of three padded sentences, ids drawn by chance below `sizes` (source, target), with the logits
-    (T, V) that `logits(source ids, target ids)` gives for each.
+    A reference file of three padded sentences, ids drawn by chance from `first` to `sizes` (source, target), with the
+    logits (T, V) that `logits(source ids, target ids)` gives for each.
     """
     generator = torch.Generator().manual_seed(1)
     lengths = [(5, 4), (3, 6), (1, 1)]
     arrays = {
-        "src_ids": torch.randint(sizes[0], (3, 5), generator=generator),
+        "src_ids": torch.randint(first, sizes[0], (3, 5), generator=generator),
         "src_mask": torch.tensor([[row < s for row in range(5)] for s, _ in lengths]),
-        "tgt_in_ids": torch.randint(sizes[1], (3, 6), generator=generator),
+        "tgt_in_ids": torch.randint(first, sizes[1], (3, 6), generator=generator),
         "tgt_mask": torch.tensor([[row < t for row in range(6)] for _, t in lengths]),
         "logits": torch.zeros(3, 6, sizes[1]),
     }

@@ -27,6 +27,7 @@ TEXTS = [
     "東京 tower 北京",
     "a </s> b <pad> <unk> c",
     "tab\tand\u00a0space",
+    "lowжer 東京 京 жж now",
 ]
 
 
@@ -221,7 +222,7 @@ def test_sentencepiece_cuts_as_the_library_does(model):
     pieces = [library.id_to_piece(index) for index in range(library.get_piece_size())]
     kept = [piece for piece in pieces if piece not in SPECIALS][::-1]
     # As a toolkit keeps them: another order, some missing, some that only the other language's model makes.
-    tokens = [*SPECIALS, *(piece for index, piece in enumerate(kept) if index % 7), "▁fremd", "fr"]
+    tokens = [*SPECIALS, *(piece for index, piece in enumerate(kept) if index % 7), "▁fremd", "fr", "ж", "京"]
     tokenizer = tokenizer_of(sentencepiece(path, tokens, "<unk>"), tokens)
     generator = random.Random(1)
     texts = [" ".join("".join(generator.choices("lowernstidü", k=5)) for _ in range(5)) for _ in range(99)]

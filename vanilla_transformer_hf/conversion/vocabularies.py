@@ -23,6 +23,8 @@ from .sentencepiece_model import BYTE, NORMAL, USER_DEFINED, SentencePieceModel,
 
 
 END_OF_WORD = "</w>"
+NAME = re.compile(r"<[^\s<>]+>|>>[^\s<>]+<<")
+NO_CHARACTER = "\ufdd0"
 
 
 def check_unique(tokens: Sequence[str], where: str):
@@ -160,7 +162,9 @@ def sentencepiece(model_path: Path, tokens: Sequence[str], unk: str, where: str 
     """
     Pieces of a SentencePiece model, each with its place in `tokens` as its id; any other piece is `unk`.
 
-    Tokens in angle brackets ("</s>") are names, not text: a text that holds one is cut before its last character.
+    Tokens in angle brackets ("</s>", ">>de<<") are names, not text: a text that holds one is cut before its last
+    character. What the model does not know goes through it as it stands, and a toolkit finds it if it is a token all
+    the same, such as a letter of the other language; here, only if it is a single character.
 
     Raises:
         ConversionError: The file is no SentencePiece model, or of a kind that the tokenizers library does not have.
@@ -173,8 +177,11 @@ def sentencepiece(model_path: Path, tokens: Sequence[str], unk: str, where: str 
             "unigram and bpe models with spaces before words can be read"
         )
     scores = {piece.text: piece.score for piece in model.pieces if piece.kind in (NORMAL, USER_DEFINED, BYTE)}
-    names = [token for token in tokens if token not in scores and (token == unk or re.fullmatch(r"<[^\s<>]+>", token))]
-    listed = [token if token in scores or token in names else " " + token for token in tokens]
+    names = [token for token in tokens if token not in scores and (token == unk or NAME.fullmatch(token))]
+    alphabet = {piece for piece in scores if len(piece) == 1} | {"▁"}
+    letters = [token for token in tokens if len(token) == 1 and token not in alphabet and not model.byte_fallback]
+    found = scores.keys() | {*names, *letters}
+    listed = [token if token in found else " " + token for token in tokens]
     pieces = [*listed, *(scores.keys() - set(tokens))]
     units = [piece.text for piece in model.pieces if piece.kind == USER_DEFINED]
     if model.model_type == "unigram":
@@ -196,6 +203,10 @@ def sentencepiece(model_path: Path, tokens: Sequence[str], unk: str, where: str 
             )
         )
     _add_text_steps(backend, model, names, units)
+    if letters:  # of several unknown characters in a row the toolkit makes one piece: here, one that is no character
+        known = "".join(map(re.escape, sorted(alphabet)))
+        more = normalizers.Replace(Regex(f"[^{known}]{{2,}}"), NO_CHARACTER)
+        backend.normalizer = normalizers.Sequence([backend.normalizer, more])
     return backend
 
 
@@ -222,8 +233,8 @@ def _add_text_steps(backend: Tokenizer, model: SentencePieceModel, names: Sequen
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
     cuts = []
     if names and model.model_type == "unigram":  # bpe makes no piece that its merges do not lead to
-        starts = "|".join(re.escape(name[:-1]) for name in names)
-        cuts.append(pre_tokenizers.Split(Regex(f"(?<={starts})(?=>)"), behavior="isolated"))
+        ends = "|".join(f"(?<={re.escape(name[:-1])})(?={re.escape(name[-1])})" for name in names)
+        cuts.append(pre_tokenizers.Split(Regex(ends), behavior="isolated"))
     if units:
         cuts.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, units))), behavior="isolated"))
     if cuts:

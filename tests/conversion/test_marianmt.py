@@ -1,0 +1,181 @@
+"""MarianMT: real folders where they are at hand, and folders that transformers itself saves for every option."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from samples import PEERS, samples, write_reference
+from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+
+from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer_hf.conversion import ConversionError, convert
+
+
+@pytest.mark.parametrize("name", samples("marian-*"))
+def test_sample(name, tmp_path):
+    folder = PEERS / name
+    done = convert("auto", folder, tmp_path / "out", reference=folder / "ref.npz")
+    assert done.source == "marianmt"
+    assert done.reopened == 0 and done.reference <= 1e-5
+    record = json.loads((folder / "ref.json").read_text(encoding="utf-8"))
+    assert done.greedy == (len(record["greedy"]), len(record["greedy"]))
+    check_beams(tmp_path / "out", folder, record)
+
+
+def check_beams(out, folder, record):
+    """All beam outputs of a record are repeated with its settings."""
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(out)
+    with np.load(folder / "ref.npz") as arrays:
+        batch = {"input_ids": arrays["src_ids"], "attention_mask": arrays["src_mask"].astype(int)}
+    batch = {name: torch.from_numpy(array) for name, array in batch.items()}
+    beams = [name for name in record if name.startswith("beam") and f"{name}_settings" in record]
+    assert beams
+    for name in beams:
+        ids = model.generate(**batch, **record[f"{name}_settings"])
+        ends = (model.config.pad_token_id, model.config.eos_token_id)
+        for ours, theirs in zip(ids.tolist(), record[name], strict=True):
+            assert [i for i in ours if i not in ends] == [i for i in theirs if i not in ends], name
+
+
+SIZES = {
+    "vocab_size": 40,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 20,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "max_position_embeddings": 32,
+    "pad_token_id": 39,
+    "decoder_start_token_id": 39,
+    "eos_token_id": 0,
+    "forced_eos_token_id": 0,
+}
+OPTIONS = {
+    "opus": {"activation_function": "swish", "scale_embedding": True},
+    "defaults": {},
+    "relu": {"activation_function": "relu"},
+    "separate": {
+        "share_encoder_decoder_embeddings": False,
+        "decoder_vocab_size": 30,
+        **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), 29),
+    },
+    "separate_untied": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+    "shared_untied": {"tie_word_embeddings": False},
+    "trained_positions": {"positions": True},
+    "pickled": {"pickled": True},
+}
+
+
+def build(options):
+    """A MarianMTModel whose weights are all drawn by chance, its biases and norms too."""
+    torch.manual_seed(0)
+    options = {name: value for name, value in options.items() if name not in ("positions", "pickled")}
+    model = MarianMTModel(MarianConfig(**{**SIZES, **options})).eval()
+    with torch.no_grad():
+        for name, parameter in [*model.named_parameters(), ("bias", model.final_logits_bias)]:
+            if "embed_positions" not in name:
+                parameter.copy_(torch.randn_like(parameter) * parameter.shape[-1] ** -0.5 + ("norm.weight" in name))
+    return model
+
+
+def save(model, folder, options):
+    model.save_pretrained(folder)
+    tensors = dict(model.state_dict())
+    if options.get("positions"):
+        for name in ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"):
+            tensors[name].add_(torch.randn_like(tensors[name]))
+    if options.get("positions") or options.get("pickled"):  # as before safetensors: everything is in the file
+        (folder / "model.safetensors").unlink()
+        torch.save(tensors, folder / "pytorch_model.bin")
+
+
+def reference_of(model, path):
+    sizes = [len(side.embed_tokens.weight) for side in (model.get_encoder(), model.get_decoder())]
+
+    def logits(source, target):
+        with torch.no_grad():
+            return model(torch.tensor([source]), decoder_input_ids=torch.tensor([target])).logits[0]
+
+    return write_reference(path, logits, sizes, start=model.config.decoder_start_token_id)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_option(options, tmp_path):
+    model = build(options)
+    save(model, tmp_path / "marian", options)
+    reference = reference_of(model, tmp_path / "ref.npz")
+    done = convert("auto", tmp_path / "marian", tmp_path / "out", reference=reference)
+    assert done.source == "marianmt" and done.reference <= 1e-5 and done.reopened == 0
+    assert done.config.position_encoding == ("learned" if options.get("positions") else "sinusoidal_halves")
+    ours = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "out")
+    source = torch.randint(1, 25, (2, 6), generator=torch.Generator().manual_seed(0))
+    for settings in ({}, {"num_beams": 3, "length_penalty": 0.7}):
+        outputs = [m.generate(source, max_new_tokens=8, **settings).tolist() for m in (model, ours)]
+        assert outputs[0] == outputs[1], settings
+
+
+def test_refusals(tmp_path):
+    save(build({}), tmp_path / "marian", {})
+    config = tmp_path / "marian" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "pad_token_id": 49}))
+    with pytest.raises(ConversionError, match=r"pad_token_id=49: lies outside the source vocabulary of 40"):
+        convert("marianmt", tmp_path / "marian", tmp_path / "out")
+    with pytest.raises(ConversionError, match=r"model_type='marian', must be 'fsmt'"):
+        convert("fsmt", tmp_path / "marian", tmp_path / "out")
+
+
+@pytest.fixture
+def spm_models(tmp_path):
+    """Two small SentencePiece models, and the pieces of both in one list as OPUS-MT has them."""
+    library = pytest.importorskip("sentencepiece")
+    generator = random.Random(0)
+    pieces = []
+    for side, words in (
+        ("source", ["lower", "tower", "river", "now"]),
+        ("target", ["tiefer", "turm", "fluss", "jetzt"]),
+    ):
+        text = tmp_path / f"{side}.txt"
+        text.write_text("\n".join(" ".join(generator.choices(words, k=6)) for _ in range(200)), encoding="utf-8")
+        library.SentencePieceTrainer.train(
+            input=str(text), model_prefix=str(tmp_path / side), vocab_size=30, hard_vocab_limit=False, minloglevel=2
+        )
+        model = library.SentencePieceProcessor(model_file=str(tmp_path / f"{side}.model"))
+        pieces.append([model.id_to_piece(index) for index in range(3, model.get_piece_size())])
+    return pieces
+
+
+TEXTS = ["lower tower now", "  river  flow ", "", "now 42 lower", "tief unten"]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_tokenizer(separate, spm_models, tmp_path):
+    source, target = spm_models
+    lists = [source, target] if separate else [[*sorted({*source[:-2], *target[:-2]}), ">>de<<"]]
+    for name, pieces in zip(("vocab", "target_vocab"), lists):
+        tokens = ["</s>", "<unk>", *pieces]
+        tokens += [f"_{index}" for index in range(60 - len(tokens))] + ["<pad>"]
+        (tmp_path / f"{name}.json").write_text(json.dumps({token: index for index, token in enumerate(tokens)}))
+    files = {"source_spm": "source.model", "target_spm": "target.model", "vocab": "vocab.json"}
+    if separate:
+        files["target_vocab_file"] = "target_vocab.json"
+    files = {name: str(tmp_path / file) for name, file in files.items()}
+    theirs = MarianTokenizer(**files, separate_vocabs=separate, source_lang="en", target_lang="de")
+    theirs.save_pretrained(tmp_path / "marian")
+    sizes = {"vocab_size": 61, "pad_token_id": 60, "decoder_start_token_id": 60}
+    options = {**sizes, "share_encoder_decoder_embeddings": not separate}
+    save(build(options), tmp_path / "marian", {})
+    convert("auto", tmp_path / "marian", tmp_path / "out")
+    ours = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
+    texts = [*TEXTS, ">>de<< lower now"] if not separate else TEXTS
+    for text in texts:
+        assert ours(text)["input_ids"] == theirs(text)["input_ids"], text
+        labels = theirs(text_target=text)["input_ids"]
+        assert ours(text_target=text)["input_ids"] == labels, text
+        if 1 not in labels:
+            assert ours.decode(labels, skip_special_tokens=True) == theirs.decode(labels, skip_special_tokens=True)
+    assert (ours.pad_token_id, ours.eos_token_id, ours.src_lang, ours.tgt_lang) == (60, 0, "en", "de")
+    assert len(ours) == 61
