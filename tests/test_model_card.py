@@ -120,7 +120,7 @@ def test_curves_show_losses_scores_learning_rate_and_the_best_checkpoint():
     values = ([6, 4], [3.5, 2.25], [11, 10], [1e-3, 2e-3], [9, 12], [0, 1])
     for curve, expected in zip(curves, values):
         assert (list(curve.get_xdata()), list(curve.get_ydata())) == ([1, 2], expected)
-    assert rate.get_xlabel() == others.get_xlabel() == "step (2 epochs)"
+    assert rate.get_xlabel() == others.get_xlabel() == "step (2.0 epochs)"
     loss, bleu, *_ = draw_curves(log, best_step=2).axes
     assert legend(loss)[-1] == "best checkpoint: 2.250" and legend(bleu)[-1] == "best checkpoint: 10.00"
 

@@ -150,7 +150,7 @@ def draw_curves(
         axis.set_xlim(left=0)
         axis.xaxis.set_major_formatter("{x:,.0f}")
     for axis in axes[1]:
-        axis.set_xlabel(f"step ({epochs:.0f} epochs)" if epochs else "step")
+        axis.set_xlabel(f"step ({epochs:.1f} epochs)" if epochs else "step")
     return figure
 
 
