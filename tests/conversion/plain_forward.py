@@ -16,6 +16,7 @@ ACTIVATIONS = {
     "relu_squared": lambda x: x.clamp(min=0) ** 2,
     "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "quick_gelu": lambda x: x / (1 + torch.exp(-1.702 * x)),
     "tanh": torch.tanh,
     "linear": lambda x: x,
     "swish": lambda x: x / (1 + torch.exp(-x)),

@@ -206,7 +206,7 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
     options = _options(checkpoint)
     embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
     shared = ["model.shared.weight"] if config.embedding_sharing == "all" else embeddings
-    table: dict[str, Any] = {name: [row] for name, row in KEYS.items()}
+    table: dict[str, Any] = {name: row if isinstance(row, list) else [row] for name, row in KEYS.items()}
     table["Wemb"] = [Rule(name, padded) for name in shared]
     if "decoder_ff_logit_out_b" not in checkpoint.tensors:
         output, bias = next(pair for pair in OUTPUT_MATRICES.items() if pair[0] in (*checkpoint.tensors, "Wemb"))
@@ -485,6 +485,9 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
         f"marian-decoder stops at {options['max-length-factor']:g} times the source's length, generate() after "
         f"{LONGEST} tokens",
     ]
+    if _without_dropout(options, "preprocess"):
+        # Seen in 1.12.42: other scores for the same translations of the same model, from the second token on.
+        notes.append("marian-decoder disagrees with its own scorer on pre-norm models; generate() follows the scorer")
     if options["word-penalty"]:
         notes.append(f"word-penalty: {options['word-penalty']:g} for every token is not subtracted")
     if "Wpos" in checkpoint.tensors:
