@@ -1,9 +1,9 @@
 """
 The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762), encoder and decoder.
 
-Read it from top to bottom: norms, feed-forward, positions, attention masks, attention, residual step, layers, stacks,
-model, language-model head. Each of the first six is a room with a table; a variant is one row of it, named by one
-field of the config and chosen when the model is built.
+Read it from top to bottom: dropout; norms, feed-forward, positions, attention masks, attention, residual step; layers,
+stacks, model, loss, language-model head. Each of the six in the middle is a room with a table; a variant is one row of
+it, named by one field of the config and chosen when the model is built.
 
 Shapes: B sentences, S source positions, T target positions, D = d_model (encoder_d_model in the encoder), H heads,
 V vocabulary.
@@ -39,6 +39,33 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Dropout, section 5.4
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def drop_out(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    """
+    Zeros in place of a share p of `states`, the rest divided by 1 - p; on a processor p is a multiple of 2^-16.
+
+    torch draws its masks there with one call of the generator per value: an eighth of a training step of a small
+    model. Sixteen random bits per value take a third of that.
+    """
+    if not training or not 0 < p < 1 or states.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.dropout(states, p, training)
+    dropped = round(p * 2**16)
+    bits = torch.empty(-(-states.numel() // 4), dtype=torch.long).random_(-(2**63), None).view(torch.int16)
+    kept = bits[: states.numel()].view(states.shape) >= dropped - 2**15
+    return states * kept.to(states.dtype).mul_(2**16 / (2**16 - dropped))
+
+
+class Dropout(nn.Dropout):
+    """`drop_out` as a module."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return drop_out(input, self.p, self.training)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Norms: (width, eps) -> module
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -53,13 +80,13 @@ NORMS: dict[str, Callable[..., nn.Module]] = {"layer_norm": nn.LayerNorm}
 def dense_feed_forward(layer: "VanillaTransformerLayer", hidden_states: torch.Tensor) -> torch.Tensor:
     """activation(x W₁ + b₁) W₂ + b₂, section 3.3."""
     hidden_states = layer.activation_fn(layer.fc1(hidden_states))  # (B, T, d_ff)
-    return layer.fc2(F.dropout(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
+    return layer.fc2(drop_out(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
 
 
 def gated_feed_forward(layer: "VanillaTransformerLayer", hidden_states: torch.Tensor) -> torch.Tensor:
     """(activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂; Shazeer 2020, arXiv 2002.05202."""
     hidden_states = layer.activation_fn(layer.fc1(hidden_states)) * layer.fc3(hidden_states)  # (B, T, d_ff)
-    return layer.fc2(F.dropout(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
+    return layer.fc2(drop_out(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
 
 
 FEED_FORWARDS: dict[str, tuple[Callable, list[str]]] = {
@@ -188,7 +215,7 @@ def eager_attention_forward(
     weights = torch.matmul(query, key.transpose(2, 3)) * scaling  # (B, H, T, S)
     if attention_mask is not None:
         weights = weights + attention_mask
-    weights = F.dropout(weights.softmax(dim=-1), dropout, module.training)
+    weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
@@ -327,7 +354,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         norm = NORMS[config.norm_type]
         self.residual = RESIDUALS[norm_position]
         self.alpha = alpha
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.self_attn = self_attn
         self.self_attn_layer_norm = norm(width, config.layer_norm_eps)
         self.feed_forward, inner_maps = FEED_FORWARDS[config.feed_forward_type]
@@ -507,7 +534,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.embed_tokens = nn.Embedding(vocab_size, width)
         self.embed_positions = embed_positions
         self.layernorm_embedding = norm(width, config.layer_norm_eps) if config.layernorm_embedding else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
         self.layer_norm = norm(width, config.layer_norm_eps) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
@@ -746,8 +773,11 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Head
+# Loss
 # ---------------------------------------------------------------------------------------------------------------------
+
+# Logits that exist at once in training: 32 MiB in float32. Fewer cost time, more cost memory.
+LOGITS_AT_ONCE = 2**23
 
 
 def smoothed_cross_entropy(
@@ -767,6 +797,88 @@ def smoothed_cross_entropy(
         logits.flatten(0, 1).float(), labels.flatten(), reduction="sum", label_smoothing=label_smoothing
     )
     return loss / ((labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
+
+
+class ProjectedCrossEntropy(torch.autograd.Function):
+    """
+    `smoothed_cross_entropy` of the logits H Wᵀ + b, which never exist all at once.
+
+    A few rows of them at a time give their share of the loss and of its gradients, which backward only scales.
+    `torch.nn.functional.linear_cross_entropy` works like this too, but not with label smoothing.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states, weight, bias, labels, label_smoothing, count, dtype) -> torch.Tensor:
+        """States (N, D), weight (V, D), bias (V) or None, labels (N); products are computed in `dtype`."""
+        exact = torch.promote_types(dtype, torch.float32)
+        loss = states.new_zeros((), dtype=exact)
+        needed = zip((states, weight, bias), ctx.needs_input_grad)
+        gradients = [torch.zeros_like(tensor, dtype=exact) if need else None for tensor, need in needed]
+        d_states, d_weight, d_bias = gradients
+        low_weight, low_bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+        rows = max(1, LOGITS_AT_ONCE // len(weight))
+        for part in (slice(start, start + rows) for start in range(0, len(labels), rows)):
+            low_states, label = states[part].to(dtype), labels[part, None]  # (R, D), (R, 1)
+            share, label = (label != -100).to(exact) / count, label.clamp(min=0)  # (R, 1)
+            scores = F.linear(low_states, low_weight, low_bias).to(exact).log_softmax(dim=-1)  # (R, V)
+            found, mean = scores.gather(1, label), scores.mean(dim=-1, keepdim=True)  # (R, 1)
+            loss -= (share * ((1 - label_smoothing) * found + label_smoothing * mean)).sum()
+            if not any(ctx.needs_input_grad):
+                continue
+            # By the logits, cross-entropy has the derivative: softmax minus the smoothed target.
+            d_logits = scores.exp_().sub_(label_smoothing / len(weight))  # (R, V)
+            d_logits.scatter_add_(1, label, torch.full_like(share, label_smoothing - 1))
+            d_logits = d_logits.mul_(share).to(dtype)
+            if d_states is not None:
+                d_states[part] = d_logits @ low_weight
+            if d_weight is not None and dtype == exact:
+                d_weight.addmm_(d_logits.t(), low_states)
+            elif d_weight is not None:
+                d_weight += d_logits.t() @ low_states
+            if d_bias is not None:
+                d_bias += d_logits.sum(dim=0, dtype=exact)
+        ctx.save_for_backward(*gradients)
+        return loss
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradients = ctx.saved_tensors
+        # Mostly the factor is 1, and a copy of the weight's gradient is saved. An accelerator would have to be asked.
+        if factor.device.type != "cpu" or factor != 1:
+            gradients = tuple(None if gradient is None else gradient * factor for gradient in gradients)
+        return *gradients, None, None, None, None
+
+
+def projected_cross_entropy(
+    states: torch.Tensor,
+    projection: nn.Linear,
+    labels: torch.Tensor,
+    label_smoothing: float,
+    num_items_in_batch: torch.Tensor | int | None = None,
+) -> torch.Tensor | None:
+    """
+    `smoothed_cross_entropy` of states (B, T, D) in pieces, or None where the logits have to be computed as a whole.
+
+    That is where an adapter, a quantizer, a shard or a hook stands between the projection and its weights; in float16,
+    whose gradients have to be scaled from the start; and under `torch.compile`, which makes pieces of its own.
+    """
+    device = states.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    hooked = projection._forward_hooks or projection._forward_pre_hooks or "forward" in vars(projection)
+    plain = type(projection) is nn.Linear and type(projection.weight) is nn.Parameter and not hooked
+    if not plain or dtype == torch.float16 or torch.compiler.is_compiling():
+        return None
+    count = (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+    states, labels = states.flatten(0, 1), labels.flatten()
+    return ProjectedCrossEntropy.apply(
+        states, projection.weight, projection.bias, labels, label_smoothing, count, dtype
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Head
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str):
@@ -845,7 +957,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         decoder_position_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
+        logits_to_keep: int | torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
@@ -854,6 +966,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
 
         Labels without target ids are shifted right here. The loss is smoothed in training; in evaluation it is the
         plain cross-entropy, whose exponential is the perplexity.
+
+        In training with labels there are no logits unless `logits_to_keep` asks for them (0: all): the loss does not
+        need them at once, and they are the largest tensor by far.
         """
         if labels is not None:
             use_cache = False
@@ -873,11 +988,15 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs[0], logits_to_keep))  # (B, T, V)
-        loss = None
-        if labels is not None:
-            smoothing = self.config.label_smoothing if self.training else 0.0
-            loss = smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch)
+        logits = loss = None
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        if self.training and labels is not None and logits_to_keep is None:
+            loss = projected_cross_entropy(outputs[0], self.lm_head, labels, smoothing, num_items_in_batch)
+        if loss is None:
+            kept = slice_logits_to_keep(outputs[0], 0 if logits_to_keep is None else logits_to_keep)
+            logits = self.lm_head(kept)  # (B, T, V)
+            if labels is not None:
+                loss = smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
