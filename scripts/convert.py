@@ -8,7 +8,6 @@ CHECKPOINT is the file, or the folder that holds it with its vocabularies and se
 """
 
 import argparse
-import shlex
 import sys
 
 
@@ -39,7 +38,6 @@ def main(arguments: argparse.Namespace) -> None:
         arguments.output,
         reference=arguments.reference,
         trust=arguments.i_trust_this_file,
-        command=shlex.join(["python", "scripts/convert.py", *sys.argv[1:]]),
         say=lambda line: print(line, file=sys.stderr),
     )
     print(f"saved in {arguments.output}")

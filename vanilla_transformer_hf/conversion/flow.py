@@ -1,9 +1,12 @@
 """The way in, the same for every source: read, check, move the tensors, write, open again, compare, publish."""
 
 import json
+import math
 import os
+import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -11,11 +14,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from tqdm.auto import tqdm
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from . import eole, fairseq, fsmt, joeynmt, marian, marianmt, opennmt_py, tensor2tensor, vocabularies
+from . import (
+    annotated,
+    eole,
+    fairseq,
+    fsmt,
+    joeynmt,
+    marian,
+    marianmt,
+    opennmt_py,
+    tensor2tensor,
+    torch_nn,
+    vocabularies,
+)
+from .card import describe_file, make_card
 from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 
 
@@ -31,6 +48,8 @@ CONVERTERS: dict[str, ModuleType] = {
     "joeynmt": joeynmt,
     "opennmt_py": opennmt_py,
     "tensor2tensor": tensor2tensor,
+    "torch_nn": torch_nn,
+    "annotated": annotated,
 }
 
 # Largest absolute difference of logits in float32, unless a source says why its own is wider.
@@ -48,7 +67,7 @@ class Conversion:
     checkpoint: Path
     config: VanillaTransformerConfig
     parameters: int
-    reopened: float
+    reopened: float = math.nan
     reference: float | None = None
     reference_tokens: int = 0
     greedy: tuple[int, int] | None = None  # (identical sentences, all)
@@ -225,11 +244,13 @@ def convert(
     output: str | os.PathLike,
     reference: str | os.PathLike | None = None,
     trust: bool = False,
-    command: str = "",
     say: Callable[[str], None] = lambda line: None,
 ) -> Conversion:
     """
     Convert a checkpoint of `source` ("auto": by its files) to the new folder `output`.
+
+    `reference` is a file as `compare_with_reference` reads it. `trust` has pickles run what they ask for. `say` is
+    told of each step.
 
     Raises:
         ConversionError: The checkpoint cannot be expressed, read safely or reproduced; nothing is left behind.
@@ -238,43 +259,66 @@ def convert(
     path, output = Path(checkpoint), Path(output)
     if not path.exists():
         raise ConversionError(f"{path} does not exist")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConversionError(f"{output} exists already; name a new folder")
+    check_new(output)
     name, module = choose_source(source, path)
     say(f"reading {path} as a checkpoint of {name}")
     found = module.read(path, trust)
     if problems := module.unsupported(found):
         raise ConversionError("the model cannot express these options:\n  " + "\n  ".join(problems))
-    config = module.to_config(found)
+    try:
+        config = module.to_config(found)
+    except StrictDataclassError as error:
+        raise ConversionError(f"the options of {path} describe no model: {str(error).splitlines()[-1]}") from error
     tokenizer = vocabularies.limited(module.to_tokenizer(found, config), config)
     model = assemble(module, found, config)
     model.generation_config = module.to_generation_config(found, config)
-    notes = module.decoding_notes(found)
-    batch = example_batch(config)
-    before = logits_of(model, batch)
-    parameters = model.num_parameters()
-
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as unfinished:
-        folder = Path(unfinished, output.name)
-        say(f"writing {parameters:,} parameters")
+    files = [describe_file(file) for file in found.files]
+    # Paths without their folders: where they lay says nothing to a reader of the card.
+    command = ["python", "scripts/convert.py", name, path.resolve().name, output.name]
+    command += ["--reference", Path(reference).name] if reference else []
+    command += ["--i-trust-this-file"] if trust else []
+    done = Conversion(name, path, config, model.num_parameters(), notes=module.decoding_notes(found))
+    pieces = module.target_pieces(found) if hasattr(module, "target_pieces") else ()
+    del found
+    with new_folder(output) as folder:
+        say(f"writing {done.parameters:,} parameters")
+        before = logits_of(model, batch := example_batch(config))
         model.save_pretrained(folder, variant=UNFINISHED, max_shard_size=2**62)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-        pieces = module.target_pieces(found) if hasattr(module, "target_pieces") else ()
         model.to("meta")  # type: ignore[arg-type]  # the weights are not needed twice
-        del found
         say("opening what was written")
         model = open_unfinished(folder)
-        done = Conversion(name, path, config, parameters, (logits_of(model, batch) - before).abs().max().item())
-        done.notes = notes
+        done.reopened = (logits_of(model, batch) - before).abs().max().item()
         check(done, model, reference, getattr(module, "TOLERANCE", TOLERANCE), pieces, tokenizer)
-        del model
-        os.replace(folder, output)
-        # The last step: from here on the folder opens.
-        weights = output / f"model.{UNFINISHED}.safetensors"
-        os.replace(weights, output / "model.safetensors")
+        card = make_card(done, output.name, shlex.join(command), files, model.generation_config, tokenizer)
+        card.save(folder / "README.md")
     return done
+
+
+def check_new(output: Path):
+    """
+    Raises:
+        ConversionError: There is something at `output` already.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConversionError(f"{output} exists already; name a new folder")
+
+
+@contextmanager
+def new_folder(output: Path) -> Iterator[Path]:
+    """
+    A folder beside `output` that takes its name when it is whole, and whose weights take theirs last, so that nothing
+    opens what was interrupted. On an exception nothing is left.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as unfinished:
+        folder = Path(unfinished, output.name)
+        folder.mkdir()
+        yield folder
+        os.replace(folder, output)
+        for weights in output.glob(f"*.{UNFINISHED}.safetensors"):
+            os.replace(weights, output / weights.name.replace(f".{UNFINISHED}.", "."))
 
 
 def check(

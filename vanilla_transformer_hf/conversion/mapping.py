@@ -121,7 +121,7 @@ def _apply(
             )
         if not tensor.is_floating_point():
             raise ConversionError(f"{first} holds {tensor.dtype}, which is no floating-point type")
-        if not torch.isfinite(tensor).all():
+        if not all(torch.isfinite(value) for value in torch.aminmax(tensor)):  # with no copy of a large tensor
             raise ConversionError(f"{first} holds values that are not finite; the file is damaged or training failed")
         for name, other in others:
             if not torch.equal(tensor, other.transform(tensors[name], config)):
