@@ -54,11 +54,12 @@ def subwords(tokens: Sequence[str]) -> Tokenizer:
     backend.decoder = decoders.Sequence(
         [
             decoders.Fuse(),
+            decoders.Replace("\\\\", CUT),
             *(decoders.Replace(f"\\{ord(character)};", character) for character in [*spelled, "\ufffd"]),
             decoders.Replace(Regex(between_words), " "),
             decoders.Replace("_", ""),
             decoders.Replace("\\u", "_"),
-            decoders.Replace("\\\\", "\\"),
+            decoders.Replace(CUT, "\\"),
         ]
     )
     return backend
