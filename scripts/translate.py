@@ -22,12 +22,19 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch_size", type=int, default=32, help="lines translated together (default: 32)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, mps, … (default: an accelerator if there is one)")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
+    parser.add_argument(
+        "--matmul",
+        default="auto",
+        choices=["auto", "default", "onednn"],
+        help="library of float32 matrix products on a processor (default: the fastest that does not round)",
+    )
     return parser.parse_args()
 
 
 def main(arguments: argparse.Namespace) -> None:
     from transformers.utils import logging
 
+    from vanilla_transformer_hf.matmul import describe_matmul
     from vanilla_transformer_hf.text_files import open_output
     from vanilla_transformer_hf.translation import Translator, translate_lines
 
@@ -38,7 +45,11 @@ def main(arguments: argparse.Namespace) -> None:
         open(arguments.input, "rb") if arguments.input else nullcontext(sys.stdin.buffer) as source,
         open_output(arguments.output) if arguments.output else nullcontext(sys.stdout.buffer) as target,
     ):
-        translator = Translator.from_pretrained(arguments.model, device=arguments.device, dtype=arguments.dtype)
+        translator = Translator.from_pretrained(
+            arguments.model, device=arguments.device, dtype=arguments.dtype, matmul_backend=arguments.matmul
+        )
+        if translator.matmul_rows:
+            print(describe_matmul(translator.matmul, translator.matmul_rows), file=sys.stderr)
         translate_lines(
             translator,
             source,

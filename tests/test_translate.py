@@ -14,6 +14,8 @@ import pytest
 from test_translation import MIXED, TRANSLATED, saved_model
 from transformers.utils import logging as host_logging
 
+from vanilla_transformer_hf.matmul import available_matmuls
+
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = str(ROOT / "scripts" / "translate.py")
@@ -53,7 +55,18 @@ def run(monkeypatch, capfdbinary):
 def test_standard_input_to_standard_output(folder):
     command = [sys.executable, SCRIPT, folder, "--batch_size", "2"]
     done = subprocess.run(command, input=TEXT, capture_output=True, env=ENVIRONMENT, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, OUTPUT, b"")
+    assert (done.returncode, done.stdout) == (0, OUTPUT)
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("float32 matrix products: "), "what was measured and chosen, nothing else"
+
+
+def test_matmul_is_switchable(run, folder):
+    for arguments in (("--matmul", "default"), ("--dtype", "bfloat16")):
+        assert run(folder, *arguments, text=b"two\n") == (0, b"zwei\n", ""), "nothing to choose, nothing to say"
+    if "onednn" in available_matmuls():
+        code, output, errors = run(folder, "--matmul", "onednn", text=b"two\n")
+        assert (code, output) == (0, b"zwei\n")
+        assert errors.startswith("float32 matrix products: onednn (default ")
 
 
 def test_pipeline_after_importing_the_package_alone(folder):
@@ -77,7 +90,8 @@ def test_killed_run_leaves_no_output_under_its_name(folder, tmp_path):
 
 def test_file_to_file(run, folder, tmp_path):
     (tmp_path / "input").write_bytes(TEXT.removesuffix(b"\n"))  # a last line without its end
-    code, output, errors = run(folder, "--input", tmp_path / "input", "--output", tmp_path / "output")
+    files = ("--input", tmp_path / "input", "--output", tmp_path / "output")
+    code, output, errors = run(folder, *files, "--matmul", "default")
     assert (code, output, errors) == (0, b"", "")
     assert (tmp_path / "output").read_bytes() == OUTPUT
     assert run(folder, "--input", os.devnull)[:2] == (0, b"")
@@ -106,12 +120,12 @@ def test_errors_are_one_line_and_leave_nothing(run, folder, tmp_path):
         "num_beams": (folder, "--n_best", 9, "--output", output),
     }
     for message, arguments in cases.items():
-        code, _, errors = run(*arguments, text=b"one\n")
+        code, _, errors = run(*arguments, "--matmul", "default", text=b"one\n")
         assert code == 2, message
         assert message in errors
         assert errors.startswith("translate.py: ")
         assert errors.count("\n") == 1, errors
-    code, _, errors = run(folder, "--output", output, text=b"one\n\xff")
+    code, _, errors = run(folder, "--output", output, "--matmul", "default", text=b"one\n\xff")
     assert (code, errors.count("\n")) == (2, 1)
     assert "<stdin>, line 2: not valid UTF-8" in errors
     assert [entry.name for entry in tmp_path.iterdir()] == ["bad"]

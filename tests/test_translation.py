@@ -1,5 +1,6 @@
 """Translator, pipeline and streams of lines, on a tiny model that has learned to count backwards in German."""
 
+import copy
 import io
 import itertools
 import json
@@ -18,6 +19,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
+from vanilla_transformer_hf.matmul import available_matmuls
 from vanilla_transformer_hf.translation import Translation, Translator, translate_lines
 
 
@@ -392,3 +394,34 @@ def test_line_feed_within_a_translation_starts_no_line(translator, monkeypatch):
     target = io.BytesIO()
     translate_lines(translator, io.BytesIO(b"one\ntwo"), target)
     assert target.getvalue() == b"a b\na b\n"
+
+
+def test_matmul_is_used_while_translating_and_at_no_other_time(translator, monkeypatch):
+    if "onednn" not in available_matmuls():
+        pytest.skip("this torch has no such switch")
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    used, generate = [], translator.model.generate
+
+    def spy(*args, **kwargs):
+        used.append(torch.backends.mkldnn.matmul.fp32_precision)
+        return generate(*args, **kwargs)
+
+    monkeypatch.setattr(translator.model, "generate", spy)
+    for name in ("default", "onednn"):
+        monkeypatch.setattr(translator, "matmul", name)
+        assert translator.translate("two") == "zwei"
+    assert used == ["none", "bf16"]
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
+
+
+def test_matmul_is_measured_for_float32_on_a_processor_alone(translator):
+    rows = Translator(translator.model, translator.tokenizer).matmul_rows
+    assert [row.name for row in rows] == available_matmuls()
+    low = copy.deepcopy(translator.model).to(torch.bfloat16)
+    for other in (
+        Translator(low, translator.tokenizer),
+        Translator(translator.model, translator.tokenizer, matmul_backend="default"),
+    ):
+        assert (other.matmul, other.matmul_rows) == ("default", [])
+    with pytest.raises(ValueError, match="matmul='openblas': here there are 'auto'"):
+        Translator(translator.model, translator.tokenizer, matmul_backend="openblas")
