@@ -315,7 +315,7 @@ def _characters(tokens: list[str], unk: str) -> Tokenizer:
     """Every character a piece, with its place in the vocabulary as its id."""
     backend = vocabularies.words(tokens, unk)
     backend.normalizer = normalizers.Replace(" ", SPACE)
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex("(?s)."), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace(SPACE, " ")])
     return backend
 
