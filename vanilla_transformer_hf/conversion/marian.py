@@ -234,7 +234,10 @@ class Arrays(Mapping):
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.names:
             raise KeyError(name)
-        return torch.from_numpy(self.file[name])
+        try:
+            return torch.from_numpy(self.file[name])
+        except (ValueError, TypeError) as error:  # objects, or numbers that torch does not have
+            raise ConversionError(f"{name} is no array of plain numbers: {error}") from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

@@ -9,10 +9,10 @@ it is given and does nothing. No toolkit is imported.
 import argparse
 import io
 import json
-import pickle
 import pickletools
 import re
 import zipfile
+import zlib
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -120,7 +120,7 @@ def check_archive(path: Path):
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise ConversionError(f"{path} is damaged ({error}); copy it again") from error
     if damaged is not None:
         raise ConversionError(f"{path} is damaged: the checksum of {damaged} is wrong; copy it again")
@@ -158,9 +158,9 @@ def load_torch(path: Path, trust: bool = False) -> Any:
             )
         with torch.serialization.safe_globals(stand_ins):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    except (pickle.UnpicklingError, EOFError, RuntimeError, ValueError, KeyError, IndexError, TypeError) as error:
-        if isinstance(error, ConversionError):
-            raise
+    except (ConversionError, OSError):
+        raise
+    except Exception as error:  # a damaged file makes torch raise anything, from AssertionError to struct.error
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ConversionError(f"{path} cannot be read as a checkpoint of torch: {reason[0]}") from error
 
@@ -259,5 +259,9 @@ def load_saved_weights(folder: Path, trust: bool = False) -> tuple[Mapping[str, 
             continue
         if name.endswith(".safetensors"):
             return SafetensorsFiles(list(paths)), paths
-        return {key: tensor for path in paths for key, tensor in load_torch(path, trust).items()}, paths
+        parts = {path: load_torch(path, trust) for path in paths}
+        for path, part in parts.items():
+            if not isinstance(part, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in part.values()):
+                raise ConversionError(f"{path} holds something else than named tensors")
+        return {key: tensor for part in parts.values() for key, tensor in part.items()}, paths
     raise ConversionError(f"{folder} holds neither model.safetensors nor pytorch_model.bin")
