@@ -1,0 +1,136 @@
+"""The way out: byte-identical round trips, and the other tools' own logits."""
+
+import json
+
+import pytest
+import test_fairseq
+import test_marianmt
+import torch
+from samples import PEERS, samples
+from transformers import BartForConditionalGeneration
+
+from vanilla_transformer_hf.conversion import ConversionError, convert
+from vanilla_transformer_hf.conversion.export import export
+
+
+def files(folder):
+    """Everything in a folder of ours but the card, which says what it was made from."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "README.md"}
+
+
+FAIRSEQ = {name: fields for name, fields in test_fairseq.OPTIONS.items() if name != "decoder_of_format_2"}
+
+
+@pytest.mark.parametrize("options", FAIRSEQ.values(), ids=FAIRSEQ)
+def test_fairseq_round_trip(options, tmp_path):
+    reference = test_fairseq.Reference(options)
+    convert("fairseq", reference.write(tmp_path / "theirs"), tmp_path / "ours")
+    done = export("fairseq", tmp_path / "ours", tmp_path / "back")
+    assert done.difference == 0 and done.notes == []
+    if reference.layout == "0.12":
+        tensors = torch.load(tmp_path / "back" / "checkpoint_best.pt", weights_only=False)["model"]
+        stale = [name for name in reference.tensors if name not in tensors]
+        assert all(name.rpartition("_")[2] in ("weight", "bias", "tensor") for name in stale)
+        for name, tensor in tensors.items():
+            if name in reference.tensors and "version" not in name:
+                assert torch.equal(tensor, reference.tensors[name]), name
+        for name in ("dict.en.txt", "dict.de.txt"):
+            assert (tmp_path / "back" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
+    convert("fairseq", tmp_path / "back", tmp_path / "again")
+    assert files(tmp_path / "again") == files(tmp_path / "ours")
+
+
+def test_fairseq_codes_come_back(tmp_path):
+    reference = test_fairseq.Reference({})
+    reference.words = {"en": ["lo@@", "w", "er", "l@@", "r"], "de": ["ti@@", "ef", "er", "t@@", "@@"]}
+    reference.tensors = {}
+    for stack in ("encoder", "decoder"):
+        reference.add_stack(stack)
+    reference.add_output()
+    folder = reference.write(tmp_path / "theirs")
+    (folder / "codes.en").write_text("#version: 0.2\nl o\ne r</w>\n")
+    (folder / "codes.de").write_text("#version: 0.2\nt i\ne f</w>\n")
+    convert("fairseq", folder, tmp_path / "ours")
+    export("fairseq", tmp_path / "ours", tmp_path / "back")
+    for name in ("codes.en", "codes.de", "dict.en.txt", "dict.de.txt"):
+        assert (tmp_path / "back" / name).read_text() == (folder / name).read_text()
+    convert("fairseq", tmp_path / "back", tmp_path / "again")
+    assert files(tmp_path / "again") == files(tmp_path / "ours")
+
+
+# Neither files that transformers no longer writes, nor a shared matrix that serves nothing, come back.
+MARIANMT = ("opus", "defaults", "relu", "separate", "separate_untied")
+
+
+@pytest.mark.parametrize("name", MARIANMT)
+def test_marianmt_round_trip(name, tmp_path):
+    options = test_marianmt.OPTIONS[name]
+    test_marianmt.save(test_marianmt.build(options), tmp_path / "theirs", options)
+    convert("marianmt", tmp_path / "theirs", tmp_path / "ours")
+    done = export("marianmt", tmp_path / "ours", tmp_path / "back")
+    assert done.difference <= 1e-5
+    for file in ("config.json", "generation_config.json", "model.safetensors"):
+        assert (tmp_path / "back" / file).read_bytes() == (tmp_path / "theirs" / file).read_bytes(), file
+    convert("marianmt", tmp_path / "back", tmp_path / "again")
+    assert files(tmp_path / "again") == files(tmp_path / "ours")
+
+
+@pytest.mark.parametrize("name", samples("marian-*"))
+def test_marianmt_sample_round_trip(name, tmp_path):
+    convert("marianmt", PEERS / name, tmp_path / "ours")
+    export("marianmt", tmp_path / "ours", tmp_path / "back")
+    for file in ("model.safetensors", "generation_config.json"):
+        assert (tmp_path / "back" / file).read_bytes() == (PEERS / name / file).read_bytes()
+    ours, theirs = (json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "back", PEERS / name))
+    assert ours.items() <= theirs.items(), "but for fields that MarianConfig does not have"
+
+
+@pytest.mark.parametrize("output_bias", [False, True])
+def test_bart(output_bias, tiny_model, tmp_path):
+    model = tiny_model(
+        position_encoding="learned",
+        position_offset=2,
+        max_position_embeddings=20,
+        layernorm_embedding=True,
+        attention_bias=True,
+        output_bias=output_bias,
+        activation_function="gelu",
+    )
+    model.save_pretrained(tmp_path / "ours")
+    done = export("bart", tmp_path / "ours", tmp_path / "bart")
+    assert done.difference <= 1e-5 and done.notes == ["the model has no tokenizer"]
+    theirs = BartForConditionalGeneration.from_pretrained(tmp_path / "bart")
+    source = torch.randint(3, 90, (2, 7))
+    outputs = [m.generate(source, max_new_tokens=9, num_beams=2).tolist() for m in (model, theirs)]
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize(
+    ("target", "lines"),
+    [
+        (
+            "marianmt",
+            ["position_encoding='sinusoidal': must be 'sinusoidal_halves'", "attention_bias=False: must be True"],
+        ),
+        ("bart", ["position_offset=0: must be 2", "layernorm_embedding=False: must be True", "d_k=3: must be 8"]),
+        (
+            "fairseq",
+            ["pad_token_id=0: must be 1", "position_encoding='sinusoidal': must be one of", "d_k=3: must be 8"],
+        ),
+    ],
+)
+def test_all_that_a_target_cannot_express_is_listed(target, lines, tiny_model, tmp_path):
+    tiny_model(d_k=3).save_pretrained(tmp_path / "ours")
+    with pytest.raises(ConversionError) as caught:
+        export(target, tmp_path / "ours", tmp_path / "out")
+    for line in lines:
+        assert f"\n  {line}" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+def test_what_is_there_is_not_overwritten_and_targets_are_named(tiny_model, tmp_path):
+    tiny_model().save_pretrained(tmp_path / "ours")
+    with pytest.raises(ConversionError, match=r"ours exists already"):
+        export("marianmt", tmp_path / "ours", tmp_path / "ours")
+    with pytest.raises(ConversionError, match=r"there are marianmt, bart, fairseq"):
+        export("onnx", tmp_path / "ours", tmp_path / "out")
