@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
+import numpy as np
 import pytest
 import torch
 from hub_server import ROOT, Hub
+from tokenizers import Tokenizer, models
 
 from vanilla_transformer_hf import (
     PRESETS,
@@ -20,6 +22,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
+from vanilla_transformer_hf.conversion.export import export
 from vanilla_transformer_hf.recipe import RecipeParser
 
 
@@ -70,7 +73,36 @@ def workspace(tmp_path_factory):
     for step in range(1, 6):
         checkpoint = folder / "outputs" / "wmt14" / "checkpoints" / f"checkpoint-{step}"
         shutil.copytree(folder / "outputs" / "quickstart", checkpoint)
+    (folder / "checkpoints").mkdir()
+    (folder / "outputs" / "for-fairseq").mkdir()
+    write_fairseq_checkpoint(folder / "outputs" / "for-fairseq", folder / "checkpoints" / "en-de", folder / "ref.npz")
     return folder
+
+
+def write_fairseq_checkpoint(ours: Path, theirs: Path, reference: Path):
+    """A checkpoint in fairseq's layout, made from a model of the kind in `ours`, and its logits of one sentence."""
+    words = ["<s>", "<pad>", "</s>", "<unk>", *{word for line in [*ENGLISH, *GERMAN] for word in line.split()}]
+    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "src_lang": "en", "tgt_lang": "de"}
+    VanillaTransformerTokenizer(tokenizer_object=backend, **special).save_pretrained(ours)
+    config = VanillaTransformerConfig(
+        vocab_size=len(words),
+        d_model=16,
+        position_encoding="sinusoidal_halves_inclusive",
+        position_offset=2,
+        attention_bias=True,
+        pad_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+    )
+    model = VanillaTransformerForConditionalGeneration(config).eval()
+    model.save_pretrained(ours)
+    export("fairseq", ours, theirs)
+    source, target = torch.tensor([[4, 5, 2]]), torch.tensor([[2, 6]])
+    with torch.no_grad():
+        logits = model(source, decoder_input_ids=target).logits
+    masks = {"src_mask": np.ones((1, 3), bool), "tgt_mask": np.ones((1, 2), bool)}
+    np.savez(reference, src_ids=source.numpy(), tgt_in_ids=target.numpy(), logits=logits.numpy(), **masks)
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
@@ -100,6 +132,11 @@ def test_command(command, workspace, tmp_path):
     elif command == "pip install .":  # CI does, with extras
         assert re.search(r'pip install .*"\.\[demo,test\]"$', MAKEFILE, re.MULTILINE)
     elif program == "python":
+        if arguments[0] == "scripts/export_checkpoint.py" and not (workspace / arguments[2]).exists():
+            (first,) = [other for other in COMMANDS if other.endswith(f" {arguments[2]}")]
+            run(["bash", "-ec", first], workspace, dict(os.environ))
+        if arguments[0] == "scripts/convert.py" and (workspace / arguments[3]).exists():
+            shutil.rmtree(workspace / arguments[3])  # the way back needed it already
         run(["bash", "-ec", f"{command} {SMALL.get(arguments[0], '')}"], workspace, dict(os.environ))
         for name in re.findall(r"(?:--output|>) (\S+)", command):
             assert (workspace / name).stat().st_size > 0
