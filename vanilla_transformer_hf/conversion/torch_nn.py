@@ -196,10 +196,10 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
     for part in ("source_embedding", "target_embedding", "output"):
         if options["names"][part] and _parameter(checkpoint, part) is None:
             problems.append(f"names.{part}: the state dict has no {options['names'][part]}")
-    for stack in LAYER_KEYS:
-        if not _has(checkpoint, stack, "linear1.weight"):
-            problems.append(f"names.{stack}: the state dict has no {options['names'][stack]}.layers.0.linear1.weight")
-    if len({_has(checkpoint, stack, "self_attn.in_proj_bias") for stack in LAYER_KEYS}) > 1:
+    there = [stack for stack in LAYER_KEYS if _has(checkpoint, stack, "linear1.weight")]
+    for stack in LAYER_KEYS.keys() - there:
+        problems.append(f"names.{stack}: the state dict has no {options['names'][stack]}.layers.0.linear1.weight")
+    if len({_has(checkpoint, stack, "self_attn.in_proj_bias") for stack in there}) > 1:
         problems.append("bias: in one stack only (expressed: in both or none)")
     if isinstance(options["layer_norm_eps"], dict) and len(set(options["layer_norm_eps"].values())) > 1:
         problems.append(f"layer_norm_eps: {options['layer_norm_eps']} (expressed: one value)")
