@@ -247,14 +247,18 @@ class Arrays(Mapping):
 
 
 def _models(path: Path) -> list[Path]:
-    """The files at `path` that hold Marian's settings."""
-    found = []
-    for file in sorted(path.glob("*.npz")) if path.is_dir() else [path]:
-        if file.suffix == ".npz" and zipfile.is_zipfile(file):
-            with zipfile.ZipFile(file) as archive:
-                if f"{SETTINGS}.npy" in archive.namelist():
-                    found.append(file)
-    return found
+    """The `.npz` files at `path` that hold Marian's settings."""
+    return [file for file in (sorted(path.glob("*.npz")) if path.is_dir() else [path]) if _has_settings(file)]
+
+
+def _has_settings(file: Path) -> bool:
+    if file.suffix != ".npz" or not zipfile.is_zipfile(file):
+        return False
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return f"{SETTINGS}.npy" in archive.namelist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):  # damaged; `read` says so of one that is named
+        return False
 
 
 def recognises(path: Path) -> bool:
@@ -287,6 +291,8 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
         ConversionError: There is not exactly one model, it is damaged, or its vocabularies are missing.
     """
     models = _models(path)
+    if not models and path.suffix == ".npz":
+        check_archive(path)
     if len(models) != 1:
         found = ", ".join(file.name for file in models) or f"no .npz file with {SETTINGS} inside"
         raise ConversionError(f"{path} should hold one model of Marian, and holds {found}; name the file itself")
@@ -343,6 +349,8 @@ def _read_vocabulary(file: Path, beside: Path) -> Vocabulary:
             ids = {int(number): token for token, number in content.items()}
         except (TypeError, ValueError) as error:
             raise ConversionError(f"{file} gives a token something else than a number: {error}") from error
+        if not ids or len(ids) < len(content) or not 0 <= min(ids) <= max(ids) < 2 * len(ids) + 100:
+            raise ConversionError(f"{file} gives one number to several tokens, or numbers far beyond its {len(ids)}")
         tokens = [ids.get(number) or f"<unused{number}>" for number in range(max(ids) + 1)]
     else:
         tokens = list(read_lines(file))

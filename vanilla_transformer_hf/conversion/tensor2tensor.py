@@ -170,11 +170,10 @@ def _matrices(checkpoint: Checkpoint) -> tuple[str, str, str]:
         pieces = len(checkpoint.vocabulary[side])
         own = [name for name in tables if name.endswith(f"/{leaf}")]
         shared = [name for name in tables if name.endswith("/shared")]
-        if not own and len(shared) > 1:  # one for each vocabulary, whose length is rounded up
-            divisor = _options(checkpoint)["vocab_divisor"]
-            shared = [name for name in shared if tables[name] == pieces + -pieces % divisor]
-        names = own or shared
-        if len(names) != 1 or tables[names[0]] < pieces:
+        # One for each vocabulary, whose length is rounded up.
+        divisor = _options(checkpoint)["vocab_divisor"]
+        names = [name for name in own or shared if tables[name] == pieces + -pieces % divisor]
+        if len(names) != 1:
             sizes = ", ".join(f"{name} with {size} rows" for name, size in tables.items()) or "none"
             raise ConversionError(f"no one matrix fits the {side} vocabulary of {pieces} pieces; there is {sizes}")
         found.append(names[0])
