@@ -197,7 +197,7 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
         if options["names"][part] and _parameter(checkpoint, part) is None:
             problems.append(f"names.{part}: the state dict has no {options['names'][part]}")
     there = [stack for stack in LAYER_KEYS if _has(checkpoint, stack, "linear1.weight")]
-    for stack in LAYER_KEYS.keys() - there:
+    for stack in [stack for stack in LAYER_KEYS if stack not in there]:
         problems.append(f"names.{stack}: the state dict has no {options['names'][stack]}.layers.0.linear1.weight")
     if len({_has(checkpoint, stack, "self_attn.in_proj_bias") for stack in there}) > 1:
         problems.append("bias: in one stack only (expressed: in both or none)")
