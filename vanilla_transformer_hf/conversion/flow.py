@@ -5,6 +5,7 @@ import math
 import os
 import shlex
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from huggingface_hub.errors import StrictDataclassError
 from tqdm.auto import tqdm
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, check_token_ids
 from . import (
     annotated,
     eole,
@@ -158,12 +159,18 @@ def compare_with_reference(model: VanillaTransformerForConditionalGeneration, pa
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: torch.from_numpy(file[name]) for name in names}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ConversionError(f"{path} is no reference with {', '.join(names)}: {error}") from error
-    pieces = arrays["logits"].shape[-1]
+    shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+    fits = shapes["src_ids"] == shapes["src_mask"] and shapes["tgt_in_ids"] == shapes["tgt_mask"]
+    if not fits or shapes["tgt_mask"] != shapes["logits"][:2] or not arrays["tgt_mask"].any():
+        raise ConversionError(f"{path} holds arrays that do not fit each other: {shapes}")
+    pieces = shapes["logits"][-1]
     if pieces > model.config.vocab_size:
         raise ConversionError(f"{path} has logits of {pieces} pieces, and the model has {model.config.vocab_size}")
-    worst, seen = 0.0, 0
+    check_token_ids(arrays["src_ids"], model.config.source_vocab_size or model.config.vocab_size, f"{path}: src_ids")
+    check_token_ids(arrays["tgt_in_ids"], model.config.vocab_size, f"{path}: tgt_in_ids")
+    differences = []
     for row in range(len(arrays["src_ids"])):
         one = {name: array[row : row + 1] for name, array in arrays.items()}
         batch = {
@@ -173,9 +180,8 @@ def compare_with_reference(model: VanillaTransformerForConditionalGeneration, pa
             "decoder_attention_mask": one["tgt_mask"].long(),
         }
         real = one["tgt_mask"].bool()
-        difference = (logits_of(model, batch)[real][:, :pieces] - one["logits"][real]).abs().max().item()
-        worst, seen = max(worst, difference), seen + int(real.sum())
-    return worst, seen
+        differences.append((logits_of(model, batch)[real][:, :pieces] - one["logits"][real]).abs().flatten())
+    return torch.cat(differences).max().item(), int(arrays["tgt_mask"].sum())
 
 
 def own_tokens(ids: list[int], config: Any) -> list[int]:
