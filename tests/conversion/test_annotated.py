@@ -34,7 +34,7 @@ def test_sample(name, tmp_path):
         assert tokenizer(text)["input_ids"] == [record["bos"], *expected, record["eos"]]
 
 
-# ------------------------------------------------------------------------------------------ each kind of code and option
+# ---------------------------------------------------------------------------------------- each kind of code and option
 
 
 def unbiased_norm(x, matrix, eps):
