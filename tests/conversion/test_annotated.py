@@ -253,7 +253,7 @@ def test_own_names(tmp_path):
     }
     with pytest.raises(ConversionError, match="none is known for the source embedding"):
         convert("annotated", write(tmp_path / "run", tensors, settings), tmp_path / "out")
-    settings["names"] = {"mixer": "self_attn", "lookup": "embedding", "blocks": "layers"}
+    settings["names"] = {"self_attn": "mixer", "embedding": "lookup", "layers": "blocks"}
     reference = write_reference(tmp_path / "ref.npz", toy.logits, toy.sizes, start=2)
     done = convert("annotated", write(tmp_path / "run", tensors, settings), tmp_path / "out", reference=reference)
     assert done.reference <= tolerance

@@ -12,7 +12,7 @@ scale_output: false         # whether logits are divided by √d_model
 embedding_norm: false       # whether a stack's own norm stands behind its embeddings and not at its end
 positions: sinusoidal       # where no table is stored: or sinusoidal_halves, sinusoidal_halves_inclusive, none
 position_offset: 0          # position number of the first token
-names: {theirs: ours}       # segments of names that are not among SEGMENTS, such as {blocks: layers, mixer: self_attn}
+names: {ours: theirs}       # segments of names that are not among SEGMENTS, such as {layers: blocks, self_attn: mixer}
 ```
 
 What every YAML file may say stands in state_dicts.py. Everything else is read from names and shapes. These kinds of
@@ -185,7 +185,8 @@ def as_matrix(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.T
 
 def _spelled(checkpoint: Checkpoint) -> dict[str, str]:
     """Every name in the state dict -> the same in the one spelling, "{}" for the index of a layer left open."""
-    segments = {**SEGMENTS, **(checkpoint.options.get("names") or {})}
+    given = checkpoint.options.get("names") or {}
+    segments = {**SEGMENTS, **{theirs: ours for ours, theirs in given.items()}}
     spelled = {}
     for name in checkpoint.tensors:
         plain_name = re.sub(r"\blinears\.([0-3])\b", lambda match: ("q", "k", "v", "out")[int(match[1])], name)
@@ -284,7 +285,7 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
     parts |= {"layers of the decoder": "model.decoder.layers.0.self_attn.q_proj.weight"}
     for part, target in parts.items():
         if not _named(checkpoint, target):
-            problems.append(f"names: none is known for the {part}; say it in the YAML file: `names: {{theirs: ours}}`")
+            problems.append(f"names: none is known for the {part}; say it in the YAML file: `names: {{ours: theirs}}`")
     return problems
 
 

@@ -127,8 +127,8 @@ def decoding_notes(decoding: dict[str, Any]) -> list[str]:
         if formula:
             notes.append(
                 f"length_penalty {decoding['length_penalty']}: the toolkit divides a score by ({formula})^"
-                f"{decoding['alpha']}, the end counted in length, and generate() by length^{decoding['alpha']}; since the "
-                "toolkit stops so early, generate() comes closer with length_penalty=0"
+                f"{decoding['alpha']}, the end counted in length, and generate() by length^{decoding['alpha']}; "
+                "since the toolkit stops so early, generate() comes closer with length_penalty=0"
             )
         notes.append(
             "the toolkit stops as soon as the best beam has ended, generate() when as many have as there are beams"
