@@ -270,6 +270,15 @@ def test_settings_of_the_decoder_are_kept(tmp_path):
     assert any("word-penalty" in note for note in done.notes)
 
 
+def test_compressed_files_are_read_too(tmp_path):
+    options, weights = make(tmp_path)
+    write_reference(tmp_path / "ref.npz", logits(options, weights, "swish"), options["dim-vocabs"], start=12)
+    with np.load(tmp_path / "model.npz") as file:
+        arrays = dict(file)
+    np.savez_compressed(tmp_path / "model.npz", **arrays)
+    assert convert("auto", tmp_path, tmp_path / "out", reference=tmp_path / "ref.npz").reference <= 1e-5
+
+
 def test_a_missing_vocabulary_is_named(tmp_path):
     make(tmp_path)
     (tmp_path / "target.vocab.yml").unlink()

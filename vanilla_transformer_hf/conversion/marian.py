@@ -7,7 +7,9 @@ Marian has neither a padding token nor a start token: its decoder starts with a 
 others, does both: its embedding is zero, and its logit so low that its probability is zero in float32.
 """
 
+import os
 import re
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -109,6 +111,8 @@ SINUSOIDS = "sinusoidal_halves_inclusive"
 NORM_EPSILON = 1e-6
 
 LONGEST = 512  # tokens of a translation
+
+READ_LONG_HEADER = np.lib.format.read_array_header_2_0  # of `.npy` files of version 2
 
 # A logit of our padding token: e^-10000 is 0 in float32, and -10000 is a number in float16 too.
 NEVER = -1e4
@@ -225,25 +229,37 @@ def _decoder_layers(options: dict[str, Any]) -> list[int]:
 
 
 class Arrays(Mapping):
-    """The tensors of an `.npz` file, each read when it is asked for; nothing in it is unpickled."""
+    """The tensors of an `.npz` file, which stay in the file until they are used; nothing in it is unpickled."""
 
     def __init__(self, path: Path):
-        self.file = np.load(path, allow_pickle=False)
-        self.names = [name for name in self.file.files if name != SETTINGS]
+        self.path = path
+        with zipfile.ZipFile(path) as archive:
+            self.places = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        self.settings = self[SETTINGS]
+        del self.places[SETTINGS]
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        if name not in self.names:
-            raise KeyError(name)
+        place = self.places[name]
         try:
-            return torch.from_numpy(self.file[name])
-        except (ValueError, TypeError) as error:  # objects, or numbers that torch does not have
-            raise ConversionError(f"{name} is no array of plain numbers: {error}") from error
+            if place.compress_type != zipfile.ZIP_STORED:  # saved again by another program
+                with np.load(self.path, allow_pickle=False) as arrays:
+                    return torch.from_numpy(arrays[name])
+            with self.path.open("rb") as file:
+                file.seek(place.header_offset + 26)
+                file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)  # a name and what the zip adds to it
+                version = np.lib.format.read_magic(file)
+                read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else READ_LONG_HEADER
+                shape, by_columns, kind = read_header(file)
+                array = np.memmap(self.path, kind, "c", file.tell(), shape, "F" if by_columns else "C")
+            return torch.from_numpy(array)
+        except (ValueError, TypeError, struct.error) as error:  # objects, or numbers that torch does not have
+            raise ConversionError(f"{name} in {self.path} is no array of plain numbers: {error}") from error
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
+        return iter(self.places)
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.places)
 
 
 def _models(path: Path) -> list[Path]:
@@ -299,8 +315,8 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     check_archive(models[0])
     try:
         tensors = Arrays(models[0])
-        text = tensors.file[SETTINGS].tobytes().rstrip(b"\0").decode()
-    except (ValueError, OSError, EOFError, SyntaxError, zipfile.BadZipFile) as error:
+        text = tensors.settings.numpy().tobytes().rstrip(b"\0").decode()
+    except (UnicodeDecodeError, ConversionError) as error:
         raise ConversionError(f"{models[0]} is no whole model of Marian: {error}") from error
     options = _settings_beside(models[0]) | _yaml(text, f"{SETTINGS} in {models[0]}")
     vocabulary = dict(zip(SIDES, _vocabularies(models[0].parent, options), strict=True))
@@ -344,7 +360,7 @@ def _read_vocabulary(file: Path, beside: Path) -> Vocabulary:
         return Vocabulary([piece.text for piece in pieces], "</s>", unk, file, (file,))
     if file.suffix in (".yml", ".yaml", ".json"):
         # Words only: YAML would read the tokens `no` and `1_000` as other things.
-        content = _yaml(file.read_text(encoding="utf-8"), str(file), yaml.BaseLoader)
+        content = _yaml(file.read_text(encoding="utf-8"), str(file), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
         try:
             ids = {int(number): token for token, number in content.items()}
         except (TypeError, ValueError) as error:
