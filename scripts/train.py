@@ -10,12 +10,14 @@ Train a translation model from a recipe:
 
 Every field of a recipe can be overridden on the command line. The folder output_dir receives the model, its tokenizer,
 model card, curves and translations; the same command continues a run that was interrupted from its last checkpoint.
+SIGTERM and Ctrl-C save one more before the end.
 """
 
 import sys
 
 from huggingface_hub.errors import StrictDataclassError
 
+from vanilla_transformer_hf.checkpoints import TrainingInterrupted
 from vanilla_transformer_hf.recipe import RecipeParser
 from vanilla_transformer_hf.training import prepare_job, run_job
 
@@ -25,9 +27,15 @@ def main():
     run, settings = parser.parse(sys.argv[1:])
     try:
         job = prepare_job(run, settings)
-    except (ValueError, OSError, StrictDataclassError) as error:
+    except (ValueError, OSError, RuntimeError, StrictDataclassError) as error:
         sys.exit(f"train.py: {' '.join(str(error).split())}")
-    run_job(job)
+    try:
+        run_job(job)
+    except (OSError, FloatingPointError) as error:
+        sys.exit(f"train.py: {' '.join(str(error).split())}")
+    except TrainingInterrupted as stop:
+        print(f"train.py: {stop} The same command continues from it.", file=sys.stderr)
+        sys.exit(128 + stop.signal)
 
 
 if __name__ == "__main__":

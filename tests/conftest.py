@@ -1,13 +1,16 @@
-"""What several tests share: a tiny config, a model with weights that are not special, and a batch."""
+"""What several tests share: a tiny config, a model with weights that are not special, a batch, a training job."""
 
 import os
+import random
 
 
 # Set before transformers is imported: no test may reach for the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import datasets
 import pytest
 import torch
+import yaml
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
@@ -21,6 +24,36 @@ TINY = {
     "decoder_attention_heads": 4,
     "encoder_ffn_dim": 64,
     "decoder_ffn_dim": 64,
+}
+
+WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
+RECIPE = {
+    "source_lang": "en",
+    "target_lang": "de",
+    "vocab_size": 290,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "max_source_length": 60,
+    "max_target_length": 30,
+    "warmup_steps": 4,
+    "tokens_per_step": 240,
+    "per_device_train_tokens": 120,
+    "too_long": "cut",
+    "matmul": "default",
+    "max_steps": 2,
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "save_steps": 1,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "bleu",
+    "logging_steps": 1,
+    "use_cpu": True,
+    "disable_tqdm": True,
 }
 
 
@@ -66,3 +99,32 @@ def batch():
         "decoder_input_ids": target,
         "decoder_attention_mask": decoder_attention_mask,
     }
+
+
+@pytest.fixture
+def prepare(tmp_path, monkeypatch):
+    """`prepare(**settings)`: a training job on a corpus of number words, written to `out`; None: not in the recipe."""
+    from vanilla_transformer_hf.recipe import RecipeParser
+    from vanilla_transformer_hf.training import prepare_job
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    rng = random.Random(0)
+    files = {}
+    for part, size in (("train", 40), ("validation", 6), ("test", 5)):
+        sentences = [rng.choices(list(WORDS), k=rng.randint(1, 6)) for _ in range(size)]
+        for side, column in (
+            ("source", sentences),
+            ("target", [[WORDS[word] for word in line] for line in sentences]),
+        ):
+            path = tmp_path / f"{part}.{side}"
+            path.write_text("".join(" ".join(line) + "\n" for line in column), encoding="utf-8")
+            files[f"{part}_{side}"] = str(path)
+
+    def prepare(**settings):
+        recipe = files | RECIPE | {"output_dir": str(tmp_path / "out")} | settings
+        path = tmp_path / "recipe.yaml"
+        path.write_text(yaml.safe_dump({name: value for name, value in recipe.items() if value is not None}))
+        return prepare_job(*RecipeParser().parse([str(path)]))
+
+    prepare.recipe, prepare.out = RECIPE, tmp_path / "out"
+    return prepare

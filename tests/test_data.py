@@ -8,10 +8,12 @@ import pytest
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.data import (
+    CorpusFilter,
     TranslationCollator,
     check_vocabularies,
     load_parallel_text,
     tokenize_corpus,
+    tokenize_stream,
 )
 
 
@@ -167,8 +169,8 @@ def test_tokenization_drops_empty_pairs_and_counts_what_it_cuts(write, tokenizer
         write("a.en", [ENGLISH[0], "", " ", ENGLISH[1]]), write("a.de", [GERMAN[2], "a", "b", "zwei"])
     )
     assert len(tokenizer("zwei")["input_ids"]) == 5 < len(tokenizer(GERMAN[2])["input_ids"])
-    result = tokenize_corpus(corpus, tokenizer, max_source_length=50, max_target_length=5, keep_text=True)
-    assert (result.empty, result.truncated) == (2, 1)
+    result = tokenize_corpus(corpus, tokenizer, CorpusFilter(50, 5), keep_text=True)
+    assert str(result) == "2 pairs; 1 cut to the longest allowed; 2 with an empty side left out"
     assert result.data["line"] == [0, 3]
     assert result.data["source"] == [ENGLISH[0], ENGLISH[1]]
     assert result.data["input_ids"][0] == tokenizer(ENGLISH[0])["input_ids"]
@@ -179,18 +181,55 @@ def test_tokenization_drops_empty_pairs_and_counts_what_it_cuts(write, tokenizer
 
 def test_tokenization_is_cached_although_the_tokenizer_was_called(write, tokenizer):
     corpus = load_parallel_text(write("a.en", ENGLISH), write("a.de", GERMAN))
-    limits = {"max_source_length": 50, "max_target_length": 50}
-    first = tokenize_corpus(corpus, tokenizer, **limits).data.cache_files
+    rules = CorpusFilter(50, 50)
+    first = tokenize_corpus(corpus, tokenizer, rules).data.cache_files
     tokenizer(ENGLISH, padding=True, truncation=True, max_length=3)
-    assert tokenize_corpus(corpus, tokenizer, **limits).data.cache_files == first
+    assert tokenize_corpus(corpus, tokenizer, rules).data.cache_files == first
     other = VanillaTransformerTokenizer.train(ENGLISH, vocab_size=260, show_progress=False)
-    assert tokenize_corpus(corpus, other, **limits).data.cache_files != first
+    assert tokenize_corpus(corpus, other, rules).data.cache_files != first
 
 
 def test_a_corpus_of_empty_pairs_is_refused(write, tokenizer):
     corpus = load_parallel_text(write("a.en", ["", "one"]), write("a.de", ["ein", ""]))
-    with pytest.raises(ValueError, match="each of its 2 pairs has an empty side"):
-        tokenize_corpus(corpus, tokenizer, max_source_length=9, max_target_length=9)
+    with pytest.raises(ValueError, match="nothing is left of its 2 pairs: 0 pairs; 2 with an empty side left out"):
+        tokenize_corpus(corpus, tokenizer, CorpusFilter(9, 9))
+
+
+def test_pairs_that_are_too_long_uneven_or_repeated_are_left_out_and_counted(write, tokenizer):
+    pairs = [("one", "ein"), ("one dog", "ein"), ("one", "ein"), ("two", "zwei dogs"), ("one", "eins"), ("", "ein")]
+    corpus = load_parallel_text(write("a.en", [pair[0] for pair in pairs]), write("a.de", [pair[1] for pair in pairs]))
+    lengths = [(len(tokenizer(source)["input_ids"]), len(tokenizer(target)["input_ids"])) for source, target in pairs]
+    longest = lengths[0][0], lengths[3][1] - 1
+    ratio = max(max(pair) / min(pair) for pair in (lengths[0], lengths[4]))
+    assert max(lengths[1]) / min(lengths[1]) > ratio and lengths[1][0] > longest[0] >= lengths[4][0]
+    rules = CorpusFilter(*longest, too_long="drop", max_length_ratio=ratio, drop_duplicates=True)
+    result = tokenize_corpus(corpus, tokenizer, rules)
+    assert result.data["line"] == [0, 4]
+    assert str(result).startswith("2 pairs; 1 with an empty side left out; 2 too long and left out; 1 that occurred")
+    rules = CorpusFilter(50, 50, max_length_ratio=ratio)
+    uneven = tokenize_corpus(corpus, tokenizer, rules)
+    assert "of too different lengths left out" in str(uneven) and 1 not in uneven.data["line"]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.jsonl", "a.parquet", "folder", "nested"])
+def test_a_stream_holds_the_same_pairs(write, tokenizer, tmp_path, name):
+    table = datasets.Dataset.from_dict(PAIRS)
+    if name == "a.parquet":
+        table.to_parquet(path := str(tmp_path / name))
+    elif name in ("folder", "nested"):
+        nested = datasets.Dataset.from_list([{"translation": {"en": en, "de": de}} for en, de in zip(ENGLISH, GERMAN)])
+        (table if name == "folder" else nested).save_to_disk(path := str(tmp_path / name))
+    else:
+        path = write(name, rows(ENGLISH, GERMAN) if name == "a.tsv" else as_json(**PAIRS))
+    languages = {"source_lang": "en", "target_lang": "de"} if name == "nested" else {}
+    stream = load_parallel_text(path, streaming=True, **languages)
+    assert list(stream) == list(load_parallel_text(path, **languages)) == list(table)
+    rules = CorpusFilter(50, 50)
+    columns = ["input_ids", "labels", "length", "line"]
+    whole = tokenize_corpus(load_parallel_text(path, **languages), tokenizer, rules).data.select_columns(columns)
+    assert list(tokenize_stream(stream, tokenizer, rules).select_columns(columns)) == list(whole)
+    with pytest.raises(ValueError, match="drop_duplicates: a stream is too long"):
+        tokenize_stream(stream, tokenizer, CorpusFilter(50, 50, drop_duplicates=True))
 
 
 def test_the_collator_pads_and_leaves_the_decoder_input_to_the_model(tokenizer):
@@ -199,7 +238,8 @@ def test_the_collator_pads_and_leaves_the_decoder_input_to_the_model(tokenizer):
     assert batch["input_ids"].tolist() == [[5, 6, 1], [5, 1, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch["labels"].tolist() == [[7, 1, -100, -100], [7, 8, 9, 1]]
-    assert "decoder_input_ids" not in batch
+    assert not {"decoder_input_ids", "line"} & set(batch)
+    assert collate([{"input_ids": [5, 1], "labels": [7, 1], "line": 3, "length": 2}])["line"].tolist() == [3]
 
 
 @pytest.mark.parametrize("source, target, message", [(50, 20, "input_ids: token id 50 .* of 50"), (1, 40, "labels")])

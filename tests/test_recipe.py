@@ -80,6 +80,13 @@ def test_the_defaults_are_the_papers(parse):
         ("{d_model: wide}", [], "argument --d_model/--d-model: invalid int value: 'wide'"),
         ("{embedding_sharing: some}", [], "invalid choice: 'some' (choose from"),
         ("{label_smoothing_factor: 0.1}", [], "set label_smoothing instead"),
+        ("{average_last: 2, moving_average: 0.9}", [], "average_last and moving_average exclude each other"),
+        (
+            "{average_best: 2, load_best_model_at_end: true, eval_strategy: steps}",
+            [],
+            "load_best_model_at_end and average_best exclude each other",
+        ),
+        ("{tokens_per_step: 0}", [], "tokens_per_step=0, per_device_train_tokens=4096: both are 1 or more"),
         ("[d_model]", [], "a recipe is a YAML mapping"),
         ("{d_model: 3", [], "cannot be read as a recipe"),
     ],

@@ -2,12 +2,9 @@
 
 import json
 import logging
-import random
 
-import datasets
 import pytest
 import torch
-import yaml
 from huggingface_hub import ModelCard
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -19,65 +16,7 @@ from transformers import (
 )
 
 from vanilla_transformer_hf.data import TranslationCollator
-from vanilla_transformer_hf.recipe import RecipeParser
-from vanilla_transformer_hf.training import paper_learning_rate, prepare_job, run_job
-
-
-WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
-RECIPE = {
-    "source_lang": "en",
-    "target_lang": "de",
-    "vocab_size": 290,
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
-    "max_target_length": 30,
-    "warmup_steps": 4,
-    "per_device_train_batch_size": 8,
-    "train_sampling_strategy": "group_by_length",
-    "max_steps": 2,
-    "eval_strategy": "steps",
-    "eval_steps": 1,
-    "save_steps": 1,
-    "load_best_model_at_end": True,
-    "metric_for_best_model": "bleu",
-    "logging_steps": 1,
-    "use_cpu": True,
-    "disable_tqdm": True,
-}
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-
-
-@pytest.fixture
-def prepare(tmp_path):
-    """`prepare(**settings)`: a job on a corpus of number words, written to the folder `out`."""
-    rng = random.Random(0)
-    files = {}
-    for part, size in (("train", 40), ("validation", 6), ("test", 5)):
-        sentences = [rng.choices(list(WORDS), k=rng.randint(1, 6)) for _ in range(size)]
-        for side, column in (
-            ("source", sentences),
-            ("target", [[WORDS[word] for word in line] for line in sentences]),
-        ):
-            path = tmp_path / f"{part}.{side}"
-            path.write_text("".join(" ".join(line) + "\n" for line in column), encoding="utf-8")
-            files[f"{part}_{side}"] = str(path)
-
-    def prepare(**settings):
-        recipe = files | RECIPE | {"output_dir": str(tmp_path / "out")} | settings
-        path = tmp_path / "recipe.yaml"
-        path.write_text(yaml.safe_dump({name: value for name, value in recipe.items() if value is not None}))
-        return prepare_job(*RecipeParser().parse([str(path)]))
-
-    return prepare
+from vanilla_transformer_hf.training import paper_learning_rate, run_job
 
 
 @pytest.fixture
@@ -134,38 +73,10 @@ def test_the_same_command_continues_and_other_settings_are_refused(prepare, tmp_
         prepare(resume_from_checkpoint="elsewhere")
 
 
-def test_an_interrupted_run_ends_like_an_uninterrupted_one(prepare, tmp_path):
-    settings = {"max_steps": 4, "save_steps": 1}
-    whole = prepare(output_dir=str(tmp_path / "whole"), **settings)
-    run_job(whole)
-    part = prepare(**settings)
-    part.trainer.add_callback(StopAtStep2())
-    part.trainer.train()
-    rest = prepare(**settings)
-    assert rest.checkpoint.endswith("checkpoint-2")
-    run_job(rest)
-    weights = [job.trainer.model.state_dict() for job in (whole, rest)]
-    for name, tensor in weights[0].items():
-        torch.testing.assert_close(tensor, weights[1][name], msg=name)
-
-
-class StopAtStep2:
-    """A Trainer callback: the run is interrupted behind its second step."""
-
-    def __getattr__(self, event):
-        if not event.startswith("on_"):
-            raise AttributeError(event)
-        return lambda args, state, control, **kwargs: control
-
-    def on_step_end(self, args, state, control, **kwargs):
-        control.should_training_stop = state.global_step == 2
-        return control
-
-
 def test_a_published_model_is_trained_further(prepare, tmp_path):
     run_job(prepare())
     base = str(tmp_path / "out")
-    size_fields = {name: None for name in RECIPE if name in ("vocab_size", "d_model") or "coder_" in name}
+    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
     job = prepare(**size_fields, model_name_or_path=base, output_dir=str(tmp_path / "more"), dropout=0.3)
     assert job.trainer.model.config.dropout == 0.3
     before = AutoModelForSeq2SeqLM.from_pretrained(base)
@@ -192,6 +103,10 @@ def test_two_vocabularies(prepare):
         ({"learning_rate": None, "warmup_steps": 0.1}, "the paper's learning rate needs a number of steps"),
         ({"test_target": "missing.de"}, "missing.de: no such file"),
         ({"validation_source": None}, "eval_dataset"),
+        ({"tokens_per_step": None, "bpe_dropout": 0.1}, "bpe_dropout needs batches that are filled by tokens"),
+        ({"tokens_per_step": None, "streaming": True}, "streaming needs batches that are filled by tokens"),
+        ({"streaming": True, "max_steps": None}, "streaming: nobody knows how long a stream is, so set max_steps"),
+        ({"tokens_per_step": 30}, "a batch of 30 tokens has no room for a sentence of 60"),
     ],
 )
 def test_unusable_settings_stop_before_training(prepare, settings, message):
@@ -218,7 +133,8 @@ def test_without_generation_in_training_the_result_is_scored_all_the_same(prepar
 
 
 def test_sentences_of_one_length_come_together_but_scored_text_keeps_its_order(prepare):
-    trainer = prepare(per_device_train_batch_size=4).trainer
+    sentences = {"tokens_per_step": None, "per_device_train_tokens": None, "per_device_train_batch_size": 4}
+    trainer = prepare(**sentences, train_sampling_strategy="group_by_length").trainer
     lengths = list(trainer.train_dataset["length"])
     order = list(trainer._get_train_sampler(trainer.train_dataset.remove_columns("length")))
     assert sorted(order) == list(range(40))
@@ -249,7 +165,8 @@ def test_the_hosts_own_trainer_says_nothing_about_missing_or_unexpected_keys(
     model.generation_config.max_new_tokens = 5
     for steps in (2, 4):
         arguments = {
-            name: RECIPE[name] for name in ("eval_strategy", "eval_steps", "save_steps", "use_cpu", "disable_tqdm")
+            name: prepare.recipe[name]
+            for name in ("eval_strategy", "eval_steps", "save_steps", "use_cpu", "disable_tqdm")
         }
         arguments |= {"load_best_model_at_end": True, "predict_with_generate": True, "dataloader_pin_memory": False}
         trainer = Seq2SeqTrainer(

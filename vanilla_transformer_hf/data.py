@@ -8,12 +8,13 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import datasets
-import pyarrow.compute
+import numpy as np
 import torch
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
@@ -25,6 +26,7 @@ from .text_files import read_lines
 
 IGNORED_LABEL = -100
 SIDES = ("source", "target")
+Corpus: TypeAlias = datasets.Dataset | datasets.IterableDataset
 Names = tuple[tuple[str, ...], ...]  # the names that the column of each side may have
 TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES})
 
@@ -123,15 +125,18 @@ def _rows(reader: Callable[..., Iterator[dict[str, str]]], arguments: dict[str, 
 
 
 def _from_rows(
-    reader: Callable[..., Iterator[dict[str, str]]], paths: list[str], **arguments: Any
-) -> datasets.Dataset:
-    """The Arrow file of a row reader, written once per state of the files it reads."""
+    reader: Callable[..., Iterator[dict[str, str]]], paths: list[str], streaming: bool, **arguments: Any
+) -> Corpus:
+    """The Arrow file of a row reader, written once per state of the files it reads; or the stream of its rows."""
+    rows: dict[str, Any] = {"reader": reader, "arguments": arguments}
+    if streaming:
+        return datasets.IterableDataset.from_generator(_rows, features=TEXT_PAIR, gen_kwargs=rows)
     states = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
     try:
         return datasets.Dataset.from_generator(
             _rows,
             features=TEXT_PAIR,
-            gen_kwargs={"reader": reader, "arguments": arguments},
+            gen_kwargs=rows,
             fingerprint=Hasher.hash((reader.__name__, states, arguments)),
         )
     except DatasetGenerationError as error:
@@ -141,23 +146,39 @@ def _from_rows(
         raise
 
 
-def _from_table(table: datasets.Dataset, where: str, names: Names) -> datasets.Dataset:
+def _from_table(table: Corpus, where: str, names: Names) -> Corpus:
     """The two text columns of a `datasets` table, flat or nested under "translation"; nothing is copied."""
-    if "translation" in table.column_names:
+    if table.features is None:
+        raise ValueError(f"{where}: a stream that does not say which columns it has.")
+    features: Any = table.features
+    if "translation" in features:
+        features = features["translation"]
+        if isinstance(features, datasets.Translation):
+            features = dict.fromkeys(features.languages, datasets.Value("string"))
+    columns = _find_columns(where, list(features), names)
+    for name in columns:
+        if getattr(features[name], "dtype", None) not in ("string", "large_string"):
+            raise ValueError(f"{where}: column {name!r} holds {features[name]}, but text is expected.")
+    if isinstance(table, datasets.IterableDataset):
+        return table.map(
+            _to_sides, fn_kwargs={"columns": columns}, remove_columns=list(table.features), features=TEXT_PAIR
+        )
+    if "translation" in table.features:
         table = table.select_columns("translation").flatten()
-        table = table.rename_columns({name: name.removeprefix("translation.") for name in table.column_names})
-    table = table.select_columns(_find_columns(where, table.column_names, names))
-    for name, feature in table.features.items():
-        if getattr(feature, "dtype", None) not in ("string", "large_string"):
-            raise ValueError(f"{where}: column {name!r} holds {feature}, but text is expected.")
-    return table.rename_columns(dict(zip(table.column_names, SIDES))).cast(TEXT_PAIR)
+        columns = [f"translation.{name}" for name in columns]
+    return table.select_columns(columns).rename_columns(dict(zip(columns, SIDES))).cast(TEXT_PAIR)
 
 
-def _load_hub_or_folder(source: str, split: str, config_name: str | None) -> datasets.Dataset:
+def _to_sides(row: dict[str, Any], columns: list[str]) -> dict[str, str]:
+    row = row.get("translation", row)
+    return {side: row[column] for side, column in zip(SIDES, columns)}
+
+
+def _load_hub_or_folder(source: str, split: str, config_name: str | None, streaming: bool) -> Corpus:
     """A split of a folder that `save_to_disk` wrote, or of a dataset on the Hub."""
     if not os.path.isdir(source):
         try:
-            return datasets.load_dataset(source, config_name, split=split)
+            return datasets.load_dataset(source, config_name, split=split, streaming=streaming)
         except (FileNotFoundError, datasets.exceptions.DatasetNotFoundError) as error:
             raise FileNotFoundError(
                 f"{source}: no such file or folder here, and no such dataset on the Hub."
@@ -166,11 +187,11 @@ def _load_hub_or_folder(source: str, split: str, config_name: str | None) -> dat
         loaded = datasets.load_from_disk(source)
     except FileNotFoundError as error:
         raise ValueError(f"{source}: a folder that `datasets` did not save.") from error
-    if isinstance(loaded, datasets.Dataset):
-        return loaded
-    if split not in loaded:
-        raise ValueError(f"{source}: no split {split!r}; there are: {', '.join(loaded)}.")
-    return loaded[split]
+    if not isinstance(loaded, datasets.Dataset):
+        if split not in loaded:
+            raise ValueError(f"{source}: no split {split!r}; there are: {', '.join(loaded)}.")
+        loaded = loaded[split]
+    return loaded.to_iterable_dataset() if streaming else loaded
 
 
 def load_parallel_text(
@@ -183,9 +204,10 @@ def load_parallel_text(
     target_column: str | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
-) -> datasets.Dataset:
+    streaming: bool = False,
+) -> Corpus:
     """
-    Load parallel text as a memory-mapped dataset with the columns "source" and "target".
+    Load parallel text as a memory-mapped dataset with the columns "source" and "target", or as a stream of its rows.
 
     Args:
         source: With `target`: a plain-text file, one sentence per line. Without: a file that holds both sides (`.tsv`,
@@ -196,6 +218,7 @@ def load_parallel_text(
         source_column, target_column: Column names, or languages under a "translation" column; if not given, the
             language codes, then "source" and "target". A TSV file may have no header: the first two columns then.
         source_lang, target_lang: Language codes.
+        streaming: Read the rows when they are asked for; nothing is stored.
 
     Raises:
         FileNotFoundError: No such file, folder or dataset.
@@ -211,58 +234,121 @@ def load_parallel_text(
         if (target or kind in (*ROW_READERS, ".parquet", ".gz")) and not os.path.isfile(path):
             raise FileNotFoundError(f"{path}: no such file.")
     if target:
-        corpus = _from_rows(_text_pairs, [source, target], source=source, target=target)
+        corpus = _from_rows(_text_pairs, [source, target], streaming, source=source, target=target)
     elif kind in ROW_READERS:
-        corpus = _from_rows(ROW_READERS[kind], [source], path=source, names=names)
+        corpus = _from_rows(ROW_READERS[kind], [source], streaming, path=source, names=names)
     elif kind == ".parquet":
-        corpus = _from_table(datasets.Dataset.from_parquet(source), source, names)
+        table = datasets.load_dataset("parquet", data_files=source, split="train", streaming=streaming)
+        corpus = _from_table(table, source, names)
     elif os.path.isfile(source):
         raise ValueError(
             f"{source}: one file of a pair, or an unknown format; name the file with the translations too, or give "
             f"one of {', '.join(ROW_READERS)}, .parquet."
         )
     else:
-        corpus = _from_table(_load_hub_or_folder(source, split, config_name), source, names)
-    if len(corpus) == 0:
+        corpus = _from_table(_load_hub_or_folder(source, split, config_name, streaming), source, names)
+    if isinstance(corpus, datasets.Dataset) and len(corpus) == 0:
         raise ValueError(f"{source}: an empty corpus, it holds no sentence pair.")
     return corpus
+
+
+# What became of a pair, as the column "verdict" says it. From EMPTY on, pairs are left out.
+KEPT, CUT, EMPTY, TOO_LONG, UNEVEN, DUPLICATE = range(6)
+VERDICTS = {
+    CUT: "cut to the longest allowed",
+    EMPTY: "with an empty side left out",
+    TOO_LONG: "too long and left out",
+    UNEVEN: "of too different lengths left out",
+    DUPLICATE: "that occurred before left out",
+}
+
+
+@dataclass
+class CorpusFilter:
+    """
+    Which pairs of a corpus are used.
+
+    Args:
+        max_source_length, max_target_length: Most tokens of a sentence, the end of sentence included.
+        too_long: What happens to a longer one: "cut" its end off, or "drop" the pair.
+        max_length_ratio: Most tokens of the longer side for one of the shorter; None: any.
+        drop_duplicates: Keep the first of equal pairs only.
+    """
+
+    max_source_length: int
+    max_target_length: int
+    too_long: Literal["cut", "drop"] = "cut"
+    max_length_ratio: float | None = None
+    drop_duplicates: bool = False
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        return self.max_source_length, self.max_target_length
+
+    def judge(self, source: list[int], target: list[int]) -> int:
+        """The verdict on a pair of token ids; both are empty lists if a side has no text."""
+        if not source:
+            return EMPTY
+        is_long = len(source) > self.max_source_length or len(target) > self.max_target_length
+        if is_long and self.too_long == "drop":
+            return TOO_LONG
+        lengths = sorted((len(source), len(target)))
+        if self.max_length_ratio is not None and lengths[1] > self.max_length_ratio * lengths[0]:
+            return UNEVEN
+        return CUT if is_long else KEPT
 
 
 @dataclass
 class TokenizedCorpus:
     """
-    Token ids of a corpus, and what became of its pairs.
+    Token ids of a corpus, and what became of its pairs: how many were cut or left out, by verdict.
 
     Columns of `data`: `input_ids` and `labels` (lists of int, end of sentence included), `length` (the longer of the
     two), `line` (row number in the corpus, from 0), and the texts if they were asked for.
     """
 
     data: datasets.Dataset
-    empty: int
-    truncated: int
+    verdicts: dict[int, int]
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.verdicts[verdict]:,} {text}" for verdict, text in VERDICTS.items() if verdict in self.verdicts
+        ]
+        return "; ".join([f"{len(self.data):,} pairs", *parts])
+
+
+def cut(ids: list[int], limit: int) -> list[int]:
+    """At most `limit` token ids. The last is the end of sentence: it stays when the sentence is cut."""
+    return ids if len(ids) <= limit else ids[: limit - 1] + ids[-1:]
 
 
 def _tokenize_batch(
-    batch: dict[str, list], lines: list[int], tokenizer: Any, limits: tuple[int, int], keep_text: bool
+    batch: dict[str, list], lines: list[int], tokenizer: Any, rules: CorpusFilter, keep_text: bool
 ) -> dict[str, list]:
-    """Token ids of a batch of pairs; a pair with an empty side is left out."""
-    texts = zip(batch["source"], batch["target"])
-    kept = [
-        row for row, (source, target) in enumerate(texts) if source and source.strip() and target and target.strip()
-    ]
-    sources, targets = ([batch[side][row] for row in kept] for side in SIDES)
+    """Token ids of a batch of pairs, and the verdict on each; those left out have no ids."""
+    texts = [[text or "" for text in batch[side]] for side in SIDES]
+    full = [row for row, (source, target) in enumerate(zip(*texts)) if source.strip() and target.strip()]
+    columns: dict[str, list] = {name: [[] for _ in lines] for name in ("input_ids", "labels")}
     # Tokenizers refuse an empty list.
-    input_ids = tokenizer(sources)["input_ids"] if kept else []
-    labels = tokenizer(text_target=targets)["input_ids"] if kept else []
-    columns: dict[str, list] = {
-        "line": [lines[row] for row in kept],
-        # The last id is the end of sentence: it stays when the sentence is cut.
-        "input_ids": [ids if len(ids) <= limits[0] else ids[: limits[0] - 1] + ids[-1:] for ids in input_ids],
-        "labels": [ids if len(ids) <= limits[1] else ids[: limits[1] - 1] + ids[-1:] for ids in labels],
-        "truncated": [len(ids) > limits[0] or len(out) > limits[1] for ids, out in zip(input_ids, labels)],
-    }
+    if full:
+        sources, targets = ([side[row] for row in full] for side in texts)
+        encoded = (tokenizer(sources)["input_ids"], tokenizer(text_target=targets)["input_ids"])
+        for name, sentences in zip(columns, encoded):
+            for row, ids in zip(full, sentences):
+                columns[name][row] = ids
+    verdicts = [rules.judge(source, target) for source, target in zip(columns["input_ids"], columns["labels"])]
+    for name, limit in zip(("input_ids", "labels"), rules.limits):
+        columns[name] = [[] if verdict >= EMPTY else cut(ids, limit) for verdict, ids in zip(verdicts, columns[name])]
+    columns |= {"line": lines, "verdict": verdicts}
     columns["length"] = [max(len(ids), len(out)) for ids, out in zip(columns["input_ids"], columns["labels"])]
-    return columns | ({"source": sources, "target": targets} if keep_text else {})
+    if rules.drop_duplicates:
+        columns["hash"] = [_hash(source, target) for source, target in zip(*texts)]
+    return columns | (dict(zip(SIDES, texts)) if keep_text else {})
+
+
+def _hash(source: str, target: str) -> int:
+    text = f"{len(source)} {source}{target}".encode(errors="surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little", signed=True)
 
 
 def _identity(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
@@ -275,38 +361,75 @@ def _identity(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
 def tokenize_corpus(
     corpus: datasets.Dataset,
     tokenizer: PreTrainedTokenizerBase,
+    rules: CorpusFilter,
     *,
-    max_source_length: int,
-    max_target_length: int,
     keep_text: bool = False,
     num_proc: int | None = None,
 ) -> TokenizedCorpus:
     """
-    Tokenize a corpus in `num_proc` processes into a cached, memory-mapped table, without its empty pairs.
+    Tokenize a corpus in `num_proc` processes into a cached, memory-mapped table, without what `rules` refuse.
 
     Args:
-        max_source_length, max_target_length: Most tokens of a sentence, the end of sentence included; the rest of a
-            longer sentence is cut off.
         keep_text: Keep the columns "source" and "target".
 
     Raises:
-        ValueError: Every pair has an empty side.
+        ValueError: No pair is left.
     """
-    limits = (max_source_length, max_target_length)
     data = corpus.map(
         _tokenize_batch,
         with_indices=True,
         batched=True,
-        fn_kwargs={"tokenizer": tokenizer, "limits": limits, "keep_text": keep_text},
+        fn_kwargs={"tokenizer": tokenizer, "rules": rules, "keep_text": keep_text},
         remove_columns=corpus.column_names,
         num_proc=num_proc,
-        new_fingerprint=Hasher.hash((corpus._fingerprint, _identity(tokenizer), limits, keep_text)),
+        new_fingerprint=Hasher.hash((corpus._fingerprint, _identity(tokenizer), rules, keep_text)),
         desc="Tokenizing",
     )
-    if len(data) == 0:
-        raise ValueError(f"an empty corpus: each of its {len(corpus)} pairs has an empty side.")
-    truncated = pyarrow.compute.sum(data.data.column("truncated")).as_py()
-    return TokenizedCorpus(data.remove_columns("truncated"), empty=len(corpus) - len(data), truncated=truncated)
+    verdicts = _column(data, "verdict").astype(np.int8)
+    if rules.drop_duplicates:
+        hashes = _column(data, "hash")
+        again = np.ones(len(hashes), dtype=bool)
+        again[np.unique(hashes, return_index=True)[1]] = False
+        verdicts[again & (verdicts < EMPTY)] = DUPLICATE
+    counts = {int(verdict): int(count) for verdict, count in zip(*np.unique(verdicts, return_counts=True))}
+    kept = np.flatnonzero(verdicts < EMPTY)
+    data = data.remove_columns({"verdict", "hash"} & set(data.column_names))
+    result = TokenizedCorpus(data if len(kept) == len(data) else data.select(kept), counts)
+    if len(kept) == 0:
+        raise ValueError(f"an empty corpus, nothing is left of its {len(corpus):,} pairs: {result}.")
+    return result
+
+
+def _column(data: datasets.Dataset, name: str) -> np.ndarray:
+    return data.data.column(name).to_numpy()
+
+
+def tokenize_stream(
+    corpus: datasets.IterableDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    rules: CorpusFilter,
+    *,
+    keep_text: bool = False,
+) -> datasets.IterableDataset:
+    """
+    Tokenize a stream of pairs while it is read; the columns are those of `TokenizedCorpus`.
+
+    Raises:
+        ValueError: `rules` ask for duplicates to be dropped, which would have to be remembered.
+    """
+    if rules.drop_duplicates:
+        raise ValueError(
+            "drop_duplicates: a stream is too long to remember its pairs; do without, or without streaming."
+        )
+    settings = {"tokenizer": tokenizer, "rules": rules, "keep_text": keep_text}
+    stream = corpus.map(
+        _tokenize_batch, with_indices=True, batched=True, fn_kwargs=settings, remove_columns=corpus.column_names
+    )
+    return stream.filter(_is_used, input_columns="verdict").remove_columns("verdict")
+
+
+def _is_used(verdict: int) -> bool:
+    return verdict < EMPTY
 
 
 def vocabulary_sizes(model_or_tokenizer: PreTrainedModel | PreTrainedTokenizerBase) -> tuple[int, int]:
@@ -335,8 +458,8 @@ class TranslationCollator(DataCollatorForSeq2Seq):
     """
     Pads a batch to its longest sentence and refuses ids that the model has no embedding for.
 
-    `__call__` returns `input_ids`, `attention_mask` (B, S) and `labels` (B, T), padded with -100; the decoder input is
-    left to the model, which shifts the labels itself.
+    `__call__` returns `input_ids`, `attention_mask` (B, S) and `labels` (B, T), padded with -100, and `line` (B,)
+    where the pairs have one; the decoder input is left to the model, which shifts the labels itself.
 
     Raises:
         ValueError: An id lies outside its vocabulary; the message names both.
@@ -346,10 +469,13 @@ class TranslationCollator(DataCollatorForSeq2Seq):
     target_vocab_size: int = 0
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:
-        batch = super().__call__(features, return_tensors)
+        pairs = [{name: feature[name] for name in ("input_ids", "labels")} for feature in features]
+        batch = super().__call__(pairs, return_tensors)
         check_token_ids(batch["input_ids"], self.source_vocab_size, "input_ids")
         labels = batch["labels"]
         check_token_ids(labels[labels != IGNORED_LABEL], self.target_vocab_size, "labels")
+        if "line" in features[0]:
+            batch["line"] = torch.tensor([feature["line"] for feature in features])
         return batch
 
 

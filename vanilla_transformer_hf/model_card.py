@@ -47,7 +47,7 @@ class TrainingFacts:
 
     name: str
     corpus: str
-    pairs: int
+    pairs: int | None  # of a stream, nobody has counted them
     source_lang: str | None
     target_lang: str | None
     license: str | None

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import yaml
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
@@ -44,8 +45,15 @@ class DataArguments:
     source_column: str | None = _help("column of the source text, if it is not named by its language or 'source'")
     target_column: str | None = _help("column of the target text, if it is not named by its language or 'target'")
     corpus_name: str | None = _help("name of the corpus in the model card; train_source if not given")
-    max_source_length: int = _help("most tokens of a source sentence; the rest is cut off", 256)
+    streaming: bool = _help(
+        "read the training text while training, for text larger than the disk; needs max_steps", False
+    )
+    max_source_length: int = _help("most tokens of a source sentence", 256)
     max_target_length: int = _help("most tokens of a target sentence, also in generation", 256)
+    too_long: Literal["drop", "cut"] = _help("what happens to longer training pairs; held-out text is cut", "drop")
+    max_length_ratio: float | None = _help("leave out training pairs with a side so many times longer than the other")
+    drop_duplicates: bool = _help("leave out training pairs that occurred before", False)
+    bpe_dropout: float = _help("chance to pass over a merge, so that each epoch has other pieces (BPE-dropout)", 0.0)
     preprocessing_num_workers: int | None = _help("processes that tokenize")
 
 
@@ -109,16 +117,68 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     max_grad_norm: float = _help("clip gradients to this norm; 0, as in the paper: no clipping", 0.0)
     predict_with_generate: bool = _help("score generated translations, not the loss alone", True)
     generation_num_beams: int | None = _help("beams of the scores during training", 1)
+    bleu_tokenize: str | None = _help(
+        "sacreBLEU's tokenizer; none for text that is tokenized already. Its own if not given"
+    )
+    optim: str = _help("optimizer; with weight_decay 0, AdamW is the paper's Adam", "adamw_torch_fused")
+    tokens_per_step: int | None = _help(
+        "tokens of an optimizer step, of the longer side, padding counted, over all devices and accumulated batches; "
+        "the paper has 25000. If not given: per_device_train_batch_size sentences, gradient_accumulation_steps times"
+    )
+    per_device_train_tokens: int = _help(
+        "most tokens of a side that a device computes at once; more batches are accumulated to tokens_per_step", 4096
+    )
+    shuffle_buffer_size: int = _help(
+        "sentence pairs of a stream that are in memory to be sorted and shuffled", 100_000
+    )
+    r_drop: float = _help("weight of R-Drop: two dropout masks for each sentence have to agree; twice the work", 0.0)
+    average_last: int | None = _help("publish the average of the last so many checkpoints")
+    average_best: int | None = _help("publish the average of the best so many checkpoints by metric_for_best_model")
+    moving_average: float | None = _help(
+        "decay of a moving average of the weights to evaluate and publish, such as 0.999"
+    )
+    early_stopping_patience: int | None = _help(
+        "stop after so many evaluations without a better metric_for_best_model"
+    )
+    matmul: Literal["auto", "default", "onednn"] = _help(
+        "library of float32 matrix products on a CPU: the fastest that does not round, or one that is named", "auto"
+    )
 
     def __post_init__(self):
+        # Without an accelerator the host runs on the CPU all the same, but wants to be told so for bfloat16.
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         super().__post_init__()
+        if self.tokens_per_step is not None:
+            self._divide_step()
         if self.label_smoothing_factor:
             raise ValueError(
                 f"label_smoothing_factor={self.label_smoothing_factor}: the model smooths the labels inside its own "
                 "loss; set label_smoothing instead."
             )
+        averages = [
+            name for name in ("average_last", "average_best", "moving_average") if getattr(self, name) is not None
+        ]
+        if len(averages) > 1:
+            raise ValueError(f"{' and '.join(averages)} exclude each other: one model is published.")
+        if self.load_best_model_at_end and averages and averages != ["moving_average"]:
+            raise ValueError(f"load_best_model_at_end and {averages[0]} exclude each other: one model is published.")
+        # The loss is checked at each step, and one that is not a number stops the run.
+        self.logging_nan_inf_filter = False
         # The host would say at every evaluation that there is nothing to pin memory for.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
+
+    def _divide_step(self):
+        """Accumulate as many equally large batches as a step needs here."""
+        if min(tokens := int(self.tokens_per_step or 0), self.per_device_train_tokens) < 1:
+            raise ValueError(
+                f"tokens_per_step={tokens}, per_device_train_tokens={self.per_device_train_tokens}: both are 1 or more."
+            )
+        self.gradient_accumulation_steps = -(-tokens // (self.world_size * self.per_device_train_tokens))
+
+    @property
+    def device_batch_tokens(self) -> int:
+        """Most tokens of a batch of one device, so that all batches of a step have `tokens_per_step` together."""
+        return -(-int(self.tokens_per_step or 0) // (self.world_size * self.gradient_accumulation_steps))
 
 
 @dataclass

@@ -1,114 +1,54 @@
 """Training of translation models with the host's Trainer, from parallel text to a folder ready to publish."""
 
-import copy
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import torch
 import yaml
-from torch.utils.data import SequentialSampler
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    EvalPrediction,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
+    TrainerCallback,
     set_seed,
 )
-from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import get_last_checkpoint
 
+from .averaging import AverageCheckpointsCallback, MovingAverageCallback
+from .bpe_dropout import BpeDropoutCollator
+from .checkpoints import UNFINISHED, find_last_checkpoint
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .data import (
+    CorpusFilter,
     TranslationCollator,
     check_vocabularies,
     iterate_texts,
     load_parallel_text,
     tokenize_corpus,
+    tokenize_stream,
     vocabulary_sizes,
 )
-from .evaluation import Scores, decode_predictions, score_translations, write_predictions
+from .early_stopping import EarlyStopping
+from .evaluation import write_predictions
+from .matmul import choose_matmul, describe_matmul, probe_matmul, set_matmul
 from .model_card import CURVES_FILE, ScoredSet, TrainingFacts, make_card, plot_curves
-from .recipe import DataArguments, RunArguments
+from .recipe import DataArguments, RunArguments, TranslationTrainingArguments
 from .text_files import open_output
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from .trainer import TranslationTrainer
 
 
-class TranslationTrainer(Seq2SeqTrainer):
-    """
-    The host's `Seq2SeqTrainer`, scoring generated text against the "target" column of the data it is given.
-
-    Afterwards `translations` holds the generated texts in the order of the data and `scores` the scores with their
-    signatures. `evaluate` generates if `predict_with_generate` says so, `predict` always.
-    """
-
-    # What the host leaves open.
-    model: PreTrainedModel
-    args: Seq2SeqTrainingArguments
-    processing_class: PreTrainedTokenizerBase
-    train_dataset: Any
-    eval_dataset: Any
-
-    references: list[str]
-    translations: list[str]
-    scores: Scores
-
-    def __init__(self, *args: Any, target_lang: str | None = None, **kwargs: Any):
-        self.target_lang = target_lang
-        super().__init__(*args, **kwargs)
-        if self.args.predict_with_generate:
-            self.compute_metrics = self._score
-
-    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
-        data = self.eval_dataset if eval_dataset is None else eval_dataset
-        self.references = list(data["target"])
-        return super().evaluate(eval_dataset, *args, **kwargs)
-
-    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        self.references = list(test_dataset["target"])
-        self.args.predict_with_generate, self.compute_metrics = True, self._score
-        return super().predict(test_dataset, *args, **kwargs)
-
-    def _score(self, prediction: EvalPrediction) -> dict[str, float]:
-        # Several processes fill up their last batch with repeated sentences.
-        token_ids = np.asarray(prediction.predictions)[: len(self.references)]
-        self.translations = decode_predictions(self.processing_class, token_ids)
-        self.scores = score_translations(self.translations, self.references, self.target_lang)
-        return {"bleu": self.scores.bleu, "chrf": self.scores.chrf, "exact_match": self.scores.exact_match}
-
-    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
-        # The host fills the model's generation config with global defaults here, a max_length of 20 among them.
-        generation_config = self.model.generation_config
-        self.model.generation_config = copy.deepcopy(generation_config)
-        try:
-            return super().prediction_step(*args, **kwargs)
-        finally:
-            self.model.generation_config = generation_config
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        # Continuing a run that is complete already, the host would add one step to it.
-        if self.state.global_step >= self.state.max_steps:
-            self.control.should_training_stop = True
-        else:
-            super()._run_epoch(*args, **kwargs)
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        # The host drops the stored lengths before it asks for them, and would then read every sentence to count it.
-        if self.args.train_sampling_strategy == "group_by_length" and self.train_dataset is not None:
-            size = self.args.train_batch_size * self.args.gradient_accumulation_steps
-            return LengthGroupedSampler(size, lengths=list(self.train_dataset["length"]))
-        return super()._get_train_sampler(train_dataset)
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        # The order of the data is the order of the references; grouping by length would shuffle it.
-        return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
+# In the record of a run's settings: what "auto" was found to mean.
+CHOSEN_MATMUL = "chosen_matmul"
+# Sentence pairs at the beginning of a stream that a new tokenizer is trained on.
+STREAM_SAMPLE = 1_000_000
 
 
 def paper_learning_rate(d_model: int, warmup_steps: float) -> float:
@@ -148,6 +88,7 @@ def _load_corpora(arguments: DataArguments) -> dict[str, Any]:
             target_column=arguments.target_column,
             source_lang=arguments.source_lang,
             target_lang=arguments.target_lang,
+            streaming=arguments.streaming and role == "train",
         )
     return corpora
 
@@ -155,21 +96,24 @@ def _load_corpora(arguments: DataArguments) -> dict[str, Any]:
 def _tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> dict[str, Any]:
     """Token ids of the corpora, by role; what was left out or cut is shown."""
     data, arguments = {}, run.data
+    held_out_rules = CorpusFilter(arguments.max_source_length, arguments.max_target_length)
+    train_rules = replace(
+        held_out_rules,
+        too_long=arguments.too_long,
+        max_length_ratio=arguments.max_length_ratio,
+        drop_duplicates=arguments.drop_duplicates,
+    )
     for role, corpus in corpora.items():
+        rules, keep_text = (train_rules, arguments.bpe_dropout > 0) if role == "train" else (held_out_rules, True)
+        source = getattr(arguments, f"{role}_source")
+        if isinstance(corpus, datasets.IterableDataset):
+            data[role] = tokenize_stream(corpus, tokenizer, rules, keep_text=keep_text)
+            _say(run.training, f"{role}: streamed from {source}.")
+            continue
         tokenized = tokenize_corpus(
-            corpus,
-            tokenizer,
-            max_source_length=arguments.max_source_length,
-            max_target_length=arguments.max_target_length,
-            keep_text=role != "train",
-            num_proc=arguments.preprocessing_num_workers,
+            corpus, tokenizer, rules, keep_text=keep_text, num_proc=arguments.preprocessing_num_workers
         )
-        _say(
-            run.training,
-            f"{role}: {len(tokenized.data):,} pairs from {getattr(arguments, f'{role}_source')}; "
-            f"{tokenized.empty:,} with an empty side left out, {tokenized.truncated:,} cut to "
-            f"{arguments.max_source_length} source or {arguments.max_target_length} target tokens.",
-        )
+        _say(run.training, f"{role}: {tokenized} (from {source}).")
         data[role] = tokenized.data
     return data
 
@@ -189,6 +133,8 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path) -> PreTrainedTok
     if name:
         return AutoTokenizer.from_pretrained(name)
     if not folder.exists():
+        if isinstance(corpus, datasets.IterableDataset):
+            corpus = corpus.take(STREAM_SAMPLE)
         tokenizer = VanillaTransformerTokenizer.train(
             iterate_texts(corpus, "source"),
             iterate_texts(corpus, "target"),
@@ -197,7 +143,7 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path) -> PreTrainedTok
             separate_vocabularies=run.model.separate_vocabularies,
             src_lang=run.data.source_lang,
             tgt_lang=run.data.target_lang,
-            length=len(corpus),
+            length=None if isinstance(corpus, datasets.IterableDataset) else len(corpus),
         )
         unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
         tokenizer.save_pretrained(unfinished)
@@ -247,11 +193,12 @@ def _make_generation_config(run: RunArguments, model: PreTrainedModel) -> Genera
     return generation_config
 
 
-def _claim_checkpoints(training: Seq2SeqTrainingArguments, settings: dict[str, Any]) -> str | None:
+def _claim_checkpoints(training: TranslationTrainingArguments, settings: dict[str, Any]) -> str | None:
     """
     Make `output_dir`/checkpoints the Trainer's folder, and return the checkpoint to continue from, if any.
 
-    The same settings continue where the last run stopped. They are kept beside the checkpoints.
+    The same settings continue where the last run stopped. They are kept beside the checkpoints, with the backend
+    of matrix products: chosen again, it could be another, and the run would end otherwise.
 
     Raises:
         ValueError: The checkpoints are those of a run with other settings, or the wanted one is not there.
@@ -261,8 +208,9 @@ def _claim_checkpoints(training: Seq2SeqTrainingArguments, settings: dict[str, A
     wanted, training.resume_from_checkpoint = training.resume_from_checkpoint, None
     settings = {name: value for name, value in settings.items() if name != "resume_from_checkpoint"}
     record = folder / "recipe.yaml"
-    found = get_last_checkpoint(folder) if folder.is_dir() else None
+    found = find_last_checkpoint(folder)
     before = yaml.safe_load(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    chosen = before.pop(CHOSEN_MATMUL, None) if found else None
     if wanted is None and found and before != settings:
         names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
         raise ValueError(
@@ -272,13 +220,26 @@ def _claim_checkpoints(training: Seq2SeqTrainingArguments, settings: dict[str, A
     checkpoint = found if wanted in (None, "last") else wanted
     if wanted and (checkpoint is None or not Path(checkpoint).is_dir()):
         raise ValueError(f"resume_from_checkpoint={wanted}: no such checkpoint; the last one here is {found}.")
+    if training.use_cpu or training.device.type == "cpu":
+        training.matmul = _choose_matmul(training, chosen if training.matmul == "auto" else None)
     if training.process_index == 0:
         folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
         if found is None:
             shutil.rmtree(folder / "tokenizer", ignore_errors=True)
         with open_output(record) as file:
-            file.write(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).encode())
+            text = yaml.safe_dump(settings | {CHOSEN_MATMUL: training.matmul}, sort_keys=False, allow_unicode=True)
+            file.write(text.encode())
     return checkpoint
+
+
+def _choose_matmul(training: TranslationTrainingArguments, chosen: Any) -> Any:
+    """Set the backend of matrix products, the one `chosen` before or by measurement now, and say which."""
+    rows = [] if chosen else probe_matmul()
+    name = chosen or choose_matmul(training.matmul, rows)
+    set_matmul(name)
+    _say(training, describe_matmul(name, rows))
+    return name
 
 
 def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any, num_beams: int) -> ScoredSet:
@@ -303,7 +264,10 @@ def publish(folder: Path, trainer: TranslationTrainer, facts: TrainingFacts):
         trainer.processing_class.save_pretrained(unfinished)
         for scored in facts.scored:
             write_predictions(unfinished / f"predictions.{scored.role}.tsv", scored.rows)
-        plot_curves(facts.log_history, unfinished / CURVES_FILE)
+        bleu = next((part.scores.bleu for part in facts.scored if part.role == "validation"), None)
+        plot_curves(
+            facts.log_history, unfinished / CURVES_FILE, best_step=trainer.state.best_global_step, published=bleu
+        )
         make_card(facts, trainer.model).save(unfinished / "README.md")
         for path in unfinished.iterdir():
             path.replace(folder / path.name)
@@ -338,12 +302,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         FileNotFoundError: A file, folder or dataset is not there.
         ValueError: A corpus is unusable, arguments contradict each other, or `output_dir` belongs to another run.
     """
-    if run.data.train_source is None:
-        raise ValueError("train_source is not given: name the text to train on.")
-    if run.model.model_name_or_path is None:
-        _planned_config(run)
-    elif run.model.preset is not None:
-        raise ValueError("preset and model_name_or_path exclude each other: a model has its size already.")
+    _check_run(run)
     folder = Path(str(run.training.output_dir))
     with run.training.main_process_first(local=False, desc="data"):
         corpora = _load_corpora(run.data)
@@ -363,24 +322,80 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         if role != "train"
     }
     source_size, target_size = vocabulary_sizes(model)
+    collator: dict[str, Any] = {
+        "tokenizer": tokenizer, "source_vocab_size": source_size, "target_vocab_size": target_size
+    }  # fmt: skip
+    train_collator = None
+    if run.data.bpe_dropout:
+        limits = (run.data.max_source_length, run.data.max_target_length)
+        train_collator = BpeDropoutCollator(
+            **collator, probability=run.data.bpe_dropout, limits=limits, seed=run.training.seed
+        )
     trainer = TranslationTrainer(
         model=model,
         args=run.training,
-        data_collator=TranslationCollator(tokenizer, source_vocab_size=source_size, target_vocab_size=target_size),
+        data_collator=TranslationCollator(**collator),
+        train_collator=train_collator,
         train_dataset=data["train"],
         eval_dataset=scored_data.get("validation"),
         processing_class=tokenizer,
         target_lang=run.data.target_lang,
+        callbacks=_make_callbacks(run.training, checkpoint),
     )
     return TrainingJob(run, settings, folder, checkpoint, trainer, scored_data)
 
 
+def _check_run(run: RunArguments):
+    """
+    Raises:
+        ValueError: Arguments contradict each other.
+    """
+    if run.data.train_source is None:
+        raise ValueError("train_source is not given: name the text to train on.")
+    if run.model.model_name_or_path is None:
+        _planned_config(run)
+    elif run.model.preset is not None:
+        raise ValueError("preset and model_name_or_path exclude each other: a model has its size already.")
+    if run.training.tokens_per_step is None:
+        for name, value in (("bpe_dropout", run.data.bpe_dropout), ("streaming", run.data.streaming)):
+            if value:
+                raise ValueError(f"{name} needs batches that are filled by tokens: set tokens_per_step.")
+    else:
+        longest, room = max(run.data.max_source_length, run.data.max_target_length), run.training.device_batch_tokens
+        if longest > room:
+            raise ValueError(
+                f"a batch of {room} tokens has no room for a sentence of {longest}: raise tokens_per_step and "
+                "per_device_train_tokens, or lower max_source_length and max_target_length."
+            )
+    if run.data.streaming and run.training.max_steps < 1:
+        raise ValueError("streaming: nobody knows how long a stream is, so set max_steps.")
+
+
+def _make_callbacks(training: TranslationTrainingArguments, checkpoint: str | None) -> list[TrainerCallback]:
+    """What the arguments ask for beside the Trainer itself."""
+    callbacks: list[TrainerCallback] = []
+    if training.early_stopping_patience is not None:
+        callbacks.append(EarlyStopping(training.early_stopping_patience))
+    if training.moving_average is not None:
+        callbacks.append(MovingAverageCallback(training.moving_average, checkpoint))
+    if training.average_last is not None or training.average_best is not None:
+        metric = f"eval_{(training.metric_for_best_model or 'bleu').removeprefix('eval_')}"
+        callbacks.append(AverageCheckpointsCallback(training.average_last, training.average_best, metric))
+    return callbacks
+
+
 def run_job(job: TrainingJob) -> list[ScoredSet]:
-    """Train, score the held-out text with beam search, and publish the result in `output_dir`."""
+    """
+    Train, score the held-out text with beam search, and publish the result in `output_dir`.
+
+    Raises:
+        FloatingPointError, TrainingInterrupted, OSError: See `TranslationTrainer`.
+    """
     trainer, data = job.trainer, job.run.data
+    pairs = None if data.streaming else len(trainer.train_dataset)
     _say(
         trainer.args,
-        f"{trainer.model.num_parameters():,} parameters, {len(trainer.train_dataset):,} training pairs; "
+        f"{trainer.model.num_parameters():,} parameters, {_batches_in_words(trainer.args)}; "
         + (f"continuing from {job.checkpoint}." if job.checkpoint else f"checkpoints in {trainer.args.output_dir}."),
     )
     result = trainer.train(resume_from_checkpoint=job.checkpoint)
@@ -389,7 +404,7 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
         facts = TrainingFacts(
             name=job.folder.name,
             corpus=data.corpus_name or Path(str(data.train_source)).name,
-            pairs=len(trainer.train_dataset),
+            pairs=pairs,
             source_lang=data.source_lang,
             target_lang=data.target_lang,
             license=job.run.model.license,
@@ -403,3 +418,12 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
         publish(job.folder, trainer, facts)
         _say(trainer.args, f"{job.folder}: model, tokenizer, model card, curves and translations written.")
     return scored
+
+
+def _batches_in_words(training: TranslationTrainingArguments) -> str:
+    if training.tokens_per_step is None:
+        return f"{training.per_device_train_batch_size} sentences per device and batch"
+    return (
+        f"steps of {training.tokens_per_step:,} tokens ({training.world_size} devices, "
+        f"{training.gradient_accumulation_steps} batches of {training.device_batch_tokens:,} each)"
+    )

@@ -1,0 +1,137 @@
+"""Batches of sentences of about equal length, each filled up to a number of tokens."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+from torch.utils.data import IterableDataset, Sampler
+
+
+class TokenBatchSampler(Sampler[list[int]]):
+    """
+    Yields lists of row numbers, whose sentences, padded to the longest of them, have at most `max_tokens` tokens.
+
+    Sentences of one length meet in new company in each epoch, and the batches come in a new order; both depend on
+    `seed` and the epoch alone, so a run can be continued inside an epoch, on as many processes as one likes. The
+    number of batches is the same in each epoch and for each process: where the batches do not divide by the
+    processes, the largest are cut in two. No sentence is dropped or repeated.
+
+    Args:
+        lengths: Tokens of each sentence; of a pair, those of its longer side.
+        max_tokens: Most tokens of a batch, padding counted.
+        seed: Another seed gives other batches.
+        num_processes, process_index: Process i gets batches i, i + n, i + 2n, … of the same order.
+
+    Raises:
+        ValueError: A sentence alone is longer than `max_tokens`, or there are fewer sentences than processes.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int] | np.ndarray,
+        max_tokens: int,
+        *,
+        seed: int | Sequence[int] = 0,
+        num_processes: int = 1,
+        process_index: int = 0,
+    ):
+        lengths = np.asarray(lengths, dtype=np.int32)
+        if len(lengths) < num_processes:
+            raise ValueError(f"{len(lengths)} sentences cannot be shared out to {num_processes} processes.")
+        if (longest := int(lengths.max())) > max_tokens:
+            raise ValueError(
+                f"row {int(lengths.argmax())} has {longest} tokens, but a batch holds at most {max_tokens}: raise the "
+                "tokens per batch or lower the longest sentence."
+            )
+        self.seed, self.epoch = seed, 0
+        self.num_processes, self.process_index = num_processes, process_index
+        # Longest first: the first sentence of a batch says how many fit.
+        self._order = np.argsort(-lengths, kind="stable").astype(np.int32)
+        lengths = lengths[self._order]
+        self._runs = np.flatnonzero(np.diff(lengths, prepend=-1, append=-1))  # where another length begins
+        starts = [0]
+        while (room := starts[-1] + max_tokens // int(lengths[starts[-1]])) < len(lengths):
+            starts.append(room)
+        self._bounds = self._divide([*starts, len(lengths)])
+
+    def _divide(self, bounds: list[int]) -> np.ndarray:
+        while (len(bounds) - 1) % self.num_processes:
+            largest = int(np.diff(bounds).argmax())
+            bounds.insert(largest + 1, (bounds[largest] + bounds[largest + 1]) // 2)
+        return np.asarray(bounds)
+
+    def set_epoch(self, epoch: int):
+        """Epochs differ in their batches."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return (len(self._bounds) - 1) // self.num_processes
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rng = np.random.default_rng([self.epoch, *np.atleast_1d(self.seed)])
+        order = self._order.copy()
+        for start, end in zip(self._runs[:-1], self._runs[1:]):
+            rng.shuffle(order[start:end])
+        for batch in rng.permutation(len(self._bounds) - 1)[self.process_index :: self.num_processes]:
+            yield order[self._bounds[batch] : self._bounds[batch + 1]].tolist()
+
+
+class TokenBatchStream(IterableDataset):
+    """
+    Yields the same kind of batches, as lists of sentences, from a stream that is too large to be sorted; without end.
+
+    `buffer_size` sentences are read, made into batches and yielded in random order, before the next are read. Every
+    process reads the whole stream and keeps its share of the batches. Nobody knows how long an epoch is, so the stream
+    begins anew by itself; a Trainer counts steps alone, and to continue a run reads what it has read before.
+
+    Args:
+        stream: Tokenized pairs with the column `length`, which is added the column `epoch`. A
+            `datasets.IterableDataset` is told the epoch.
+        buffer_size: Sentences in memory; more give batches with less padding.
+
+    Raises:
+        ValueError: A sentence alone is longer than `max_tokens`, or the stream holds fewer than there are processes.
+    """
+
+    def __init__(
+        self,
+        stream: Iterable[dict[str, Any]],
+        max_tokens: int,
+        *,
+        buffer_size: int = 100_000,
+        seed: int = 0,
+        num_processes: int = 1,
+        process_index: int = 0,
+    ):
+        self.stream, self.max_tokens, self.buffer_size = stream, max_tokens, buffer_size
+        self.seed = seed
+        self.num_processes, self.process_index = num_processes, process_index
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        for epoch in count():
+            if hasattr(self.stream, "set_epoch"):
+                self.stream.set_epoch(epoch)
+            stream = iter(self.stream)
+            for block in count():
+                sentences = [{**sentence, "epoch": epoch} for sentence in islice(stream, self.buffer_size)]
+                if len(sentences) < self.num_processes and block == 0:
+                    raise ValueError(
+                        f"the stream holds {len(sentences)} sentences for {self.num_processes} processes."
+                    )
+                # A rest smaller than the number of processes could not be shared out evenly.
+                if len(sentences) < self.num_processes:
+                    break
+                yield from self._batches(sentences, epoch, block)
+
+    def _batches(self, sentences: list[dict[str, Any]], epoch: int, block: int) -> Iterator[list[dict[str, Any]]]:
+        sampler = TokenBatchSampler(
+            [sentence["length"] for sentence in sentences],
+            self.max_tokens,
+            seed=(self.seed, block),
+            num_processes=self.num_processes,
+            process_index=self.process_index,
+        )
+        sampler.set_epoch(epoch)
+        for rows in sampler:
+            yield [sentences[row] for row in rows]

@@ -1,0 +1,147 @@
+"""Checkpoints that are complete or absent, and a run that saves one when it is told to stop."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import distributed
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
+
+
+# Inside the folder of the checkpoints: what is being written or deleted. No checkpoint is looked for here.
+UNFINISHED = ".unfinished"
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Whether a folder holds all of a checkpoint: its state, which is written last, is whole and of this step."""
+    try:
+        state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return f"{PREFIX_CHECKPOINT_DIR}-{state.get('global_step')}" == checkpoint.name
+
+
+def find_last_checkpoint(folder: Path) -> str | None:
+    """The newest complete checkpoint in a folder, if there is one."""
+    found = sort_checkpoints(str(folder)) if folder.is_dir() else []
+    return next((path for path in reversed(found) if is_complete(Path(path))), None)
+
+
+def flush_to_disk(folder: Path):
+    """Have the contents of a folder on the disk, and not only promised to it, before it gets its name."""
+    for path in (*(path for path in folder.rglob("*") if path.is_file()), folder):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def move_in(checkpoint: Path, folder: Path):
+    """Give a written checkpoint its place in `folder`, in one step."""
+    flush_to_disk(checkpoint)
+    place = folder / checkpoint.name
+    if place.exists():
+        remove(place)
+    checkpoint.rename(place)
+
+
+def remove(checkpoint: Path):
+    """Delete a checkpoint: gone first, then deleted, so that an interruption leaves none that is half there."""
+    unnamed = checkpoint.parent / UNFINISHED / f"deleted-{checkpoint.name}"
+    unnamed.parent.mkdir(exist_ok=True)
+    shutil.rmtree(unnamed, ignore_errors=True)
+    checkpoint.rename(unnamed)
+    shutil.rmtree(unnamed, ignore_errors=True)
+
+
+def remove_surplus(folder: Path, limit: int | None, best: str | None):
+    """Delete the oldest checkpoints beyond `limit`, never the newest or the best."""
+    checkpoints = sort_checkpoints(str(folder))
+    if not limit or limit < 0 or len(checkpoints) <= limit:
+        return
+    spared = {checkpoints[-1], best} & set(checkpoints)
+    surplus = [path for path in checkpoints if path not in spared]
+    for path in surplus[: len(checkpoints) - max(limit, len(spared))]:
+        remove(Path(path))
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """
+    Training was told to stop by a signal, and has saved a checkpoint.
+
+    `signal` is the number of the signal, `step` the last step that was done.
+    """
+
+    def __init__(self, number: int, step: int):
+        self.signal, self.step = number, step
+        super().__init__(f"stopped by {signal.Signals(number).name} after step {step}; its checkpoint is saved.")
+
+
+class StopOnSignal(TrainerCallback):
+    """
+    On SIGTERM or Ctrl-C, ends the step, or the evaluation, that is going on, saves a checkpoint and raises
+    `TrainingInterrupted`. A second signal stops at once and saves nothing.
+
+    Listens inside `with callback.listening():`, in the main thread. With several processes, a signal to one stops all.
+    """
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self):
+        self.received: int | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take over the signals while training runs. Python lets only the main thread do that."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self.received = None
+        before = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None):
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = number
+        print(
+            f"\n{signal.Signals(number).name}: saving a checkpoint after this step; once more to stop without it.",
+            flush=True,
+        )
+
+    def _is_told_to_stop(self, args: TrainingArguments) -> bool:
+        if args.world_size <= 1 or not distributed.is_initialized():
+            return self.received is not None
+        # Processes that stopped at different steps would wait for each other for ever.
+        signals = torch.tensor(self.received or 0, device=args.device)
+        distributed.all_reduce(signals, distributed.ReduceOp.MAX)
+        self.received = int(signals) or None
+        return self.received is not None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        # At the end of an epoch, its evaluation comes before the checkpoint.
+        if self._is_told_to_stop(args) and not float(state.epoch or 0).is_integer():
+            control.should_save = True
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if self.received is not None:
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if self.received is not None:
+            raise TrainingInterrupted(self.received, state.global_step)

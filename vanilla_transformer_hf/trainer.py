@@ -1,0 +1,303 @@
+"""The Trainer of translation models: token batches, R-Drop, scores of generated text, runs that can be continued."""
+
+import copy
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from torch.utils.data import DataLoader, SequentialSampler
+from transformers import (
+    EvalPrediction,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    ProgressCallback,
+    Seq2SeqTrainer,
+)
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from .averaging import MovingAverageCallback
+from .batching import TokenBatchSampler, TokenBatchStream
+from .checkpoints import UNFINISHED, StopOnSignal, move_in, remove_surplus
+from .data import TranslationCollator
+from .evaluation import Scores, decode_predictions, score_translations
+from .progress import TOKENS_PER_SECOND, Progress, Speedometer
+from .recipe import TranslationTrainingArguments
+
+
+def r_drop_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    label_smoothing: float,
+    weight: float,
+    num_items_in_batch: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """
+    Half of ½ α [KL(P₁‖P₂) + KL(P₂‖P₁)] - log P₁(y) - log P₂(y); Liang et al. 2021, arXiv 2106.14448, equation 4, with
+    smoothed labels: with α = 0 the mean of two losses. In nats per token.
+
+    Args:
+        logits: (2B, T, V) of the same B sentences twice, under two dropout masks.
+        labels: (B, T), -100 where they do not count.
+        weight: α.
+        num_items_in_batch: Labels of all accumulated batches, each sentence counted once.
+    """
+    counted = labels != -100
+    first, second = (half[counted].float().log_softmax(dim=-1) for half in logits.chunk(2))  # (N, V) each
+    likelihood = (first + second).gather(-1, labels[counted].unsqueeze(-1)).sum()
+    if label_smoothing:
+        likelihood = (1 - label_smoothing) * likelihood + label_smoothing * (first + second).mean(dim=-1).sum()
+    divergence = ((first.exp() - second.exp()) * (first - second)).sum()
+    loss = (weight / 2 * divergence - likelihood) / 2
+    return loss / (counted.sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
+
+
+class TranslationTrainer(Seq2SeqTrainer):
+    """
+    The host's `Seq2SeqTrainer`, scoring generated text against the "target" column of the data it is given.
+
+    Afterwards `translations` holds the generated texts in the order of the data and `scores` the scores with their
+    signatures. `evaluate` generates if `predict_with_generate` says so, `predict` always.
+
+    With `tokens_per_step` batches are filled by tokens; `train_dataset` then has the column "length", may be a stream
+    (`datasets.IterableDataset`), and has its own `train_collator` if one is given. Weights, order of the data and
+    random numbers depend on the seed and the step alone: a run continued from any of its checkpoints ends bit by bit
+    like one that was never interrupted.
+
+    Raises:
+        FloatingPointError: From `train`, when a loss is NaN or infinite; before the weights are touched.
+        TrainingInterrupted: From `train`, after SIGTERM or Ctrl-C, when a checkpoint is saved.
+        OSError: A checkpoint cannot be written. Those before it are intact.
+    """
+
+    # What the host leaves open.
+    model: PreTrainedModel
+    args: TranslationTrainingArguments
+    processing_class: PreTrainedTokenizerBase
+    data_collator: TranslationCollator
+    train_dataset: Any
+    eval_dataset: Any
+
+    references: list[str]
+    translations: list[str]
+    scores: Scores
+
+    def __init__(
+        self,
+        *args: Any,
+        target_lang: str | None = None,
+        train_collator: TranslationCollator | None = None,
+        **kwargs: Any,
+    ):
+        self.target_lang = target_lang
+        self.train_collator = train_collator
+        self._batches: TokenBatchSampler | TokenBatchStream | None = None
+        self._lines: list[int] = []
+        self._checkpoint_place: Path | None = None
+        super().__init__(*args, **kwargs)
+        if self.args.predict_with_generate:
+            self.compute_metrics = self._score
+        self._stop_on_signal = StopOnSignal()
+        self.add_callback(self._stop_on_signal)
+        self._speedometer = Speedometer()
+        self.add_callback(self._speedometer)
+        if self.pop_callback(ProgressCallback) or self.pop_callback(PrinterCallback):  # in notebooks it is neither
+            self.add_callback(Progress)
+
+    # ---- Training ----
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        with self._stop_on_signal.listening():
+            return super().train(*args, **kwargs)
+
+    def get_train_dataloader(self) -> DataLoader:
+        if self.args.tokens_per_step is None:
+            return super().get_train_dataloader()
+        common: dict[str, Any] = {
+            "collate_fn": self.train_collator or self.data_collator,
+            "num_workers": self.args.dataloader_num_workers,
+            "pin_memory": self.args.dataloader_pin_memory,
+            # Its own generator: the one that draws the dropout masks is not to know of new iterations.
+            "generator": torch.Generator(),
+        }
+        sampling: dict[str, Any] = {
+            "max_tokens": self.args.device_batch_tokens,
+            "seed": self.args.data_seed if self.args.data_seed is not None else self.args.seed,
+            "num_processes": self.args.world_size,
+            "process_index": self.args.process_index,
+        }
+        data = self.train_dataset
+        if isinstance(data, datasets.IterableDataset):
+            self._batches = TokenBatchStream(data, buffer_size=self.args.shuffle_buffer_size, **sampling)
+            return DataLoader(self._batches, batch_size=None, **common)
+        self._batches = TokenBatchSampler(data.with_format("numpy")["length"][:], **sampling)
+        return DataLoader(data, batch_sampler=self._batches, **common)
+
+    def _set_signature_columns_if_needed(self):
+        super()._set_signature_columns_if_needed()
+        self._signature_columns = [*dict.fromkeys([*self._signature_columns, "line"])]
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        # Continuing a run that is complete already, or was stopped early, the host would add one step to it.
+        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        parts: tuple[Any, ...] = (self._batches, kwargs["train_dataloader"].collate_fn)
+        for part in parts:
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(kwargs["epoch"])
+        super()._run_epoch(*args, **kwargs)
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        samples, target_tokens = super().get_batch_samples(*args, **kwargs)
+        if target_tokens is not None:
+            self._speedometer.add(target_tokens)
+        return samples, target_tokens
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs[TOKENS_PER_SECOND] = self._speedometer.read()
+        super().log(logs, start_time)
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        self._lines = inputs.pop("line", torch.empty(0)).tolist()
+        return super()._prepare_inputs(inputs)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = super().training_step(*args, **kwargs)
+        if not loss.isfinite():
+            lines = ", ".join(str(line + 1) for line in sorted(self._lines))
+            raise FloatingPointError(
+                f"the loss is {loss.item()} at step {self.state.global_step + 1}, at learning rate "
+                f"{self._get_learning_rate():.3g}, on lines {lines} of the training text; nothing was changed by it. "
+                "A lower learning rate, more warmup_steps or max_grad_norm help where the text is sound."
+            )
+        return loss
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        if not self.args.r_drop or not model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        inputs = dict(inputs)
+        labels = inputs.pop("labels")
+        shift: Any = self.model.prepare_decoder_input_ids_from_labels
+        inputs["decoder_input_ids"] = shift(labels)
+        outputs = model(**{name: torch.cat((value, value)) for name, value in inputs.items()})
+        smoothing = self.model.config.label_smoothing
+        loss = r_drop_loss(outputs.logits, labels, smoothing, self.args.r_drop, num_items_in_batch)
+        if self.args.average_tokens_across_devices and num_items_in_batch is not None:
+            loss = loss * self.accelerator.num_processes  # gradients are averaged over processes
+        return (loss, outputs) if return_outputs else loss
+
+    # ---- Evaluation ----
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        data = self.eval_dataset if eval_dataset is None else eval_dataset
+        self.references = list(data["target"])
+        with self._evaluating():
+            return super().evaluate(eval_dataset, *args, **kwargs)
+
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        self.references = list(test_dataset["target"])
+        self.args.predict_with_generate, self.compute_metrics = True, self._score
+        with self._evaluating():
+            return super().predict(test_dataset, *args, **kwargs)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """With the moving average of the weights, if there is one, and without drawing from the random numbers."""
+        average = self._moving_average()
+        devices = range(torch.cuda.device_count())
+        with torch.random.fork_rng(devices), average.applied() if average is not None else nullcontext():
+            yield
+
+    def _moving_average(self) -> MovingAverageCallback | None:
+        callbacks = self.callback_handler.callbacks
+        return next((callback for callback in callbacks if isinstance(callback, MovingAverageCallback)), None)
+
+    def _score(self, prediction: EvalPrediction) -> dict[str, float]:
+        # Several processes fill up their last batch with repeated sentences.
+        token_ids = np.asarray(prediction.predictions)[: len(self.references)]
+        self.translations = decode_predictions(self.processing_class, token_ids)
+        self.scores = score_translations(self.translations, self.references, self.target_lang, self.args.bleu_tokenize)
+        return {"bleu": self.scores.bleu, "chrf": self.scores.chrf, "exact_match": self.scores.exact_match}
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        # The host fills the model's generation config with global defaults here, a max_length of 20 among them.
+        generation_config = self.model.generation_config
+        self.model.generation_config = copy.deepcopy(generation_config)
+        try:
+            return super().prediction_step(*args, **kwargs)
+        finally:
+            self.model.generation_config = generation_config
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        # The host drops the stored lengths before it asks for them, and would then read every sentence to count it.
+        if self.args.train_sampling_strategy == "group_by_length" and self.train_dataset is not None:
+            size = self.args.train_batch_size * self.args.gradient_accumulation_steps
+            return LengthGroupedSampler(size, lengths=list(self.train_dataset["length"]))
+        return super()._get_train_sampler(train_dataset)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        # The order of the data is the order of the references; grouping by length would shuffle it.
+        return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
+
+    # ---- Checkpoints ----
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._checkpoint_place or super()._get_output_dir(trial))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """The host's checkpoint, written beside its place and moved there when every process has written its part."""
+        folder = Path(self._get_output_dir(trial))
+        place = folder / UNFINISHED
+        checkpoint = place / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        writes = self.args.should_save
+        if writes:
+            shutil.rmtree(place, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        self._checkpoint_place = place
+        try:
+            super()._save_checkpoint(model, trial)
+            if (average := self._moving_average()) is not None:
+                average.save(checkpoint, write=writes)
+            if self.state.best_global_step == self.state.global_step:
+                self.state.best_model_checkpoint = str(folder / checkpoint.name)
+            if writes:
+                self.state.save_to_json(str(checkpoint / TRAINER_STATE_NAME))
+            self.accelerator.wait_for_everyone()
+            if writes:
+                move_in(checkpoint, folder)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(place, ignore_errors=True)
+            free = shutil.disk_usage(folder).free / 2**20
+            raise OSError(
+                f"{folder / checkpoint.name} cannot be written ({' '.join(str(error).split())}; {free:,.0f} MiB are "
+                "free there). The checkpoints before it are intact: the same command continues from the last one."
+            ) from error
+        finally:
+            self._checkpoint_place = None
+        if writes:
+            remove_surplus(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
+        self.accelerator.wait_for_everyone()
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder / checkpoint.name))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        # What is still being written is not uploaded.
+        if self._checkpoint_place is None:
+            super()._push_from_checkpoint(checkpoint_folder)
