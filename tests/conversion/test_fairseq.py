@@ -289,7 +289,7 @@ class Reference:
         return {"args": argparse.Namespace(**self.options), "model": self.tensors, "extra_state": {"epoch": 3}}
 
     def write(self, folder, content=None):
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         torch.save(
             content or self.content(),
             folder / "checkpoint_best.pt",
@@ -428,7 +428,7 @@ def test_leftover_and_missing_weights_are_listed_in_full(tmp_path):
             lambda r: r.tensors.update({"encoder.layers.0.fc1.bias": torch.zeros(24, dtype=torch.long)}),
             "holds torch.int64",
         ),
-        (lambda r: r.options.update(source_lang="fr"), "dict.fr.txt is missing"),
+        (lambda r: r.options.update(source_lang="fr"), r"dict\.fr\.txt and dict\.de\.txt are missing beside"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_its_options_is_refused(change, message, tmp_path):
@@ -475,6 +475,16 @@ def test_codes_and_marked_pieces(tmp_path):
     (folder / "codes.en").unlink(), (folder / "codes.de").rename(folder / "codes.old")
     with pytest.raises(ConversionError, match=r"codes, codes\.old could each cut the words of 'en'; leave one"):
         convert("fairseq", folder, tmp_path / "two")
+
+
+@pytest.mark.parametrize("place", ["data-bin", "../data-bin", ".."])
+def test_dictionaries_in_the_folder_of_the_preprocessed_data_are_found(place, tmp_path):
+    reference = Reference({"layout": "0.9", "data": "/home/someone/data-bin"})
+    folder = reference.write(tmp_path / "runs" / "checkpoints")
+    (folder / place).mkdir(exist_ok=True)
+    for path in list(folder.glob("dict.*.txt")):
+        path.rename(folder / place / path.name)
+    assert convert("fairseq", tmp_path / "runs", tmp_path / "out").reopened == 0
 
 
 def test_dictionaries_are_read_as_fairseq_reads_them(tmp_path):

@@ -184,18 +184,28 @@ KEYS: KeyTable = {
 }
 
 
-def _checkpoints(path: Path) -> list[Path]:
+def _checkpoint(path: Path) -> Path | None:
+    """The checkpoint that is meant: the best, the last or the only one of a folder or of its `checkpoints`."""
     if path.is_file():
-        return [path] if path.suffix == ".pt" else []
-    return [
-        path / name for name in ("checkpoint_best.pt", "checkpoint_last.pt", "model.pt") if (path / name).is_file()
-    ]
+        return path if path.suffix == ".pt" else None
+    for folder in (path, path / "checkpoints"):
+        files = {file.name: file for file in folder.glob("*.pt")}
+        for name in ("checkpoint_best.pt", "checkpoint_last.pt", *([*files] if len(files) == 1 else [])):
+            if name in files:
+                return files[name]
+    return None
+
+
+def _folders(checkpoint: Path, data: str = "") -> list[Path]:
+    """Where the dictionaries may lie: beside the checkpoint, in the preprocessed data's folder beside it, or above."""
+    folder, name = checkpoint.parent, Path(data.split(":")[0]).name
+    return [folder, *([folder / name, folder.parent / name] if name else []), folder.parent]
 
 
 def recognises(path: Path) -> bool:
     """Whether there is a `.pt` file and a dictionary beside it."""
-    folder = path if path.is_dir() else path.parent
-    return bool(_checkpoints(path)) and any(folder.glob("dict.*.txt"))
+    found = _checkpoint(path)
+    return found is not None and any(file for folder in _folders(found) for file in folder.glob("dict.*.txt"))
 
 
 def read(path: Path, trust: bool = False) -> Checkpoint:
@@ -204,15 +214,20 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
         ConversionError: There is no checkpoint, it cannot be read safely, it is none of fairseq's, or a dictionary is
             missing.
     """
-    found = _checkpoints(path)
-    if not found:
-        raise ConversionError(f"{path} holds none of checkpoint_best.pt, checkpoint_last.pt, model.pt; name the file")
-    content = load_torch(found[0], trust)
+    found = _checkpoint(path)
+    if found is None:
+        raise ConversionError(f"{path} holds no checkpoint_best.pt and no checkpoint_last.pt; name the file itself")
+    content = load_torch(found, trust)
     if not isinstance(content, dict) or "model" not in content or not ({"cfg", "args"} & content.keys()):
-        raise ConversionError(f"{found[0]} is no checkpoint of fairseq: it has no `model` beside `cfg` or `args`")
+        raise ConversionError(f"{found} is no checkpoint of fairseq: it has no `model` beside `cfg` or `args`")
     options = _flatten(plain(content.get("cfg") or content["args"]))
-    dictionaries = _dictionaries(found[0].parent, {**OPTIONS, **options})
-    return Checkpoint(options, content["model"], dictionaries, found[0].parent, (found[0],))
+    languages = {side: options.get(f"{side}_lang") for side in ("source", "target")}
+    for folder in _folders(found, str(options.get("data", ""))):
+        if all((folder / f"dict.{language}.txt").is_file() for language in languages.values()):
+            dictionaries = {side: _dictionary(folder / f"dict.{language}.txt") for side, language in languages.items()}
+            return Checkpoint(options, content["model"], dictionaries, folder, (found,))
+    names = " and ".join(f"dict.{language}.txt" for language in dict.fromkeys(languages.values()))
+    raise ConversionError(f"{names} are missing beside {found}: the dictionaries that lie with the preprocessed data")
 
 
 def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
@@ -329,42 +344,35 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
     )
 
 
-def _dictionaries(folder: Path, options: dict[str, Any]) -> dict[str, list[str]]:
-    sides = {}
-    for side in ("source", "target"):
-        language = options[f"{side}_lang"]
-        path = folder / f"dict.{language}.txt"
-        if not path.is_file():
-            raise ConversionError(f"{path} is missing: the {side} dictionary, which lies with the preprocessed data")
-        tokens = list(SPECIAL_TOKENS)
-        for number, line in enumerate(read_lines(path), 1):
-            overwrite = line.endswith(" #fairseq:overwrite")
-            token, space, count = line.removesuffix(" #fairseq:overwrite").rstrip().rpartition(" ")
-            if not space or not count.lstrip("-").isdigit():
-                raise ConversionError(f"{path}, line {number}: {line!r} is no token with its count")
-            if overwrite and token in tokens:
-                # Of two, the later one is looked up, but for the specials; with a space, the other never is.
-                place = tokens.index(token)
-                tokens[place], token = (token, f" {token}") if token in SPECIAL_TOKENS else (f" {token}", token)
-            tokens.append(token)
-        vocabularies.check_unique(tokens, str(path))
-        sides[side] = tokens
-    return sides
+def _dictionary(path: Path) -> list[str]:
+    tokens = list(SPECIAL_TOKENS)
+    for number, line in enumerate(read_lines(path), 1):
+        overwrite = line.endswith(" #fairseq:overwrite")
+        token, space, count = line.removesuffix(" #fairseq:overwrite").rstrip().rpartition(" ")
+        if not space or not count.lstrip("-").isdigit():
+            raise ConversionError(f"{path}, line {number}: {line!r} is no token with its count")
+        if overwrite and token in tokens:
+            # Of two, the later one is looked up, but for the specials; with a space, the other never is.
+            place = tokens.index(token)
+            tokens[place], token = (token, f" {token}") if token in SPECIAL_TOKENS else (f" {token}", token)
+        tokens.append(token)
+    vocabularies.check_unique(tokens, str(path))
+    return tokens
 
 
-def _cutting_file(folder: Path, language: str) -> Path | None:
+def _cutting_file(checkpoint: Checkpoint, language: str) -> Path | None:
     """What cuts the words of a language: codes or a SentencePiece model of its own, or one for both."""
     files = [
         path
+        for folder in dict.fromkeys((checkpoint.folder, checkpoint.files[0].parent))
         for path in sorted(folder.iterdir())
         if re.search(r"code|\.(spm|model)$|\.(spm|model)\.", path.name.lower()) and path.is_file()
     ]
     own = [path for path in files if language in re.split(r"[._-]", path.name)]
     shared = [path for path in files if not own]
     if len(found := own or shared) > 1:
-        raise ConversionError(
-            f"{folder}: {', '.join(path.name for path in found)} could each cut the words of {language!r}; leave one"
-        )
+        names = ", ".join(path.name for path in found)
+        raise ConversionError(f"{checkpoint.folder}: {names} could each cut the words of {language!r}; leave one")
     return found[0] if found else None
 
 
@@ -383,7 +391,7 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
     """Tokenizer with the ids of the dictionaries."""
     options = _options(checkpoint)
     backends = {
-        side: _backend(tokens, _cutting_file(checkpoint.folder, options[f"{side}_lang"]))
+        side: _backend(tokens, _cutting_file(checkpoint, options[f"{side}_lang"]))
         for side, tokens in checkpoint.vocabulary.items()
     }
     separate = backends["source"].to_str() != backends["target"].to_str()
@@ -434,7 +442,7 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
         notes.append(
             f"tokenizer={options['tokenizer']!r}: texts are expected, and translations come out, tokenized so"
         )
-    if any(_cutting_file(checkpoint.folder, options[f"{side}_lang"]) is None for side in checkpoint.vocabulary):
+    if any(_cutting_file(checkpoint, options[f"{side}_lang"]) is None for side in checkpoint.vocabulary):
         notes.append(
             "no codes and no SentencePiece model lay beside the checkpoint: words are looked up as they stand"
         )

@@ -124,7 +124,7 @@ def assemble(
 def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
     """Ids drawn by chance, always the same, of two sentences, the second padded: a batch for a forward pass."""
     generator = torch.Generator().manual_seed(0)
-    length = min(12, config.max_position_embeddings)
+    length = min(12, config.max_position_embeddings, config.decoder_max_position_embeddings or 12)
     source_size = config.source_vocab_size or config.vocab_size
     source = torch.randint(source_size, (2, length), generator=generator)
     target = torch.randint(config.vocab_size, (2, length), generator=generator)

@@ -165,7 +165,7 @@ def load_torch(path: Path, trust: bool = False) -> Any:
         raise ConversionError(f"{path} cannot be read as a checkpoint of torch: {reason[0]}") from error
 
 
-def plain(value: Any, root: Any = None) -> Any:
+def plain(value: Any) -> Any:
     """
     Settings as dicts, lists and simple values: namespaces, omegaconf's containers and enumerations are unpacked, and
     an interpolation "${a.b}" takes the value at that path of the whole; what omegaconf calls missing ("???") is left
