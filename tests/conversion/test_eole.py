@@ -282,3 +282,19 @@ def test_settings_of_the_search_and_of_texts(tmp_path):
         "sp.model",
     ]
     assert len(done.notes) == 3  # and where the beam search stops
+
+
+def test_values_of_another_type_are_named(tmp_path):
+    toy, model, words = make()
+    model |= {"heads": "4", "share_embeddings": "yes", "encoder": {"encoder_type": "transformer", "layers": None}}
+    with pytest.raises(ConversionError) as error:
+        convert("eole", write(tmp_path / "run", toy, model, words), tmp_path / "out")
+    found = [line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]]
+    assert found == ["share_embeddings", "encoder.layers", "encoder.heads", "decoder.heads"]
+
+
+def test_a_decoder_alone_is_refused(tmp_path):
+    toy, model, words = make()
+    model["encoder"] = None
+    with pytest.raises(ConversionError, match="encoder: not there"):
+        convert("eole", write(tmp_path / "run", toy, model, words), tmp_path / "out")

@@ -330,3 +330,24 @@ def test_moses_is_noted(tmp_path):
     side = {"lang": "en", "level": "word", "tokenizer_cfg": {"pretokenizer": "moses"}}
     done = convert("joeynmt", write(tmp_path / "run", toy, model, data={"src": side}), tmp_path / "out")
     assert any("sacremoses with language en" in note for note in done.notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "testing", "names"),
+    [
+        ({"num_layers": "two", "alpha": True}, {}, {}, ["model.encoder.num_layers", "model.encoder.alpha"]),
+        ({}, {"src": {"level": "bpe", "tokenizer_cfg": "x"}}, {}, ["data.src.tokenizer_cfg"]),
+        ({}, {"special_symbols": []}, {}, []),
+        ({}, {"trg": ["en"]}, {"beam_size": "4"}, ["data.trg", "testing.beam_size"]),
+    ],
+)
+def test_values_of_another_type_are_named(model, data, testing, names, tmp_path):
+    toy, options, _ = make()
+    options["encoder"] |= model
+    folder = write(tmp_path / "run", toy, options, data=data, testing=testing)
+    if not names:  # an empty section is no section
+        convert("joeynmt", folder, tmp_path / "out")
+        return
+    with pytest.raises(ConversionError) as error:
+        convert("joeynmt", folder, tmp_path / "out")
+    assert [line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]] == names

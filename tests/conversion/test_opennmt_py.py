@@ -276,3 +276,12 @@ def test_settings_of_the_search(tmp_path):
     expected = {"num_beams": 5, "length_penalty": 1.0, "max_new_tokens": 250, "early_stopping": True}
     assert expected.items() <= written.items()
     assert [note.split()[0] for note in notes] == ["length_penalty", "the", "max_length_ratio:"]
+
+
+def test_values_of_another_type_are_named(tmp_path):
+    toy, options, words = make()
+    options |= {"heads": "4", "norm_eps": "1e-6", "share_embeddings": 1, "transforms": 5, "data": ["x"]}
+    with pytest.raises(ConversionError) as error:
+        convert("opennmt_py", write(tmp_path / "run", toy, options, words), tmp_path / "out")
+    found = [line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]]
+    assert found == ["heads", "norm_eps", "share_embeddings", "data", "transforms"]

@@ -281,3 +281,17 @@ def test_a_special_token_that_is_missing(tmp_path):
     (folder / "vocab.json").write_text(json.dumps(VOCABULARY))
     with pytest.raises(ConversionError, match=r"special_tokens\.eos: <eot> is None"):
         convert("torch_nn", folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"nhead": "four"}, "nhead: 'four'"),
+        ({"nhead": {"encoder": 2}}, r"nhead\.decoder: None"),
+        ({"nhead": 4, "names": {"encoder": 3}}, r"names\.encoder: 3"),
+        ({"nhead": 4, "position_offset": "1", "checkpoint": 5}, r"checkpoint: 5.*\n.*position_offset: '1'"),
+    ],
+)
+def test_values_of_another_type_are_named(settings, named, tmp_path):
+    with pytest.raises(ConversionError, match=rf"settings\.yaml: settings that cannot be used\n.*{named}"):
+        convert("torch_nn", write(tmp_path / "run", Tutorial().state_dict(), **settings), tmp_path / "out")

@@ -265,7 +265,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     Raises:
         ConversionError: A file is missing, cannot be read safely, or holds something else.
     """
-    return state_dicts.read(path, trust, {**OPTIONS, **ALIASES})
+    return state_dicts.read(path, trust, {**OPTIONS, **{alias: OPTIONS[name] for alias, name in ALIASES.items()}})
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:

@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import opennmt_common as common
-from .mapping import Checkpoint, ConversionError, KeyTable, Rule, Transform, unchanged
+from .mapping import Checkpoint, ConversionError, KeyTable, Rule, Transform, unchanged, wrong_types
 from .safe_load import SafetensorsFiles
 
 
@@ -298,6 +298,20 @@ def _is_gated(options: dict[str, Any]) -> bool:
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
     """The options that our model cannot express, a line each."""
+    stacks = [
+        stack for stack in ("encoder", "decoder") if not isinstance(checkpoint.options["model"].get(stack), dict)
+    ]
+    if stacks:
+        return [f"{stack}: not there (expressed: an encoder with a decoder)" for stack in stacks]
+    problems = wrong_types(_options(checkpoint), {**OPTIONS, "position_encoding_type": None})
+    for stack in ("encoder", "decoder"):
+        problems += wrong_types(_stack(checkpoint, stack), STACK_OPTIONS, f"{stack}.")
+    if problems:
+        return problems
+    return _not_expressed(checkpoint) + common.vocabulary_problems(checkpoint.vocabulary, _specials(checkpoint))
+
+
+def _not_expressed(checkpoint: Checkpoint) -> list[str]:
     options = _options(checkpoint)
     stacks = {stack: _stack(checkpoint, stack) for stack in ("encoder", "decoder")}
     problems = [
@@ -309,9 +323,6 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
         for name, expressed in table.items()
         if values[name] not in expressed
     ]
-    for stack in ("encoder", "decoder"):
-        if not isinstance(checkpoint.options["model"].get(stack), dict):
-            problems.append(f"{stack}: not there (expressed: an encoder with a decoder)")
     for name in ("hidden_size", "norm_eps", "head_dim"):
         values = [options[name] for options in stacks.values()]
         if values[0] != values[1]:
@@ -320,7 +331,7 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
             )
     if len({_is_gated(options) for options in stacks.values()}) > 1:
         problems.append("mlp_activation_fn: gated in one stack only (expressed: in both or none)")
-    return problems + common.vocabulary_problems(checkpoint.vocabulary, _specials(checkpoint))
+    return problems
 
 
 def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
@@ -346,9 +357,9 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
         decoder_ffn_dim=decoder["transformer_ff"],
         d_k=decoder["head_dim"],
         d_v=decoder["head_dim"],
-        dropout=options["dropout"][0],
-        attention_dropout=options["attention_dropout"][0],
-        activation_dropout=options["dropout"][0],
+        dropout=next(iter(options["dropout"]), 0.0),
+        attention_dropout=next(iter(options["attention_dropout"]), 0.0),
+        activation_dropout=next(iter(options["dropout"]), 0.0),
         feed_forward_type="gated" if _is_gated(decoder) else "dense",
         activation_function=ACTIVATIONS[encoder["mlp_activation_fn"].removeprefix("gated-")],
         decoder_activation_function=ACTIVATIONS[decoder["mlp_activation_fn"].removeprefix("gated-")],

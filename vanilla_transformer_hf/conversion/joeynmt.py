@@ -18,7 +18,7 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
-from .mapping import Checkpoint, ConversionError, KeyTable, Rule
+from .mapping import Checkpoint, ConversionError, KeyTable, Rule, wrong_types
 from .safe_load import load_torch
 
 
@@ -50,7 +50,7 @@ OPTIONS: dict[str, Any] = {
         "activation": "relu",
         "embeddings": {"scale": False},
     },
-    "side": {"level": "word", "lowercase": False, "normalize": False, "lang": None},
+    "side": {"level": "word", "lowercase": False, "normalize": False, "lang": None, "tokenizer_cfg": {}},
     "special_symbols": {
         "unk_id": 0,
         "unk_token": "<unk>",
@@ -65,11 +65,11 @@ OPTIONS: dict[str, Any] = {
     },
     "testing": {
         "beam_size": 1,
-        "beam_alpha": -1,
+        "beam_alpha": -1.0,
         "max_output_length": -1,
         "min_output_length": 1,
         "generate_unk": True,
-        "repetition_penalty": -1,
+        "repetition_penalty": -1.0,
         "no_repeat_ngram_size": -1,
         "n_best": 1,
     },
@@ -214,9 +214,25 @@ def _alpha(checkpoint: Checkpoint, stack: str) -> float:
     return 0.81 * (encoder**4 * decoder) ** (1 / 16) if stack == "encoder" else (3 * decoder) ** (1 / 4)
 
 
+def _wrong_types(checkpoint: Checkpoint) -> list[str]:
+    """Options that are of another type than JoeyNMT's, a line each."""
+    model, data = checkpoint.options["model"], checkpoint.options["data"]
+    sections = {
+        "model.encoder.": (model.get("encoder") or {}, OPTIONS["encoder"]),
+        "model.decoder.": (model.get("decoder") or {}, OPTIONS["decoder"]),
+        "data.src.": (data.get("src") or {}, OPTIONS["side"]),
+        "data.trg.": (data.get("trg") or {}, OPTIONS["side"]),
+        "data.special_symbols.": (data.get("special_symbols") or {}, OPTIONS["special_symbols"]),
+        "testing.": (checkpoint.options.get("testing") or {}, OPTIONS["testing"]),
+        "training.": (checkpoint.options.get("training") or {}, {"label_smoothing": OPTIONS["label_smoothing"]}),
+    }
+    return [line for where, (given, defaults) in sections.items() for line in wrong_types(given, defaults, where)]
+
+
 def unsupported(checkpoint: Checkpoint) -> list[str]:
     """The options that our model cannot express, a line each."""
-    problems = []
+    if problems := _wrong_types(checkpoint):
+        return problems
     for stack in ("encoder", "decoder"):
         options = _stack(checkpoint, stack)
         if options["type"] != "transformer":
@@ -334,7 +350,7 @@ def _known_merges(merges: list[tuple[str, str]], tokens: list[str], separator: s
 def _backend(checkpoint: Checkpoint, side: str) -> Tokenizer:
     """tokenizers.build_tokenizer: what is done to a text, and the vocabulary's ids."""
     options = _section(checkpoint, "data", side, defaults="side")
-    settings = options.get("tokenizer_cfg") or {}
+    settings = options["tokenizer_cfg"]
     specials = _specials(checkpoint)
     tokens, unk = _vocabulary(checkpoint, side), specials["unk_token"]
     names = [specials[f"{name}_token"] for name in ("unk", "pad", "bos", "eos")] + specials["lang_tags"]
@@ -424,7 +440,7 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
             notes.append(f"{name}: {options[name]} is left out; JoeyNMT applies it to the source's tokens too")
     for side in ("src", "trg"):
         section = _section(checkpoint, "data", side, defaults="side")
-        if str((section.get("tokenizer_cfg") or {}).get("pretokenizer", "none")).lower() != "none":
+        if str(section["tokenizer_cfg"].get("pretokenizer", "none")).lower() != "none":
             notes.append(
                 f"data.{side}.tokenizer_cfg.pretokenizer: texts have to be tokenised as by sacremoses with language "
                 f"{section['lang']} before, and detokenised behind"

@@ -127,3 +127,19 @@ def _apply(
             if not torch.equal(tensor, other.transform(tensors[name], config)):
                 raise ConversionError(f"{first} and {name} differ, and the options call them one matrix")
         yield target, tensor
+
+
+def wrong_types(given: Any, defaults: Mapping[str, Any], where: str = "") -> list[str]:
+    """
+    Options that are of another type than their defaults, a line each; a default of None allows any. `where` stands
+    before a name.
+    """
+    if not isinstance(given, Mapping):
+        return [f"{where.rstrip('.') or 'options'}: {given!r} holds no options"]
+    problems = []
+    for name, default in defaults.items():
+        value = given.get(name, default)
+        kinds = (int, float) if type(default) is float else type(default)
+        if default is not None and (not isinstance(value, kinds) or (type(value) is bool) != (type(default) is bool)):
+            problems.append(f"{where}{name}: {value!r} (a value such as {default!r} is needed)")
+    return problems

@@ -40,6 +40,10 @@ def id_of(tokens: list[str], token: str) -> int | None:
 
 def vocabulary_problems(vocabulary: dict[str, Any], specials: dict[str, str]) -> list[str]:
     """Why the ids of padding and end cannot be one id for both sides, a line each."""
+    for side in ("src", "tgt"):
+        tokens = vocabulary[side]
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            return [f"vocabulary: {side} is no list of tokens"]
     problems = []
     for name in ("pad", "eos"):
         ids = [id_of(vocabulary[side], specials[name]) for side in ("src", "tgt")]

@@ -18,7 +18,7 @@ from transformers import GenerationConfig
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import opennmt_common as common
-from .mapping import Checkpoint, ConversionError, KeyTable, Rule, unchanged
+from .mapping import Checkpoint, ConversionError, KeyTable, Rule, unchanged, wrong_types
 from .safe_load import SafetensorsFiles, load_torch, plain
 
 
@@ -61,6 +61,7 @@ OPTIONS: dict[str, Any] = {
     "lora_layers": [],
     "lora_embedding": False,
     "quant_layers": [],
+    "data": {},
     "transforms": [],
     "src_subword_model": None,
     "tgt_subword_model": None,
@@ -220,6 +221,8 @@ def _options(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
     """The options that our model cannot express, a line each."""
+    if problems := wrong_types(checkpoint.options, {**OPTIONS, "dropout": None, "attention_dropout": None}):
+        return problems
     options = _options(checkpoint)
     problems = [
         f"{name}: {options[name]!r} (expressed: {', '.join(map(repr, expressed))})"
@@ -236,6 +239,11 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
     return problems + common.vocabulary_problems(checkpoint.vocabulary, common.SPECIAL_TOKENS)
 
 
+def _first(value: Any) -> Any:
+    """An option that may have a value for each part of the training."""
+    return next(iter(value), 0.0) if isinstance(value, list) else value
+
+
 def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
     """Config of the model that the options describe."""
     options, vocabulary = _options(checkpoint), checkpoint.vocabulary
@@ -245,9 +253,6 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
         sharing = "all"
     positions = options["position_encoding"]
     feed_forward, activation = FEED_FORWARDS[options["pos_ffn_activation_fn"]]
-    dropout, attention_dropout = (
-        value[0] if isinstance(value, list) else value for value in (options["dropout"], options["attention_dropout"])
-    )
     return VanillaTransformerConfig(
         vocab_size=len(target),
         source_vocab_size=None if vocabulary["src"] == target else len(vocabulary["src"]),
@@ -258,9 +263,9 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
         decoder_attention_heads=options["heads"],
         encoder_ffn_dim=options["transformer_ff"],
         decoder_ffn_dim=options["transformer_ff"],
-        dropout=dropout,
-        attention_dropout=attention_dropout,
-        activation_dropout=dropout,
+        dropout=_first(options["dropout"]),
+        attention_dropout=_first(options["attention_dropout"]),
+        activation_dropout=_first(options["dropout"]),
         feed_forward_type=feed_forward,
         activation_function=activation,
         scale_embedding=positions,  # done where positions are added, so that none means neither
@@ -282,7 +287,7 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
 
 def _transforms(options: dict[str, Any]) -> list[str]:
     """The transforms of texts: of all corpora, or those of the first corpus that has its own."""
-    corpora = [corpus.get("transforms") for name, corpus in (options.get("data") or {}).items() if name != "valid"]
+    corpora = [corpus.get("transforms") for name, corpus in options["data"].items() if name != "valid"]
     return next((names for names in (options["transforms"], *corpora) if names), [])
 
 

@@ -21,7 +21,7 @@ names: {ours: theirs}              # where things stand in the state dict, in th
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from ..modeling_vanilla_transformer import POSITION_ENCODINGS
 from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
-from .mapping import Checkpoint, ConversionError
+from .mapping import Checkpoint, ConversionError, wrong_types
 from .safe_load import SafetensorsFiles, load_torch, plain
 
 
@@ -52,6 +52,8 @@ OPTIONS: dict[str, Any] = {
     "label_smoothing": 0.0,
     "names": {},
 }
+
+STACKS = ("encoder", "decoder")
 
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".safetensors")
 SETTINGS = (".yaml", ".yml")
@@ -77,9 +79,10 @@ def weights_in(path: Path) -> list[Path]:
     return [file for file in files if file.suffix in WEIGHTS]
 
 
-def read(path: Path, trust: bool, known: Mapping[str, Any]) -> Checkpoint:
+def read(path: Path, trust: bool, known: Mapping[str, Any], by_stack: Sequence[str] = ()) -> Checkpoint:
     """
-    State dict, settings and vocabularies; of settings inside the file, those that are `known`.
+    State dict, settings and vocabularies; of settings inside the file, those that are `known`, a name with a default.
+    Those of `by_stack` may be {encoder: …, decoder: …}.
 
     Raises:
         ConversionError: A file is missing, cannot be read safely, or holds something else.
@@ -91,6 +94,8 @@ def read(path: Path, trust: bool, known: Mapping[str, Any]) -> Checkpoint:
     if len(found) > 1:
         raise ConversionError(f"{folder} holds {len(found)} YAML files; name the one with the settings as CHECKPOINT")
     options = _yaml(found[0]) if found else {}
+    if problems := _wrong_settings(options, known, by_stack):
+        raise ConversionError(f"{found[0]}: " + "\n  ".join(["settings that cannot be used", *problems]))
     named = options.get("checkpoint")
     weights = [folder / named] if named else weights_in(path if path.suffix not in SETTINGS else folder)
     if len(weights) != 1 or not weights[0].is_file():
@@ -102,6 +107,21 @@ def read(path: Path, trust: bool, known: Mapping[str, Any]) -> Checkpoint:
     vocabulary, files = _vocabularies(folder, options)
     inside = {name: value for name, value in inside.items() if name in known}
     return Checkpoint({**inside, **options}, tensors, vocabulary, folder, (weights[0], *found, *files))
+
+
+def _wrong_settings(options: dict[str, Any], known: Mapping[str, Any], by_stack: Sequence[str]) -> list[str]:
+    """Settings of the wrong type, a line each."""
+    files = dict.fromkeys(("checkpoint", "vocabulary", "source_vocabulary", "target_vocabulary"), "model.pt")
+    given = {name: value for name, value in options.items() if value is not None}
+    problems = []
+    for name in [name for name in by_stack if isinstance(given.get(name), dict)]:
+        values, default = given.pop(name), known[name]
+        problems += wrong_types({**dict.fromkeys(STACKS), **values}, dict.fromkeys(STACKS, default), f"{name}.")
+    problems += wrong_types(given, {**known, **files})
+    for name, theirs in given.get("names", {}).items() if not problems else ():
+        if not isinstance(theirs, (list if name == "ignored" else str, type(None))):
+            problems.append(f"names.{name}: {theirs!r} is no name")
+    return problems
 
 
 def _yaml(path: Path) -> dict[str, Any]:

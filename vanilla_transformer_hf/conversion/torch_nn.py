@@ -129,7 +129,7 @@ def _parameter(checkpoint: Checkpoint, part: str) -> str | None:
 def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
     """The table under the names that the settings give; norms without a bias ("bias=False") get one of zeros."""
     names = _options(checkpoint)["names"]
-    table: dict[str, Any] = dict.fromkeys(names["ignored"])
+    table: dict[str, Any] = dict.fromkeys(names["ignored"] or ())
     targets = {
         "source_embedding": "model.encoder.embed_tokens.weight",
         "target_embedding": "model.decoder.embed_tokens.weight",
@@ -179,7 +179,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     Raises:
         ConversionError: A file is missing, cannot be read safely, or holds something else.
     """
-    return state_dicts.read(path, trust, OPTIONS)
+    return state_dicts.read(path, trust, OPTIONS, ("nhead", "norm_first", "activation", "layer_norm_eps"))
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
