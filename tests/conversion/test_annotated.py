@@ -135,6 +135,17 @@ BENTREVETT = names_of(
     "decoder.fc_out",
 )
 
+LOOSE = names_of(
+    "blocks",
+    ("mha", "masked_attn", "cross_mha"),
+    ("wq", "wk", "wv", "wo"),
+    (("ln1", "ln2"), ("ln1", "ln2", "ln3")),
+    ("mlp.net.0", "mlp.net.3"),
+    ("source_embedding", "target_embedding"),
+    "output_layer",
+)
+LOOSE = {stack: {part: f"transformer.{name}" for part, name in parts.items()} for stack, parts in LOOSE.items()}
+
 SHARED = (("decoder.embedding", "encoder.embedding"), ("decoder.output", "decoder.embedding"))
 PRE = {"pre_norm": True, "final_norm": True}
 HARVARD_TOY = {"names": HARVARD, "eps": 1e-6, "norm": unbiased_norm, "norm_kinds": ("a_2", "b_2"), "output_bias": True}
@@ -183,6 +194,7 @@ KINDS = {
         {"position_offset": 2},
         1e-5,
     ),
+    "other_names": ({"scaled": False}, {"names": LOOSE}, {}, 1e-5),
     "halves": (
         {"positions": "halves", "scaled": False},
         {"names": NORM_INSIDE},
@@ -248,12 +260,12 @@ def test_positions_that_are_no_sinusoids_are_taken_as_they_are(tmp_path):
 def test_own_names(tmp_path):
     toy, settings, tolerance = make("norm_inside")
     tensors = {
-        name.replace("self_attn", "mixer").replace("embedding", "lookup").replace("layers", "blocks"): tensor
+        name.replace("self_attn", "mixer").replace("embedding", "lookup").replace("layers", "parts"): tensor
         for name, tensor in toy.tensors.items()
     }
     with pytest.raises(ConversionError, match="none is known for the source embedding"):
         convert("annotated", write(tmp_path / "run", tensors, settings), tmp_path / "out")
-    settings["names"] = {"self_attn": "mixer", "embedding": "lookup", "layers": "blocks"}
+    settings["names"] = {"self_attn": "mixer", "embedding": "lookup", "layers": "parts"}
     reference = write_reference(tmp_path / "ref.npz", toy.logits, toy.sizes, start=2)
     done = convert("annotated", write(tmp_path / "run", tensors, settings), tmp_path / "out", reference=reference)
     assert done.reference <= tolerance

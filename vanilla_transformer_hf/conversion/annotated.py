@@ -72,27 +72,29 @@ EXPRESSED: dict[str, tuple] = {
     "positions": ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "none"),
 }
 
-# Segments of names, in all the spellings that are known -> one spelling.
+# Segments of names, in all the spellings that are known -> one spelling; "" leaves a segment out.
 SEGMENTS: dict[str, str] = {
     theirs: ours
     for ours, spellings in {
-        "layers": "layer_stack",
-        "self_attn": "slf_attn enc_self_attn dec_self_attn self_attention attention attn mha multi_head_attention",
-        "cross_attn": "src_attn enc_attn dec_enc_attn encoder_attn enc_dec_attention encoder_attention"
-        " cross_attention",
+        "": "transformer model net",
+        "layers": "layer_stack blocks",
+        "self_attn": "slf_attn enc_self_attn dec_self_attn self_attention attention attn mha multi_head_attention"
+        " self_mha masked_attention masked_attn",
+        "cross_attn": "src_attn enc_attn dec_enc_attn encoder_attn enc_dec_attn enc_dec_attention encoder_attention"
+        " cross_attention cross_mha",
         "q": "W_Q W_q w_q w_qs wq q_linear q_proj query fc_q",
         "k": "W_K W_k w_k w_ks wk k_linear k_proj key fc_k",
         "v": "W_V W_v w_v w_vs wv v_linear v_proj value fc_v",
-        "out": "W_O W_o w_o wo fc fc_o fc_out linear w_concat out_linear out_proj projection"
-        " trg_word_prj tgt_word_prj",
+        "out": "W_O W_o w_o wo fc fc_o fc_out linear w_concat out_linear out_proj projection output output_layer"
+        " final_linear trg_word_prj tgt_word_prj",
         "ffn": "feed_forward pos_ffn positionwise_feedforward ff mlp",
-        "inner": "w_1 W_1 linear1 linear_1 conv1 fc1 fc_1",
-        "outer": "w_2 W_2 linear2 linear_2 conv2 fc2 fc_2",
-        "norm": "layer_norm LayerNorm ln",
+        "inner": "w_1 W_1 w1 W1 linear1 linear_1 conv1 fc1 fc_1",
+        "outer": "w_2 W_2 w2 W2 linear2 linear_2 conv2 fc2 fc_2",
+        "norm": "layer_norm layernorm LayerNorm ln",
         "weight": "a_2 gamma",
         "bias": "b_2 beta",
-        "source": "src_embed src_emb src_word_emb src_embedding",
-        "target": "tgt_embed tgt_emb trg_emb tgt_word_emb trg_word_emb tgt_embedding trg_embedding",
+        "source": "src_embed src_emb src_word_emb src_embedding source_embedding",
+        "target": "tgt_embed tgt_emb trg_emb tgt_word_emb trg_word_emb tgt_embedding trg_embedding target_embedding",
         "positions": "pos_emb pos_embedding position_enc positional_encoding pos_encoding pos_enc",
         "table": "pe pos_table encoding",
     }.items()
@@ -123,7 +125,7 @@ KEYS: dict[str, str] = {
     **{
         f"{stack}.{name}.weight": f"model.{stack}.embed_tokens.weight"
         for stack in _SUBLAYERS
-        for name in ("emb.tok_emb", "tok_embedding", "embedding", "embed")
+        for name in ("emb.tok_emb", "tok_embedding", "embedding", "embed", "tok_emb", "embed_tokens")
     },
     **{
         f"{name}.{kind}": f"lm_head.{kind}"
@@ -141,7 +143,13 @@ KEYS: dict[str, str] = {
         f"{stack}.layers.{{}}.{name}.{kind}": f"model.{stack}.layers.{{}}.{target}.{kind}"
         for stack, norms in _SUBLAYERS.items()
         for number, (sublayer, target) in enumerate(norms.items())
-        for name in (f"sublayer.{number}.norm", f"norm{number + 1}", f"norm_{number + 1}", f"{sublayer}.norm")
+        for name in (
+            *(f"sublayer.{number}.norm", f"{sublayer}.norm", f"{sublayer}_norm"),
+            *(
+                f"{norm}{number + 1}"
+                for norm in ("norm", "norm_", "ln", "ln_", "layer_norm", "layer_norm_", "layernorm")
+            ),
+        )
         for kind in _KINDS
     },
     **{
@@ -189,8 +197,11 @@ def _spelled(checkpoint: Checkpoint) -> dict[str, str]:
     segments = {**SEGMENTS, **{theirs: ours for ours, theirs in given.items()}}
     spelled = {}
     for name in checkpoint.tensors:
-        plain_name = re.sub(r"\blinears\.([0-3])\b", lambda match: ("q", "k", "v", "out")[int(match[1])], name)
-        spelled[name] = ".".join(segments.get(segment, segment) for segment in plain_name.split("."))
+        numbered = re.sub(r"\blinears\.([0-3])\b", lambda match: ("q", "k", "v", "out")[int(match[1])], name)
+        spelling = ".".join(filter(None, (segments.get(segment, segment) for segment in numbered.split("."))))
+        # A feed-forward that is a sequence: a map, its activation, perhaps dropout, and another map.
+        spelling = re.sub(r"\bffn\.(?:layers\.)?0\b", "ffn.inner", spelling)
+        spelled[name] = re.sub(r"\bffn\.(?:layers\.)?[23]\b", "ffn.outer", spelling)
     return spelled
 
 
