@@ -28,7 +28,7 @@ from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
 from .mapping import Checkpoint, ConversionError, KeyTable, Rule
-from .safe_load import check_archive
+from .safe_load import check_archive, filled, read_text
 from .sentencepiece_model import UNKNOWN, read_sentencepiece
 
 
@@ -287,7 +287,7 @@ def _settings_beside(model: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for file in (Path(f"{model}.yml"), model.parent / "decoder.yml", Path(f"{model}.decoder.yml")):
         if file.is_file():
-            settings |= _yaml(file.read_text(encoding="utf-8"), str(file))
+            settings |= _yaml(read_text(file), str(file))
     return settings
 
 
@@ -336,7 +336,8 @@ class Vocabulary:
 
 
 def _vocabularies(folder: Path, options: dict[str, Any]) -> list[Vocabulary]:
-    named = [folder / Path(name).name for name in options.get("vocabs") or []]
+    options = filled(OPTIONS, options, str(folder))
+    named = [folder / Path(str(name)).name for name in options["vocabs"]]
     if not named:
         named = [file for file in sorted(folder.iterdir()) if file.match("*vocab*.yml") or file.match("*vocab*.spm")]
         named *= 2 if len(named) == 1 else 1
@@ -345,7 +346,7 @@ def _vocabularies(folder: Path, options: dict[str, Any]) -> list[Vocabulary]:
         what = f"lacks {', '.join(missing)}" if missing else "has no decoder.yml that names two vocabularies"
         raise ConversionError(f"{folder} {what}; put the vocabularies beside the model as Marian knows them")
     sides = [_read_vocabulary(file, folder / f"{side}.spm") for side, file in zip(SIDES, named, strict=True)]
-    for file, side, limit in zip(named, sides, options.get("dim-vocabs") or [0, 0], strict=False):
+    for file, side, limit in zip(named, sides, options["dim-vocabs"], strict=False):
         if limit:  # ids behind are not used (DefaultVocab::load)
             del side.tokens[limit:]
         vocabularies.check_unique(side.tokens, str(file))
@@ -360,7 +361,7 @@ def _read_vocabulary(file: Path, beside: Path) -> Vocabulary:
         return Vocabulary([piece.text for piece in pieces], "</s>", unk, file, (file,))
     if file.suffix in (".yml", ".yaml", ".json"):
         # Words only: YAML would read the tokens `no` and `1_000` as other things.
-        content = _yaml(file.read_text(encoding="utf-8"), str(file), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        content = _yaml(read_text(file), str(file), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
         try:
             ids = {int(number): token for token, number in content.items()}
         except (TypeError, ValueError) as error:
@@ -378,7 +379,7 @@ def _read_vocabulary(file: Path, beside: Path) -> Vocabulary:
 
 
 def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {**OPTIONS, **{name: value for name, value in checkpoint.options.items() if value is not None}}
+    return filled(OPTIONS, checkpoint.options, str(checkpoint.files[0]))
 
 
 def _without_dropout(options: dict[str, Any], name: str) -> str:

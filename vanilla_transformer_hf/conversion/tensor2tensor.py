@@ -8,7 +8,6 @@ The three uses of a shared matrix differ: id 0 enters both stacks as a zero vect
 and every source embedding has a vector added that names the target's kind. So they become three matrices here.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -24,9 +23,12 @@ from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
 from .mapping import Checkpoint, ConversionError, KeyTable, Rule
+from .safe_load import filled, read_json, read_text
 from .subword_text import subwords
 from .tensor_bundle import TensorBundle
 
+
+SETTINGS = "hparams.json"
 
 # basic_params1 in layers/common_hparams.py and transformer_base_v1 in models/transformer.py
 OPTIONS: dict[str, Any] = {
@@ -230,7 +232,7 @@ def _prefixes(path: Path) -> list[Path]:
         match = re.fullmatch(r"(.+?)\.(index|data-\d+-of-\d+|meta)", path.name)
         return [path.with_name(match[1])] if match else []
     state = path / "checkpoint"
-    if state.is_file() and (match := re.search(r'^model_checkpoint_path: "(.*)"', state.read_text("utf-8"), re.M)):
+    if state.is_file() and (match := re.search(r'^model_checkpoint_path: "(.*)"', read_text(state), re.M)):
         named = path / Path(match[1]).name
         if Path(f"{named}.index").is_file():
             return [named]
@@ -253,22 +255,17 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
         raise ConversionError(f"{path} should hold one checkpoint of TensorFlow, and holds {found}; name its .index")
     folder = prefixes[0].parent
     bundle = TensorBundle(prefixes[0])
-    settings = folder / "hparams.json"
+    settings = folder / SETTINGS
     if not settings.is_file():
         raise ConversionError(f"{settings} is missing: tensor2tensor writes it into the folder of every training")
-    try:
-        options = json.loads(settings.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConversionError(f"{settings} is no JSON: {error}") from error
-    if not isinstance(options, dict):
-        raise ConversionError(f"{settings} holds no options")
+    options = read_json(settings)
     flags = folder / "flags_t2t.txt"
     for line in read_lines(flags) if flags.is_file() else ():
         name, _, value = line.removeprefix("--").partition("=")
         if name in ("model", "problem") and value:
             options.setdefault(name, value)
     vocabulary = _vocabularies(folder, options.get("problem"))
-    files = (*bundle.files(), settings)
+    files = (*bundle.files(), settings, *sorted(folder.glob("vocab.*")))
     return Checkpoint(options, Variables(bundle), vocabulary, folder, files)
 
 
@@ -305,7 +302,7 @@ def _read_vocabulary(file: Path) -> list[str]:
 
 
 def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    options = {**OPTIONS, **{name: value for name, value in checkpoint.options.items() if value is not None}}
+    options = filled(OPTIONS, checkpoint.options, str(checkpoint.files[0].with_name(SETTINGS)))
     for stack in ("encoder", "decoder"):
         options[f"num_{stack}_layers"] = options[f"num_{stack}_layers"] or options["num_hidden_layers"]
     return options
