@@ -13,7 +13,12 @@ model card, curves and translations; the same command continues a run that was i
 SIGTERM and Ctrl-C save one more before the end.
 """
 
+import os
 import sys
+
+
+# Linux: large tensors in pages of 2 MiB, which are ready sooner. torch asks for it once, at its first tensor.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 from huggingface_hub.errors import StrictDataclassError
 

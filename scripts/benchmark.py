@@ -1,0 +1,37 @@
+"""
+Measure speed and memory side by side, in one run, the engines taking turns:
+
+    python scripts/benchmark.py train --source train.en.gz --target train.de.gz --json speed.json
+    python scripts/benchmark.py train --presets tiny --dtypes float32 --loads run   # on a made-up corpus
+
+Each engine runs in a process of its own, so that its peak memory is its own. Use a quiet machine: a row says how far
+its measurements lie apart.
+"""
+
+import argparse
+import sys
+
+from benchmarks import training
+
+
+# Name of the subcommand -> module with a docstring, `add_arguments(parser)` and `run(arguments)`.
+SUBCOMMANDS = {"train": training}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    subparsers = parser.add_subparsers(dest="subcommand", required=True)
+    for name, module in SUBCOMMANDS.items():
+        module.add_arguments(subparsers.add_parser(name, help=module.__doc__))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    arguments = parse_arguments()
+    try:
+        SUBCOMMANDS[arguments.subcommand].run(arguments)
+    except (OSError, ValueError, RuntimeError) as error:
+        print(f"benchmark.py: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,186 @@
+"""our Trainer against MarianMT with the stock Seq2SeqTrainer and torch.nn.Transformer with a plain loop"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.corpus import MADE_UP_PAIRS, write_corpus
+from benchmarks.turns import Engine
+from vanilla_transformer_hf import VanillaTransformerConfig
+from vanilla_transformer_hf.matmul import choose_matmul, describe_matmul, matmul, probe_matmul
+from vanilla_transformer_hf.text_files import open_output
+
+
+# Name -> preset of the config, and what is different here. "smoke" is for tests and says nothing about speed.
+SIZES: dict[str, tuple[str, dict[str, Any]]] = {
+    "base": ("base", {"vocab_size": 37_000}),
+    "tiny": ("multi30k_tiny", {"vocab_size": 10_000}),
+    "smoke": ("multi30k_tiny", {"vocab_size": 400, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}),
+}
+
+
+# What scripts/train.py sets for itself before torch is imported.
+SCRIPT_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1"}
+
+
+class Row(NamedTuple):
+    """An engine as it is run here: its name in the table, its class of model, attention and matmul backend."""
+
+    name: str
+    engine: str
+    attention: str
+    matmul: str
+
+
+# Ours first: the others' ratios are ours to theirs. In bfloat16 there is no choice of a matmul backend.
+BFLOAT16_ROWS = [
+    Row("ours", "ours", "eager", "default"),
+    Row("MarianMT", "marian", "sdpa", "default"),
+    Row("torch.nn.Transformer", "torch", "sdpa", "default"),
+]
+
+
+def float32_rows(chosen: str) -> list[Row]:
+    """As users run them, and, where another backend was chosen, the pairs with the same backend on both sides."""
+    rows = [row._replace(matmul=chosen) if row.engine == "ours" else row for row in BFLOAT16_ROWS]
+    if chosen != "default":
+        rows.append(Row("ours, default matmul", "ours", "eager", "default"))
+        rows.append(Row(f"MarianMT, {chosen}", "marian", "eager", chosen))
+    return rows
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--source", help="text, one sentence per line, such as Multi30k's; a made-up corpus if not given"
+    )
+    parser.add_argument("--target", help="its translation")
+    parser.add_argument("--presets", nargs="+", choices=SIZES, default=["base", "tiny"])
+    parser.add_argument("--dtypes", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
+    parser.add_argument("--loads", nargs="+", choices=["step", "run"], default=["step", "run"])
+    parser.add_argument("--against", nargs="+", choices=["marian", "torch"], default=["marian", "torch"])
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (default: 5)")
+    parser.add_argument("--block", type=int, default=2, help="steps of a turn (default: 2)")
+    parser.add_argument("--tokens", type=int, default=2048, help="tokens of a batch of a run (default: 2048)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each engine")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
+
+
+def matmul_rate(dtype: torch.dtype, backend: str) -> float:
+    """GFLOP/s of the machine at products like those of the base model's feed-forward layers."""
+    left, right = torch.randn(1024, 512).to(dtype), torch.randn(512, 2048).to(dtype)
+    seconds = []
+    with matmul(backend):
+        for _ in range(30):
+            start = time.perf_counter()
+            left @ right
+            seconds.append(time.perf_counter() - start)
+    return 2e-9 * 1024 * 512 * 2048 / min(seconds)
+
+
+def gflops_per_token(config: VanillaTransformerConfig) -> float:
+    """GFLOP of the products with weights in a step, forward and backward, by pair of a source and a target token."""
+    square, width = config.d_model**2, config.d_model
+    encoder = config.encoder_layers * (4 * square + 2 * width * config.encoder_ffn_dim)
+    decoder = config.decoder_layers * (8 * square + 2 * width * config.decoder_ffn_dim)
+    return 6e-9 * (encoder + decoder + width * config.vocab_size)
+
+
+def measure(rows: list[Row], settings: dict[str, Any], arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Let the engines take turns; a dictionary of numbers for each."""
+    engines: list[Engine] = []
+    try:
+        for row in rows:
+            own = {"engine": row.engine, "attention": row.attention, "matmul": row.matmul, "block": arguments.block}
+            environment = SCRIPT_ENVIRONMENT if row.engine == "ours" else {}
+            engines.append(
+                Engine(row.name, "benchmarks.training_engine", settings | own, arguments.threads, environment)
+            )
+        for _ in range(arguments.rounds):
+            for engine in engines:
+                engine.turn()
+    finally:
+        for engine in engines:
+            engine.stop()
+    found = []
+    for row, engine in zip(rows, engines, strict=True):
+        speeds = [result["tokens_per_second"] for result in engine.results]
+        found.append(
+            {key: settings[key] for key in ("size", "dtype", "load")}
+            | row._asdict()
+            | {
+                "tokens_per_second": median(speeds),
+                "slowest": min(speeds),
+                "fastest": max(speeds),
+                "seconds_per_step": median(result["seconds"] for result in engine.results),
+                "peak_mib": max(result["peak_mib"] for result in engine.results),
+            }
+        )
+    return found
+
+
+def print_table(found: list[dict[str, Any]], gflops: float, rate: float) -> None:
+    """The numbers of one load, ours and the ratios to ours; fills in `ratio`, `memory_ratio` and `matmul_share`."""
+    ours = found[0]
+    print(f"\n{ours['size']}, {ours['dtype']}, {ours['load']}; matrix products {rate:.0f} GFLOP/s")
+    heads = ("", "target tokens/s", "slowest–fastest", "ours is", "peak MiB", "ours is", "of matmul rate")
+    print(f"{heads[0]:24}{heads[1]:>16}{heads[2]:>20}{heads[3]:>9}{heads[4]:>10}{heads[5]:>9}{heads[6]:>16}")
+    for row in found:
+        row["ratio"] = ours["tokens_per_second"] / row["tokens_per_second"]
+        row["memory_ratio"] = ours["peak_mib"] / row["peak_mib"]
+        row["matmul_share"] = row["tokens_per_second"] * gflops / rate
+        spread = f"{row['slowest']:,.0f}–{row['fastest']:,.0f}"
+        print(
+            f"{row['name']:24}{row['tokens_per_second']:16,.0f}{spread:>20}{row['ratio']:8.2f}×{row['peak_mib']:10,.0f}"
+            f"{row['memory_ratio']:8.2f}×{row['matmul_share']:15.0%}",
+            flush=True,
+        )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """
+    Measure all loads, print a table for each, and write the numbers.
+
+    Raises:
+        ValueError: One of --source and --target alone is given, or a number is below 1.
+    """
+    if bool(arguments.source) != bool(arguments.target):
+        raise ValueError("--source and --target are given together or not at all")
+    if min(arguments.rounds, arguments.block, arguments.tokens, arguments.threads) < 1:
+        raise ValueError("--rounds, --block, --tokens and --threads are 1 or more")
+    torch.set_num_threads(arguments.threads)
+    probed = probe_matmul()
+    chosen = choose_matmul("auto", probed)
+    print(describe_matmul(chosen, probed))
+    found: list[dict[str, Any]] = []
+    for size in arguments.presets:
+        preset, sizes = SIZES[size]
+        config = VanillaTransformerConfig.from_preset(preset, **sizes)
+        with tempfile.TemporaryDirectory() as folder:
+            settings = {"size": size, "preset": preset, "sizes": sizes, "corpus": folder, "tokens": arguments.tokens}
+            if "run" in arguments.loads:
+                pairs = 200 if size == "smoke" else MADE_UP_PAIRS
+                mean = write_corpus(Path(folder), arguments.source, arguments.target, config.vocab_size, pairs)
+                # As many target tokens as a batch of ours has, but for what little padding is in there.
+                settings["sentences"] = max(1, round(arguments.tokens / mean))
+            for dtype in arguments.dtypes:
+                wanted = float32_rows(chosen) if dtype == "float32" else BFLOAT16_ROWS
+                rows = [row for row in wanted if row.engine in ("ours", *arguments.against)]
+                rate = matmul_rate(getattr(torch, dtype), chosen)
+                for load in arguments.loads:
+                    part = measure(rows, settings | {"dtype": dtype, "load": load}, arguments)
+                    print_table(part, gflops_per_token(config), rate)
+                    found += part
+    if arguments.json:
+        result = {
+            "matmul": [row._asdict() for row in probed],
+            "threads": arguments.threads,
+            "torch": torch.__version__,
+        }
+        with open_output(arguments.json) as file:
+            file.write(json.dumps(result | {"measurements": found}, indent=1).encode())

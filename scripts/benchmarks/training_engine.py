@@ -1,0 +1,234 @@
+"""
+One engine that trains, in a process of its own: python -m benchmarks.training_engine '{"engine": "ours", …}'
+
+The load "step" is forward, smoothed loss, backward and Adam on one batch of 64 × 16 tokens on either side. The load
+"run" is everything from token ids on: batches, padding, Trainer, schedule.
+"""
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import (
+    DataCollatorForSeq2Seq,
+    MarianConfig,
+    MarianMTModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
+from transformers.models.marian.modeling_marian import shift_tokens_right
+from transformers.trainer_pt_utils import LabelSmoother
+
+from benchmarks.turns import Turns
+from vanilla_transformer_hf import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer_hf.data import TranslationCollator
+from vanilla_transformer_hf.matmul import set_matmul
+from vanilla_transformer_hf.recipe import TranslationTrainingArguments
+from vanilla_transformer_hf.trainer import TranslationTrainer
+
+
+ROWS, COLUMNS = 64, 16
+STEPS = 10**9  # until the parent has no more turns to give
+
+
+class TorchTransformer(nn.Module):
+    """`torch.nn.Transformer` with one embedding for both sides and the output, as its tutorials wrap it."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.scale = math.sqrt(config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.transformer = nn.Transformer(
+            config.d_model,
+            config.encoder_attention_heads,
+            config.encoder_layers,
+            config.decoder_layers,
+            config.encoder_ffn_dim,
+            config.dropout,
+            batch_first=True,
+        )
+        frequencies = 10000.0 ** (-torch.arange(0, config.d_model, 2) / config.d_model)
+        angles = torch.arange(512).unsqueeze(1) * frequencies
+        self.register_buffer("positions", torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1))
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.embedding(ids) * self.scale + self.positions[: ids.shape[1]])
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        padding = attention_mask == 0
+        targets = shift_tokens_right(labels, 0, 0)
+        causal = torch.ones(targets.shape[1], targets.shape[1], dtype=torch.bool).triu(1)
+        states = self.transformer(
+            self.embed(input_ids),
+            self.embed(targets),
+            tgt_mask=causal,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=True,
+        )
+        logits = F.linear(states, self.embedding.weight)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
+
+
+def build_ours(config: VanillaTransformerConfig, attention: str) -> tuple[nn.Module, Callable[..., torch.Tensor]]:
+    config._attn_implementation = attention
+    model = VanillaTransformerForConditionalGeneration(config)
+    return model, lambda **batch: model(**batch).loss
+
+
+def build_marian(config: VanillaTransformerConfig, attention: str) -> tuple[nn.Module, Callable[..., torch.Tensor]]:
+    names = ("vocab_size", "d_model", "dropout", "activation_function")
+    names += tuple(f"{s}_{n}" for s in ("encoder", "decoder") for n in ("layers", "attention_heads", "ffn_dim"))
+    same = {name: getattr(config, name) for name in names}
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": 1}
+    marian = MarianConfig(**same, **ids, scale_embedding=True, max_position_embeddings=512)
+    marian._attn_implementation = attention
+    model, smoother = MarianMTModel(marian), LabelSmoother(0.1)
+
+    def loss(labels: torch.Tensor, **batch: torch.Tensor) -> torch.Tensor:
+        return smoother(model(**batch, decoder_input_ids=shift_tokens_right(labels, 0, 0)), labels)
+
+    return model, loss
+
+
+def build_torch(config: VanillaTransformerConfig, attention: str) -> tuple[nn.Module, Callable[..., torch.Tensor]]:
+    model = TorchTransformer(config)
+    return model, model.__call__
+
+
+# Name -> config and attention to (model, loss of a batch).
+ENGINES = {"ours": build_ours, "marian": build_marian, "torch": build_torch}
+
+
+class Counting(DataCollatorForSeq2Seq):
+    """A collator that hands the next step's number of labels on."""
+
+    def __init__(self, collator: Any):
+        self.collator, self.counts = collator, []
+
+    def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> Any:
+        batch = self.collator(features)
+        self.counts.append(int((batch["labels"] != -100).sum()))
+        return batch
+
+
+class TurnsCallback(TrainerCallback):
+    """Gives way after each step of a Trainer."""
+
+    def __init__(self, turns: Turns, counts: list[int]):
+        self.turns, self.counts = turns, counts
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.turns.step(self.counts.pop(0))
+
+
+def plain_loop(
+    settings: dict[str, Any],
+    model: nn.Module,
+    loss_of: Callable[..., torch.Tensor],
+    batches: Iterator[dict[str, torch.Tensor]],
+    turns: Turns,
+) -> None:
+    """Forward, loss, backward and Adam on each batch; a Trainer's own part is left out."""
+    adam = {"lr": 1e-4, "betas": (0.9, 0.98), "eps": 1e-9}
+    optimizer = torch.optim.Adam(model.parameters(), **adam, fused=settings["engine"] != "torch")
+    for batch in batches:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings["dtype"] == "bfloat16"):
+            loss = loss_of(**batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        turns.step(int((batch["labels"] != -100).sum()))
+
+
+def same_batch(vocab_size: int) -> Iterator[dict[str, torch.Tensor]]:
+    """One batch without padding, again and again."""
+    source, labels = torch.randint(3, vocab_size, (2, ROWS, COLUMNS))
+    while True:
+        yield {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": labels}
+
+
+def random_batches(data: datasets.Dataset, size: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Sentences in random order, padded to the longest of a batch."""
+    while True:
+        for rows in torch.randperm(len(data)).split(size):
+            pairs = data[rows.tolist()]
+            batch = {}
+            for name, value in (("input_ids", 0), ("labels", -100)):
+                tensors = [torch.tensor(ids) for ids in pairs[name]]
+                batch[name] = nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
+            yield batch | {"attention_mask": (batch["input_ids"] != 0).long()}
+
+
+def trainer_loop(
+    settings: dict[str, Any], model: nn.Module, data: datasets.Dataset, tokenizer: Any, turns: Turns, folder: str
+) -> None:
+    """Our model in our Trainer with token batches, MarianMT in transformers' with random ones."""
+    common = {
+        "output_dir": folder,
+        "max_steps": STEPS,
+        "use_cpu": True,
+        "bf16": settings["dtype"] == "bfloat16",
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+    }
+    if settings["engine"] == "ours":
+        size = model.config.vocab_size
+        collator = Counting(TranslationCollator(tokenizer, source_vocab_size=size, target_vocab_size=size))
+        tokens = {"tokens_per_step": settings["tokens"], "per_device_train_tokens": settings["tokens"]}
+        arguments = TranslationTrainingArguments(**common, **tokens, learning_rate=1e-4, predict_with_generate=False)
+        trainer_class: Any = TranslationTrainer
+    else:
+        collator = Counting(DataCollatorForSeq2Seq(tokenizer, model=model))
+        arguments = Seq2SeqTrainingArguments(
+            **common, per_device_train_batch_size=settings["sentences"], label_smoothing_factor=0.1
+        )
+        trainer_class = Seq2SeqTrainer
+    trainer = trainer_class(
+        model=model,
+        args=arguments,
+        train_dataset=data,
+        data_collator=collator,
+        processing_class=tokenizer,
+        callbacks=[TurnsCallback(turns, collator.counts)],
+    )
+    trainer.train()
+
+
+def main(settings: dict[str, Any]) -> None:
+    turns = Turns(settings["block"])
+    torch.manual_seed(0)
+    set_matmul(settings["matmul"])
+    config = VanillaTransformerConfig.from_preset(settings["preset"], **settings["sizes"])
+    model, loss_of = ENGINES[settings["engine"]](config, settings["attention"])
+    model.train()
+    if settings["load"] == "step":
+        plain_loop(settings, model, loss_of, same_batch(config.vocab_size), turns)
+        return
+    data = datasets.load_from_disk(str(Path(settings["corpus"], "pairs")))
+    if settings["engine"] == "torch":
+        plain_loop(settings, model, loss_of, random_batches(data, settings["sentences"]), turns)
+        return
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(Path(settings["corpus"], "tokenizer"))
+    with tempfile.TemporaryDirectory() as folder:
+        trainer_loop(settings, model, data, tokenizer, turns, folder)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,89 @@
+"""Engines that run in processes of their own and take turns: the parent says go, the child does a block of steps."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Turns:
+    """
+    The child's side: `step` is called after every step, and waits for the parent at the end of each block.
+
+    What the child writes to standard output meanwhile goes to standard error.
+    """
+
+    def __init__(self, block: int):
+        self.block, self.steps, self.tokens = block, 0, 0
+        self._channel = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+        self._start = time.perf_counter()
+
+    def step(self, tokens: int) -> None:
+        """Count a step and its tokens. Ends the process when the parent has no more turns to give."""
+        self.steps, self.tokens = self.steps + 1, self.tokens + tokens
+        if self.steps < self.block:
+            return
+        seconds = time.perf_counter() - self._start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # Linux counts KiB
+        result = {"seconds": seconds / self.steps, "tokens_per_second": self.tokens / seconds, "peak_mib": peak}
+        print(json.dumps(result), file=self._channel, flush=True)
+        if not sys.stdin.readline():
+            sys.exit()
+        self.steps = self.tokens = 0
+        self._start = time.perf_counter()
+
+
+class Engine:
+    """
+    The parent's side: a process that runs `python -m MODULE SETTINGS`; the first block is its warm-up.
+
+    Raises:
+        RuntimeError: The process ended by itself; the message has its last lines.
+    """
+
+    def __init__(
+        self, name: str, module: str, settings: dict[str, Any], threads: int, environment: dict[str, str] | None = None
+    ):
+        self.name, self.settings = name, settings
+        self.results: list[dict[str, float]] = []
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `stop`
+        threading = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+        paths = [str(ROOT / "scripts"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, **threading, **(environment or {}), "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            text=True,
+        )
+        self._read()
+
+    def _read(self) -> dict[str, float]:
+        line = self._process.stdout.readline()
+        if line:
+            return json.loads(line)
+        self._errors.seek(0)
+        tail = self._errors.read().decode(errors="replace").splitlines()[-12:]
+        raise RuntimeError(f"{self.name} ended with code {self._process.wait()}:\n" + "\n".join(tail))
+
+    def turn(self) -> None:
+        """Run and keep one block."""
+        print("go", file=self._process.stdin, flush=True)
+        self.results.append(self._read())
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
