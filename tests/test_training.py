@@ -89,6 +89,15 @@ def test_a_published_model_is_trained_further(prepare, tmp_path):
         prepare(vocab_size=100, tokenizer_name_or_path=base, output_dir=str(tmp_path / "other"))
 
 
+def test_the_search_of_the_recipe_is_the_models(prepare, warnings_of_the_host):
+    searched = prepare(num_beams=3, length_penalty=1.4).trainer.model.generation_config
+    assert (searched.num_beams, searched.length_penalty) == (3, 1.4)
+    searched_greedily = prepare(num_beams=3, length_penalty=1.4).trainer
+    searched_greedily.evaluate()
+    assert not warnings_of_the_host()
+    assert prepare(num_beams=1, length_penalty=1.4).trainer.model.generation_config.length_penalty is None
+
+
 def test_two_vocabularies(prepare):
     job = prepare(separate_vocabularies=True, embedding_sharing="decoder", tokenizer_model="wordpiece")
     tokenizer, config = job.trainer.processing_class, job.trainer.model.config

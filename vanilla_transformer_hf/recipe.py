@@ -72,6 +72,9 @@ class ModelArguments:
         "attention backend; the host chooses if not given"
     )
     num_beams: int = _help("beams of the final scores and of generation_config.json", 4)
+    length_penalty: float = _help(
+        "of beam search: scores are divided by length^this, so more gives longer sentences", 1.0
+    )
     license: str | None = _help("licence of the model for its card, such as apache-2.0; never assumed")
     card_example: str | None = _help("source sentence of the usage example in the model card")
 
@@ -169,11 +172,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     def _divide_step(self):
         """Accumulate as many equally large batches as a step needs here."""
-        if min(tokens := int(self.tokens_per_step or 0), self.per_device_train_tokens) < 1:
-            raise ValueError(
-                f"tokens_per_step={tokens}, per_device_train_tokens={self.per_device_train_tokens}: both are 1 or more."
-            )
-        self.gradient_accumulation_steps = -(-tokens // (self.world_size * self.per_device_train_tokens))
+        tokens, room = int(self.tokens_per_step or 0), self.per_device_train_tokens
+        if min(tokens, room) < 1:
+            raise ValueError(f"tokens_per_step={tokens}, per_device_train_tokens={room}: both are 1 or more.")
+        self.gradient_accumulation_steps = -(-tokens // (self.world_size * room))
 
     @property
     def device_batch_tokens(self) -> int:

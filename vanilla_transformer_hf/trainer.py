@@ -240,6 +240,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         # The host fills the model's generation config with global defaults here, a max_length of 20 among them.
         generation_config = self.model.generation_config
         self.model.generation_config = copy.deepcopy(generation_config)
+        if self._gen_kwargs.get("num_beams") == 1:
+            self.model.generation_config.length_penalty = None  # the host warns of what a greedy search has no use for
         try:
             return super().prediction_step(*args, **kwargs)
         finally:

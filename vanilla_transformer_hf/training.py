@@ -181,7 +181,10 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
 def _make_generation_config(run: RunArguments, model: PreTrainedModel) -> GenerationConfig:
     """Beam search with a length limit of its own; the host's default would cut every translation at 20 tokens."""
     config = model.config
+    # The host refuses settings of a beam search where there is none.
+    beams = {"length_penalty": run.model.length_penalty} if run.model.num_beams > 1 else {}
     generation_config = GenerationConfig(
+        **beams,
         num_beams=run.model.num_beams,
         max_new_tokens=run.training.generation_max_length or run.data.max_target_length,
         pad_token_id=config.pad_token_id,
