@@ -252,6 +252,10 @@ def load_parallel_text(
     return corpus
 
 
+# Rows of a tokenized table that are written together. Opening a table reads something of each block, and keeps it: in
+# blocks of the library's 1000 rows, a corpus of ten million pairs would be in memory before training begins.
+BLOCK_ROWS = 20_000
+
 # What became of a pair, as the column "verdict" says it. From EMPTY on, pairs are left out.
 KEPT, CUT, EMPTY, TOO_LONG, UNEVEN, DUPLICATE = range(6)
 VERDICTS = {
@@ -375,14 +379,21 @@ def tokenize_corpus(
     Raises:
         ValueError: No pair is left.
     """
+    kinds = {"line": "int64", "verdict": "int8", "length": "int32"}
+    kinds |= {"hash": "int64"} if rules.drop_duplicates else {}
+    kinds |= dict.fromkeys(SIDES, "string") if keep_text else {}
+    features = {name: datasets.List(datasets.Value("int32")) for name in ("input_ids", "labels")}
+    features |= {name: datasets.Value(kind) for name, kind in kinds.items()}
     data = corpus.map(
         _tokenize_batch,
         with_indices=True,
         batched=True,
         fn_kwargs={"tokenizer": tokenizer, "rules": rules, "keep_text": keep_text},
         remove_columns=corpus.column_names,
+        features=datasets.Features(features),
+        writer_batch_size=BLOCK_ROWS,
         num_proc=num_proc,
-        new_fingerprint=Hasher.hash((corpus._fingerprint, _identity(tokenizer), rules, keep_text)),
+        new_fingerprint=Hasher.hash((corpus._fingerprint, _identity(tokenizer), rules, kinds)),
         desc="Tokenizing",
     )
     verdicts = _column(data, "verdict").astype(np.int8)
