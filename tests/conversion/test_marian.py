@@ -88,6 +88,7 @@ ACTIVATIONS = {"old_gelu": "quick_gelu", "new_gelu": "gelu", "relu": "relu"}
 def make(folder, **options):
     """A model with weights drawn by chance, beside it vocab.yml; the options and the weights."""
     options = {**SETTINGS, **options}
+    folder.mkdir(exist_ok=True)
     old, width = options.pop("old", False), options["dim-emb"]
     generator = torch.Generator().manual_seed(0)
     weights = {}
@@ -277,6 +278,20 @@ def test_compressed_files_are_read_too(tmp_path):
         arrays = dict(file)
     np.savez_compressed(tmp_path / "model.npz", **arrays)
     assert convert("auto", tmp_path, tmp_path / "out", reference=tmp_path / "ref.npz").reference <= 1e-5
+
+
+def test_a_vocabulary_of_another_length_is_told(tmp_path):
+    make(tmp_path)
+    path = tmp_path / "target.vocab.yml"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
+    (tmp_path / "source.vocab.yml").write_text(path.read_text())
+    done = convert("marian", tmp_path, tmp_path / "shorter")
+    assert sum("names 10 of 12 tokens" in note for note in done.notes) == 2
+    options, weights = make(tmp_path / "again", **{"dim-vocabs": [13, 13]})
+    weights["Wemb"] = weights["Wemb"][:12]
+    save(tmp_path / "again", options, weights)
+    with pytest.raises(ConversionError, match="13 tokens, and Wemb has 12 rows"):
+        convert("marian", tmp_path / "again", tmp_path / "longer")
 
 
 def test_a_missing_vocabulary_is_named(tmp_path):

@@ -413,6 +413,19 @@ def _are_separate(checkpoint: Checkpoint) -> bool:
     return (source.tokens, source.sentencepiece) != (target.tokens, target.sentencepiece)
 
 
+def _rows(checkpoint: Checkpoint) -> dict[str, int]:
+    """Rows of the matrices that embed "source" and "target"; Marian has more than tokens if it was told a number."""
+    rows = {}
+    for side, own in zip(SIDES, ("encoder_Wemb", "decoder_Wemb"), strict=True):
+        name = own if own in checkpoint.tensors else "Wemb"
+        if name not in checkpoint.tensors:
+            raise ConversionError(f"the model has no embeddings of the {side}: neither {own} nor Wemb")
+        rows[side], tokens = len(checkpoint.tensors[name]), len(checkpoint.vocabulary[side].tokens)
+        if tokens > rows[side]:
+            raise ConversionError(f"the {side} vocabulary has {tokens} tokens, and {name} has {rows[side]} rows")
+    return rows
+
+
 def _activation(options: dict[str, Any]) -> str:
     version = tuple(int(part) for part in re.findall(r"\d+", options["version"])[:3])
     name = ACTIVATIONS[options["transformer-ffn-activation"]]
@@ -422,10 +435,7 @@ def _activation(options: dict[str, Any]) -> str:
 def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
     """Config of the model that the options describe, with one piece more than the larger vocabulary."""
     options, tensors = _options(checkpoint), checkpoint.tensors
-    sizes = [len(tensors[name]) for name in ("encoder_Wemb", "decoder_Wemb", "Wemb") if name in tensors]
-    if not sizes:
-        raise ConversionError("the model has no embeddings: neither Wemb nor encoder_Wemb and decoder_Wemb")
-    padding = max(sizes)
+    padding = max(_rows(checkpoint).values())
     tied = options["tied-embeddings"] or options["tied-embeddings-all"]
     shared = options["tied-embeddings-src"] or options["tied-embeddings-all"]
     norm_position = NORM_POSITIONS[_without_dropout(options, "preprocess"), _without_dropout(options, "postprocess")]
@@ -516,6 +526,9 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     if _without_dropout(options, "preprocess"):
         # Seen in 1.12.42: other scores for the same translations of the same model, from the second token on.
         notes.append("marian-decoder disagrees with its own scorer on pre-norm models; generate() follows the scorer")
+    for side, rows in _rows(checkpoint).items():
+        if rows > (tokens := len(checkpoint.vocabulary[side].tokens)):
+            notes.append(f"the {side} vocabulary names {tokens} of {rows} tokens; the others are called <unused...>")
     if options["word-penalty"]:
         notes.append(f"word-penalty: {options['word-penalty']:g} for every token is not subtracted")
     if "Wpos" in checkpoint.tensors:
