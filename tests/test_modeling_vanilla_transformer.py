@@ -190,7 +190,7 @@ def test_loss_in_pieces_in_bfloat16(pieces, tiny_model, batch):
     """Under autocast and with bfloat16 weights; the products round, their sum over the pieces does not."""
     labels = torch.randint(3, 90, (2, 6))
     for weights in (torch.float32, torch.bfloat16):
-        model = tiny_model(dropout=0.0).to(weights).train()
+        model = tiny_model(dropout=0.0, vocab_size=5000).to(weights).train()
         gradients = []
         for arguments in ({"logits_to_keep": 0}, {}):
             model.zero_grad()
