@@ -361,7 +361,7 @@ def _backend(checkpoint: Checkpoint, side: str) -> Tokenizer:
         backend = _characters(tokens, unk)
     elif options.get("tokenizer_type", options.get("bpe_type", "sentencepiece")) == "sentencepiece":
         model = _beside(checkpoint, settings.get("model_file"), f"the SentencePiece model of data.{side}")
-        backend = vocabularies.sentencepiece(model, tokens, unk)
+        backend = vocabularies.sentencepiece(model, tokens, unk, only_listed=True)
     else:
         codes = _beside(checkpoint, settings.get("codes"), f"the subword-nmt codes of data.{side}")
         separator = settings.get("separator", "@@")

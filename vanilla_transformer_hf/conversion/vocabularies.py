@@ -158,9 +158,14 @@ def byte_pairs(
     return backend
 
 
-def sentencepiece(model_path: Path, tokens: Sequence[str], unk: str, where: str = "vocabulary") -> Tokenizer:
+def sentencepiece(
+    model_path: Path, tokens: Sequence[str], unk: str, where: str = "vocabulary", only_listed: bool = False
+) -> Tokenizer:
     """
     Pieces of a SentencePiece model, each with its place in `tokens` as its id; any other piece is `unk`.
+
+    With `only_listed` a unigram model cuts with the pieces of `tokens` and with single characters alone, as after
+    SentencePieceProcessor.SetVocabulary(tokens).
 
     Tokens in angle brackets ("</s>", ">>de<<") are names, not text: a text that holds one is cut before its last
     character. What the model does not know goes through it as it stands, and a toolkit finds it if it is a token all
@@ -177,6 +182,9 @@ def sentencepiece(model_path: Path, tokens: Sequence[str], unk: str, where: str 
             "unigram and bpe models with spaces before words can be read"
         )
     scores = {piece.text: piece.score for piece in model.pieces if piece.kind in (NORMAL, USER_DEFINED, BYTE)}
+    if only_listed and model.model_type == "unigram":
+        kept = {*tokens, *(piece for piece in scores if len(piece) == 1)}
+        scores = {piece: score for piece, score in scores.items() if piece in kept}
     names = [token for token in tokens if token not in scores and (token == unk or NAME.fullmatch(token))]
     alphabet = {piece for piece in scores if len(piece) == 1} | {"▁"}
     letters = [token for token in tokens if len(token) == 1 and token not in alphabet and not model.byte_fallback]
