@@ -190,6 +190,8 @@ def _plain_name(name: str) -> str:
     inner = re.search(
         r"(?:^|/)((?:body|symbol_modality_\d+_\d+)/(?!.*(?:^|/)(?:body|symbol_modality_\d+_\d+)/).*)", name
     )
+    if name.endswith("/target_space_embedding/kernel"):
+        return "body/target_space_embedding/kernel"
     return re.sub(r"/layer_(\d+)_\d+/", r"/layer_\1/", inner[1]) if inner else name
 
 
