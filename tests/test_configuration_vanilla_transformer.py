@@ -152,6 +152,15 @@ def test_what_follows_from_other_fields():
     assert config.decoder_max_position_embeddings == 9
 
 
+def test_a_field_that_follows_another_still_does_after_saving(tmp_path):
+    VanillaTransformerConfig(d_model=64, embedding_sharing="none").save_pretrained(tmp_path)
+    config = VanillaTransformerConfig.from_pretrained(tmp_path, d_model=32, activation_function="gelu")
+    assert (config.d_model, config.encoder_d_model, config.decoder_activation_function) == (32, 32, "gelu")
+    VanillaTransformerConfig(d_model=64, encoder_d_model=32, embedding_sharing="none").save_pretrained(tmp_path)
+    config = VanillaTransformerConfig.from_pretrained(tmp_path, d_model=96)
+    assert (config.d_model, config.encoder_d_model) == (96, 32)
+
+
 def test_generic_names_of_transformers():
     config = VanillaTransformerConfig(hidden_size=64, num_attention_heads=4, decoder_attention_heads=4)
     assert (config.d_model, config.encoder_attention_heads, config.num_hidden_layers) == (64, 4, 6)

@@ -75,6 +75,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+# Field -> the field whose value it has if it is not given.
+FOLLOWERS = {
+    "encoder_d_model": "d_model",
+    "decoder_activation_function": "activation_function",
+    "decoder_position_encoding": "position_encoding",
+    "decoder_max_position_embeddings": "max_position_embeddings",
+}
+
 
 @strict
 class VanillaTransformerConfig(PreTrainedConfig):
@@ -238,8 +246,6 @@ class VanillaTransformerConfig(PreTrainedConfig):
                     raise ValueError(message)
                 # A saved config may hold what a later version or another program added to it.
                 logger.warning(message)
-        if self.decoder_activation_function is None:
-            self.decoder_activation_function = self.activation_function
         if self.encoder_final_norm is None:
             self.encoder_final_norm = self.encoder_norm_position == "pre"
         if self.decoder_final_norm is None:
@@ -250,13 +256,23 @@ class VanillaTransformerConfig(PreTrainedConfig):
             self.tie_word_embeddings = False
         super().__post_init__(**kwargs)
         # Behind it, since d_model may have been given as hidden_size.
-        for name, other in (
-            ("encoder_d_model", "d_model"),
-            ("decoder_position_encoding", "position_encoding"),
-            ("decoder_max_position_embeddings", "max_position_embeddings"),
-        ):
+        for name, other in FOLLOWERS.items():
             if getattr(self, name) is None:
                 setattr(self, name, getattr(self, other))
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
+        """As in every config, with overrides in place before other fields follow them."""
+        fields = {name: kwargs.pop(name) for name in list(kwargs) if name in cls.__annotations__}
+        return super().from_dict({**config_dict, **fields}, **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields; one that only follows another is None, so that an override of that one changes both."""
+        fields = super().to_dict()
+        for name, other in FOLLOWERS.items():
+            if name in fields and fields[name] == fields.get(other):
+                fields[name] = None
+        return fields
 
     @property
     def tied_matrices(self) -> Literal["all", "decoder", "none"]:

@@ -1,15 +1,18 @@
 """FSMT: real folders where they are at hand, and folders that transformers itself saves for every option."""
 
 import json
+import random
+import re
 
 import pytest
 import torch
 from samples import PEERS, samples, write_reference
 from test_marianmt import check_beams
-from transformers import FSMTConfig, FSMTForConditionalGeneration
+from transformers import FSMTConfig, FSMTForConditionalGeneration, FSMTTokenizer
+from transformers.models.fsmt.tokenization_fsmt import remove_non_printing_char, replace_unicode_punct
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
-from vanilla_transformer_hf.conversion import ConversionError, convert
+from vanilla_transformer_hf.conversion import ConversionError, convert, moses
 
 
 @pytest.mark.parametrize("name", samples("fsmt-*"))
@@ -102,20 +105,87 @@ def test_refusals(tmp_path):
         convert("fsmt", tmp_path / "fsmt", tmp_path / "out")
 
 
-def test_tokenizer(tmp_path):
-    model = build({})
-    model.save_pretrained(tmp_path / "fsmt")
-    specials = ["<s>", "<pad>", "</s>", "<unk>"]
-    source = [*specials, "lo", "w</w>", "er</w>", "l", "o", "r"]
-    target = [*specials, "ti", "ef</w>", "er</w>", "t"]
+SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
+MERGES = "l o 9\ne r</w> 8\nt i 7\ne f</w> 6\nlo w</w> 5\n"
+
+
+def write_vocabularies(folder, source, target):
     for name, tokens, size in (("src", source, 40), ("tgt", target, 30)):
-        tokens = [*tokens, *(f"madeupword{index}</w>" for index in range(size - len(tokens)))]
+        tokens = [*SPECIALS, *tokens]
+        tokens += [f"madeupword{index}</w>" for index in range(size - len(tokens))]
         content = json.dumps({token: index for index, token in enumerate(tokens)})
-        (tmp_path / "fsmt" / f"vocab-{name}.json").write_text(content)
-    (tmp_path / "fsmt" / "merges.txt").write_text("l o 9\ne r</w> 8\nt i 7\ne f</w> 6\nlo w</w> 5\n")
-    convert("auto", tmp_path / "fsmt", tmp_path / "out")
+        (folder / f"vocab-{name}.json").write_text(content)
+    (folder / "merges.txt").write_text(MERGES)
+
+
+def test_tokenizer(tmp_path, monkeypatch):
+    monkeypatch.setattr(moses, "NonbreakingPrefixes", None)
+    build({}).save_pretrained(tmp_path / "fsmt")
+    write_vocabularies(tmp_path / "fsmt", ["lo", "w</w>", "er</w>", "l", "o", "r"], ["ti", "ef</w>", "er</w>", "t"])
+    done = convert("auto", tmp_path / "fsmt", tmp_path / "out")
+    assert "sacremoses was not installed" in done.notes[0]
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer("lo lower lr low")["input_ids"] == [7, 3, 4, 3, 6, 7, 3, 3, 2]
     assert tokenizer(text_target="tief er")["input_ids"] == [4, 5, 6, 2]
     assert tokenizer.decode([4, 5, 6, 2], skip_special_tokens=True) == "tief er"
     assert (len(tokenizer), tokenizer.source_vocab_size, tokenizer.pad_token_id) == (30, 40, 1)
+
+
+TEXTS = [
+    "low er, low-er: 'lower' (low)...",
+    "Mr. Low isn't lower. No. 5, e.g. 5,300 er.",
+    "He said “low,” then: er & er <low> [er] — 50 %",
+    "",
+    " lo\tw er. next",
+]
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_tokenizer_cuts_text_as_fsmts_own(lowercase, tmp_path):
+    pytest.importorskip("sacremoses")
+    folder = tmp_path / "fsmt"
+    build({}).save_pretrained(folder)
+    pieces = [
+        "lo",
+        "w</w>",
+        "er</w>",
+        "l",
+        "o",
+        "r",
+        ",</w>",
+        ".</w>",
+        "low</w>",
+        "@-@</w>",
+        "&apos;</w>",
+        "&amp;</w>",
+    ]
+    write_vocabularies(folder, pieces, pieces)
+    files = {"src_vocab_file": "vocab-src.json", "tgt_vocab_file": "vocab-tgt.json", "merges_file": "merges.txt"}
+    theirs = FSMTTokenizer(
+        langs=["en", "de"], do_lower_case=lowercase, **{name: str(folder / file) for name, file in files.items()}
+    )
+    theirs.save_pretrained(folder)
+    convert("auto", folder, tmp_path / "out")
+    ours = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
+    for text in TEXTS:
+        assert ours(text)["input_ids"] == theirs(text)["input_ids"], text
+    assert ours.decode([12, 13, 5, 15, 2], skip_special_tokens=True) == "low-w &"
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr", "ru"])
+def test_moses_is_sacremoses(language):
+    sacremoses = pytest.importorskip("sacremoses")
+    normalize = sacremoses.MosesPunctNormalizer(lang=language).normalize
+    tokenize = sacremoses.MosesTokenizer(lang=language).tokenize
+    ours = moses.moses(language, moses.abbreviations_of(language))
+    generator = random.Random(0)
+    stock = (
+        "Hello Mr. isn't 5,3 ' \" , . .. ... (x) - a-b No. 7 U.S. z.B. e.g. ü Я % $5 & it's '' » « – ?! ; : 1. s' 字"
+    )
+    if language in ("de", "fr"):  # matches that overlap: see moses.py
+        stock = re.sub("[\"»«]|''", "", stock)
+    parts = [part for word in stock.split() for part in (word, f"{word} ", f" {word}")]
+    texts = ["".join(generator.choices(parts, k=10)) for _ in range(500)]
+    for text in [*TEXTS, *texts]:
+        plain = remove_non_printing_char(normalize(replace_unicode_punct(text)))
+        assert ours.normalize_str(text).split() == tokenize(plain, aggressive_dash_splits=True), text

@@ -8,12 +8,14 @@ After transformers/models/fsmt/{configuration,modeling,tokenization}_fsmt.py.
 from pathlib import Path
 from typing import Any
 
+from tokenizers import decoders
 from transformers import GenerationConfig
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
 from .mapping import Checkpoint, ConversionError, KeyTable
+from .moses import abbreviations_of, moses, unescape
 from .safe_load import load_saved_weights, read_json
 
 
@@ -140,9 +142,12 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
     source_lang, target_lang = settings.get("langs") or checkpoint.options.get("langs") or OPTIONS["langs"]
     merges = vocabularies.read_merges(folder / "merges.txt")
     backends = []
-    for name in ("vocab-src.json", "vocab-tgt.json"):
+    for name, language in (("vocab-src.json", source_lang), ("vocab-tgt.json", target_lang)):
         tokens = vocabularies.read_ids(folder / name)
         backend = vocabularies.byte_pairs(tokens, merges, "<unk>", joiner=None, where=name)
+        if (abbreviations := abbreviations_of(language)) is not None:
+            backend.normalizer = moses(language, abbreviations, bool(settings.get("do_lower_case")))
+            backend.decoder = decoders.Sequence([backend.decoder, decoders.Fuse(), *unescape()])
         backends.append(vocabularies.ends_with(backend, "</s>"))
     source, target = backends
     separate = source.to_str() != target.to_str()
@@ -173,4 +178,9 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     """What FSMT does and `generate()` or the tokenizer do not: decoding is the same code."""
     if not (checkpoint.folder / "vocab-src.json").is_file():
         return ["no vocab-src.json, vocab-tgt.json and merges.txt lay beside the checkpoint: there is no tokenizer"]
-    return ["texts are expected, and translations come out, as the Moses tokenizer cuts them"]
+    if abbreviations_of("en") is None:
+        return [
+            "texts are expected, and translations come out, as the Moses tokenizer cuts them: sacremoses was not "
+            "installed when this model was converted"
+        ]
+    return ["translations come out with spaces between words and punctuation: they are not detokenized"]

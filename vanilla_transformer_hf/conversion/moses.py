@@ -1,0 +1,132 @@
+"""
+The Moses tokenizer (Koehn et al. 2007) as steps of a backend of our tokenizer, as sacremoses has it: punctuation made
+uniform, words and punctuation divided, dashes split, XML's characters escaped.
+
+What a step inserts depends on the characters beside it, so each is a pattern that looks around and a constant. Where
+matches of Moses' own patterns would overlap (a quotation mark between dots and dots), the words may differ. The list
+of abbreviations that keep their dots belongs to Moses and is read from sacremoses, which FSMT's own tokenizer needs
+too.
+"""
+
+import re
+from collections.abc import Sequence
+
+from tokenizers import Regex, decoders, normalizers
+
+
+try:
+    from sacremoses.corpus import NonbreakingPrefixes
+except ImportError:
+    NonbreakingPrefixes = None
+
+
+# A letter that no text has, in capitals as Moses' own marker is: it stands for each of several dots in a row.
+DOT = "\U00010400"
+
+# replace-unicode-punctuation.perl, as FSMTTokenizer has it
+UNICODE_PUNCTUATION = [
+    *zip("，、”“∶：？《》）！（；」「～’━〈〉【】％", ',,""::?"")!(;""~\'-<>[]%'),
+    *((chr(0xFF10 + digit), str(digit)) for digit in range(10)),
+    (r"[。．]\s*", ". "),
+    ("…", "..."),
+]
+
+# normalize-punctuation.perl: lines 21 to 67
+UNIFORM = [
+    *(("\r", ""), (r"\(", " ("), (r"\)", ") "), (" +", " "), (r"(?<=\)) (?=[.!:?;,])", ""), (r"\( ", "(")),
+    *((r" \)", ")"), (r"(?<=\d) (?=%)", ""), (" :", ":"), (" ;", ";"), ("`", "'"), ("''", ' " ')),
+    *(("[„“”]", '"'), ("–", "-"), ("—", " - "), (" +", " "), ("´", "'"), ("[‘‚’]", "'"), ("''", '"'), ("…", "...")),
+    *(("\u00a0«\u00a0|«\u00a0|«", '"'), ("\u00a0»\u00a0|\u00a0»|»", '"')),
+    *(("\u00a0(?=[%:?!;])", ""), ("nº\u00a0", "nº "), ("\u00a0(?=ºC|cm)", " "), (",\u00a0", ", "), (" +", " ")),
+]
+# A quotation mark before commas and dots goes behind them; behind dots it goes before them. First it is put in at its
+# new place, then it is taken away at the old one.
+QUOTES = {
+    "en": [(r'"[,.]+\K', '"'), (r'"(?=[,.]+")', "")],
+    **{name: [(',"', '",'), (r'(?<!\.)(?=\.+"[^<])', '"'), (r'"\.+\K"(?=[^<])', "")] for name in ("de", "es", "fr")},
+}
+DECIMAL_COMMA = ("de", "es", "cz", "cs", "fr")
+
+# What XML has a meaning for, the ampersand first.
+ESCAPES = {
+    "&": "&amp;",
+    "|": "&#124;",
+    "<": "&lt;",
+    ">": "&gt;",
+    "'": "&apos;",
+    '"': "&quot;",
+    "[": "&#91;",
+    "]": "&#93;",
+}
+
+# What is divided from its neighbours. Moses knows no letters of Chinese, Japanese and Korean in other languages' text.
+OTHER = r"[^\p{Alnum}\s.'`,\-]|[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"
+# Between letters, and not behind one that the last pattern has used up.
+INSIDE = r"(?<=\p{Alpha})(?<!\p{Alpha}'\p{Alpha})'(?=\p{Alpha})"
+ROMANCE = [
+    (r"(?<=\P{Alpha})'(?=\P{Alpha})", " ' "),
+    (r"(?<=\P{Alpha})'(?=\p{Alpha})", " ' "),
+    (r"(?<=\p{Alpha})'(?=\P{Alpha})", " ' "),
+    (INSIDE, "' "),
+]
+APOSTROPHES = {
+    "en": [
+        (r"(?<=\P{Alpha})'(?=\P{Alpha})", " ' "),
+        (r"(?<=[^\p{Alpha}\p{N}])'(?=\p{Alpha})", " ' "),
+        (r"(?<=\p{Alpha})'(?=\P{Alpha})", " ' "),
+        (rf"{INSIDE}|(?<=\p{{N}})'(?=s)", " '"),
+    ],
+    "fr": ROMANCE,
+    "it": ROMANCE,
+}
+
+
+def _dots(abbreviations: Sequence[str]) -> str:
+    """The dots that end a word and get a space before them: all but those of abbreviations and inside a sentence."""
+    numeric = [word.partition(" ")[0] for word in abbreviations if "#NUMERIC_ONLY#" in word]
+    others = [word for word in abbreviations if "#NUMERIC_ONLY#" not in word]
+    kept = [r"(?=\S*\.\S*\.(?:\s|\z))\S*\p{Alpha}", r"\S+\.\s+\p{Lower}"]
+    if others:
+        kept.append(rf"(?:{'|'.join(map(re.escape, others))})\.(?:\s|\z)")
+    if numeric:
+        kept.append(rf"(?:{'|'.join(map(re.escape, numeric))})\.\s+[0-9]")
+    return r"(?<=\s)" + "".join(f"(?!{pattern})" for pattern in kept) + r"\S+\K\.(?=\s|\z)"
+
+
+def moses(language: str, abbreviations: Sequence[str], lowercase: bool = False) -> normalizers.Normalizer:
+    """Text of a language to words with white space between them."""
+    steps: list[tuple[str, str]] = [
+        *UNICODE_PUNCTUATION,
+        *UNIFORM,
+        *QUOTES.get(language, []),
+        ("(?<=\\d)\u00a0(?=\\d)", "," if language in DECIMAL_COMMA else "."),
+        (r"\A\s+|\s+\z", ""),
+        (r"\p{C}", ""),
+        (r"\s+", " "),
+        (r"\A\s+|\s+\z", ""),
+        (f"(?<={OTHER})|(?={OTHER})", " "),
+        (r"(?<=\p{Alnum})-(?=\p{Alnum})", " @-@ "),
+        (r"(?<=\.)\.|\.(?=\.)", DOT),
+        (f"(?<!{DOT})(?={DOT})|(?<={DOT})(?!{DOT}|\\z)", " "),
+        (r"(?<=\P{N}),|,(?=\P{N})|(?<=\p{N}),\z", " , "),
+        *APOSTROPHES.get(language, [("'", " ' ")]),
+        (r"\A", " "),  # so that the first word has white space before it like the others
+        (_dots(abbreviations), " ."),
+        (r"\s+", " "),
+        (r"\.' ?\z", " . ' "),
+        (DOT, "."),
+        *((re.escape(character), escaped) for character, escaped in ESCAPES.items()),
+    ]
+    replaced = [normalizers.Replace(Regex(pattern), constant) for pattern, constant in steps]
+    return normalizers.Sequence([*([normalizers.Lowercase()] if lowercase else []), *replaced])
+
+
+def abbreviations_of(language: str) -> list[str] | None:
+    """Moses' list of a language, English's where it has none; None where sacremoses is not installed."""
+    return None if NonbreakingPrefixes is None else [word.strip() for word in NonbreakingPrefixes().words(language)]
+
+
+def unescape() -> list[decoders.Decoder]:
+    """Steps that join split dashes and undo the escapes; words and punctuation stay divided."""
+    pairs = [(" @-@ ", "-"), *((escaped, character) for character, escaped in reversed(ESCAPES.items()))]
+    return [decoders.Replace(old, new) for old, new in pairs]
