@@ -115,7 +115,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
 
 
 def test_every_block_is_of_a_kind_that_is_tested():
-    assert {language for language, _ in FENCES} == {"bash", "python", ""}
+    assert {language for language, _ in FENCES} == {"bash", "python", "yaml", ""}
     assert README.count("```") == 2 * len(FENCES), "a fence that the pattern above does not find"
     assert [language for language, _ in FENCES].count("") == 1, "the tree of files"
 
@@ -183,7 +183,7 @@ def test_links_and_paths_lead_somewhere(workspace):
     for name in links + paths:
         assert (ROOT / name).exists() or (workspace / name).exists(), name
     for name in [span for span in SPANS if re.fullmatch(r"[a-z]\w*\.(?:md|py|toml|txt|yaml)", span)]:
-        assert [*ROOT.glob(name), *ROOT.glob(f"*/{name}")], name
+        assert [*ROOT.glob(name), *ROOT.glob(f"*/{name}"), *ROOT.glob(f"*/*/{name}")], name
 
 
 def test_the_tree_of_files_is_the_repository():
