@@ -306,3 +306,9 @@ def test_heads_that_are_not_given_are_noted(tmp_path):
     toy, _, _ = make()
     done = convert("annotated", write(tmp_path / "run", toy.tensors, {"dropout": 0.2}), tmp_path / "out")
     assert done.config.encoder_attention_heads == 8 and done.notes[0].startswith("h: not in a state dict")
+
+
+@pytest.mark.parametrize("name", samples("annotated-*"))
+def test_heads_that_no_file_says_the_reference_tells(name, tmp_path):
+    done = convert("annotated", PEERS / name, tmp_path / "out", reference=PEERS / name / "ref.npz")
+    assert done.reference <= 2e-5 and done.notes[0].startswith("h=4, activation=relu: not in the files")

@@ -211,6 +211,28 @@ def test_a_state_dict_among_other_things(place, tmp_path):
     assert convert("torch_nn", folder, tmp_path / "out", reference=reference).reference <= 1e-5
 
 
+@pytest.mark.parametrize("settings", [{}, {"norm_first": True}, {"activation": "gelu", "nhead": 2}])
+def test_what_no_file_says_the_reference_tells(tmp_path, settings):
+    model = Tutorial(scaled=False, **settings)
+    reference = write_reference(tmp_path / "ref.npz", model.logits, (11, 9), start=2)
+    folder = write(tmp_path / "run", model.state_dict())
+    done = convert("torch_nn", folder, tmp_path / "out", reference=reference)
+    assert done.reference <= 1e-5
+    heads, first, kind = (
+        settings.get("nhead", 4),
+        settings.get("norm_first", False),
+        settings.get("activation", "relu"),
+    )
+    found = f"nhead={heads}, norm_first={first}, activation={kind}, scale_embedding=False: not in the files"
+    assert done.notes[0].startswith(found)
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert found in card
+    wrong = {"nhead": 8, "norm_first": first, "activation": kind, "scale_embedding": True}
+    folder = write(tmp_path / "wrong", model.state_dict(), **wrong)
+    with pytest.raises(ConversionError, match=r"from those of .*ref.npz; 1e-05 is allowed\n  note: "):
+        convert("torch_nn", folder, tmp_path / "other", reference=reference)
+
+
 # ------------------------------------------------------------------------------------------- refusals and vocabularies
 
 

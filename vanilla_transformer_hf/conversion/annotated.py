@@ -72,6 +72,9 @@ EXPRESSED: dict[str, tuple] = {
     "positions": ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "none"),
 }
 
+# What a reference tells where the YAML file does not.
+UNSTATED = {"h": state_dicts.possible_heads, "activation": EXPRESSED["activation"]}
+
 # Segments of names, in all the spellings that are known -> one spelling; "" leaves a segment out.
 SEGMENTS: dict[str, str] = {
     theirs: ours

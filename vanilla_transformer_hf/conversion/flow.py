@@ -1,5 +1,6 @@
 """The way in, the same for every source: read, check, move the tensors, write, open again, compare, publish."""
 
+import itertools
 import json
 import math
 import os
@@ -8,7 +9,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,7 +40,8 @@ from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 
 # Name on the command line -> module; it has OPTIONS, KEYS (or keys), recognises, read, unsupported, to_config,
 # to_tokenizer, to_generation_config and decoding_notes, and may have a TOLERANCE of its own, and target_pieces
-# (checkpoint -> the toolkit's target vocabulary) if the toolkit records its outputs as pieces.
+# (checkpoint -> the toolkit's target vocabulary) if the toolkit records its outputs as pieces, and UNSTATED (see
+# `settle`).
 CONVERTERS: dict[str, ModuleType] = {
     "eole": eole,
     "fairseq": fairseq,
@@ -94,10 +96,12 @@ def choose_source(source: str, path: Path) -> tuple[str, ModuleType]:
 
 
 def assemble(
-    module: ModuleType, checkpoint: Checkpoint, config: VanillaTransformerConfig
+    module: ModuleType, checkpoint: Checkpoint, config: VanillaTransformerConfig, show: bool = True
 ) -> VanillaTransformerForConditionalGeneration:
     """
     The model of a config with the weights of a checkpoint, which are not copied where they need no change.
+
+    `show`: with a progress bar.
 
     Raises:
         ConversionError: As `convert_tensors`.
@@ -106,7 +110,7 @@ def assemble(
     model = empty_model(config)
     converted = convert_tensors(table, checkpoint.tensors, config)
     count = len(model.state_dict().keys() - model.all_tied_weights_keys.keys())
-    tensors = dict(tqdm(converted, desc="tensors", total=count, unit=""))
+    tensors = dict(tqdm(converted, desc="tensors", total=count, unit="", disable=not show))
     kinds = {tensor.dtype for tensor in tensors.values()}
     if len(kinds) > 1:  # the model has one type: the widest, which holds all values
         widest = max(kinds, key=lambda kind: torch.finfo(kind).bits)
@@ -244,6 +248,35 @@ def open_unfinished(folder: Path) -> VanillaTransformerForConditionalGeneration:
     return VanillaTransformerForConditionalGeneration.from_pretrained(folder, variant=UNFINISHED, dtype="auto").eval()
 
 
+def settle(
+    module: ModuleType, found: Checkpoint, reference: Path, say: Callable[[str], None]
+) -> tuple[Checkpoint, list[str]]:
+    """
+    The checkpoint with the options that its files do not state and the reference tells, and a note on them.
+
+    A source lists such options as UNSTATED: their possible values, the default first, or a function of the width and
+    the default that gives them. The first that reproduce the reference are taken; if none do, the defaults stay.
+    """
+    unstated = {name: values for name, values in getattr(module, "UNSTATED", {}).items() if name not in found.options}
+    if not unstated:
+        return found, []
+    # Numbers of heads: one divides every width.
+    numbers = {name: 1 for name, values in unstated.items() if callable(values)}
+    width = module.to_config(replace(found, options={**found.options, **numbers})).d_model
+    choices = [
+        values(width, module.OPTIONS[name]) if callable(values) else values for name, values in unstated.items()
+    ]
+    for values in itertools.product(*choices):
+        options = dict(zip(unstated, values))
+        trial = replace(found, options={**found.options, **options})
+        model = assemble(module, trial, module.to_config(trial), show=False).float()
+        if compare_with_reference(model, reference)[0] <= getattr(module, "TOLERANCE", TOLERANCE):
+            told = ", ".join(f"{name}={value}" for name, value in options.items())
+            say(f"not in the files, but as {reference.name} has it: {told}")
+            return trial, [f"{told}: not in the files; found as what gives the logits of {reference.name}"]
+    return found, []
+
+
 def convert(
     source: str,
     checkpoint: str | os.PathLike,
@@ -271,7 +304,10 @@ def convert(
     found = module.read(path, trust)
     if problems := module.unsupported(found):
         raise ConversionError("the model cannot express these options:\n  " + "\n  ".join(problems))
+    told: list[str] = []
     try:
+        if reference is not None:
+            found, told = settle(module, found, Path(reference), say)
         config = module.to_config(found)
     except StrictDataclassError as error:
         raise ConversionError(f"the options of {path} describe no model: {str(error).splitlines()[-1]}") from error
@@ -283,7 +319,7 @@ def convert(
     command = ["python", "scripts/convert.py", name, path.resolve().name, output.name]
     command += ["--reference", Path(reference).name] if reference else []
     command += ["--i-trust-this-file"] if trust else []
-    done = Conversion(name, path, config, model.num_parameters(), notes=module.decoding_notes(found))
+    done = Conversion(name, path, config, model.num_parameters(), notes=told + module.decoding_notes(found))
     pieces = module.target_pieces(found) if hasattr(module, "target_pieces") else ()
     del found
     with new_folder(output) as folder:
@@ -351,6 +387,7 @@ def check(
     if not done.reference <= tolerance:
         raise ConversionError(
             f"the model's logits differ by {done.reference:.1e} from those of {reference}; {tolerance:.0e} is allowed"
+            + "".join(f"\n  note: {note}" for note in done.notes)
         )
     if done.greedy is not None and done.greedy[0] < done.greedy[1]:
         raise ConversionError(f"only {done.greedy[0]} of {done.greedy[1]} greedy outputs of {reference} are the same")

@@ -294,6 +294,12 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
     )
 
 
+def possible_heads(width: int, default: int) -> list[int]:
+    """All numbers of heads that divide the width, the default first."""
+    heads = [number for number in range(1, width + 1) if width % number == 0]
+    return sorted(heads, key=lambda number: number != default)
+
+
 def notes(checkpoint: Checkpoint, heads: str, default: int | None) -> list[str]:
     """What was not given: the heads if they have a `default`, and a vocabulary."""
     found = []

@@ -69,6 +69,15 @@ EXPRESSED: dict[str, tuple] = {
 }
 
 
+# What a reference tells where the YAML file does not.
+UNSTATED = {
+    "nhead": state_dicts.possible_heads,
+    "norm_first": EXPRESSED["norm_first"][::-1],
+    "activation": EXPRESSED["activation"],
+    "scale_embedding": (True, False),
+}
+
+
 def _third(number: int):
     def third(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
         """Queries, keys or values of MultiheadAttention's one matrix for all three."""
