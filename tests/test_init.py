@@ -156,7 +156,16 @@ def test_imports_point_one_way():
     order = [
         HUB_FILES | {"matmul", "text_files"},
         {"data", "numbers_corpus"},
-        {"averaging", "batching", "bpe_dropout", "checkpoints", "early_stopping", "evaluation", "progress"},
+        {
+            "averaging",
+            "batching",
+            "bpe_dropout",
+            "checkpoints",
+            "early_stopping",
+            "evaluation",
+            "progress",
+            "sharding",
+        },
         {"model_card", "recipe", "translation_scores"},
         {"trainer", "translation"},
         {"training"},

@@ -19,8 +19,8 @@ from vanilla_transformer_hf.training import run_job
 KILLS = int(os.environ.get("KILLS", "2"))
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
 
-# python victim.py PLACE COUNT train.py ARGUMENTS: runs train.py and kills itself when a function of PLACE is called for
-# the COUNT-th time; for "time", COUNT milliseconds after the first step has begun.
+# python victim.py PLACE COUNT train.py ARGUMENTS: runs train.py and kills itself when PLACE is called the
+# COUNT-th time; for "time", COUNT milliseconds after the first step has begun.
 VICTIM = """
 import os, pathlib, runpy, shutil, signal, sys, threading
 import safetensors.torch, torch
@@ -75,7 +75,7 @@ PLACES = {
 
 def test_a_run_that_is_killed_ends_like_one_that_was_not(prepare, tmp_path):
     settings = {
-        "max_steps": 10 + 8 * KILLS,
+        "max_steps": 10 + 5 * KILLS,
         "dropout": 0.1,
         "bpe_dropout": 0.2,
         "moving_average": 0.9,

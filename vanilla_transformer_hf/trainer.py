@@ -21,17 +21,18 @@ from transformers import (
     ProgressCallback,
     Seq2SeqTrainer,
 )
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from .averaging import MovingAverageCallback
+from .averaging import MovingAverageCallback, load_average
 from .batching import TokenBatchSampler, TokenBatchStream
 from .checkpoints import UNFINISHED, StopOnSignal, move_in, remove_surplus
 from .data import TranslationCollator
 from .evaluation import Scores, decode_predictions, score_translations
 from .progress import TOKENS_PER_SECOND, Progress, Speedometer
 from .recipe import TranslationTrainingArguments
+from .sharding import gather_optimizer_state, gather_weights, load_optimizer_state, shard
 
 
 def r_drop_loss(
@@ -86,6 +87,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     data_collator: TranslationCollator
     train_dataset: Any
     eval_dataset: Any
+    lr_scheduler: Any
 
     references: list[str]
     translations: list[str]
@@ -118,6 +120,11 @@ class TranslationTrainer(Seq2SeqTrainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         with self._stop_on_signal.listening():
             return super().train(*args, **kwargs)
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        if self.is_fsdp_enabled:
+            shard(self.model, self.accelerator.state.fsdp_plugin)
+        return super()._prepare_for_training(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
         if self.args.tokens_per_step is None:
@@ -208,14 +215,21 @@ class TranslationTrainer(Seq2SeqTrainer):
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         self.references = list(data["target"])
+        self._keep_in_step(kwargs)
         with self._evaluating():
             return super().evaluate(eval_dataset, *args, **kwargs)
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         self.references = list(test_dataset["target"])
         self.args.predict_with_generate, self.compute_metrics = True, self._score
+        self._keep_in_step(kwargs)
         with self._evaluating():
             return super().predict(test_dataset, *args, **kwargs)
+
+    def _keep_in_step(self, generation: dict[str, Any]) -> None:
+        # Each process holds a part of every weight, so none may end its search before the others.
+        if self.is_fsdp_enabled:
+            generation["synced_gpus"] = True
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -303,3 +317,47 @@ class TranslationTrainer(Seq2SeqTrainer):
         # What is still being written is not uploaded.
         if self._checkpoint_place is None:
             super()._push_from_checkpoint(checkpoint_folder)
+
+    # Sharded over processes (FSDP2) or not, a checkpoint holds whole tensors in the same files, and a run continues
+    # on any number of processes. The host's own files of sharded runs fit sharded runs alone.
+
+    def gather_weights(self) -> dict[str, torch.Tensor] | None:
+        """The whole weights of a model that is sharded, or None. Every process has to call this."""
+        return gather_weights(self.model) if self.is_fsdp_enabled else None
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        if not self.is_fsdp_enabled:
+            super().save_model(output_dir, _internal_call)
+            return
+        self._save(output_dir, state_dict=self.gather_weights())
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.is_fsdp_enabled:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        state = gather_optimizer_state(self.optimizer)
+        if self.args.should_save:
+            torch.save(state, Path(output_dir, OPTIMIZER_NAME))
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir, SCHEDULER_NAME))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None or not self.is_fsdp_enabled:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        states = [
+            torch.load(Path(checkpoint, name), "cpu", weights_only=True) for name in (OPTIMIZER_NAME, SCHEDULER_NAME)
+        ]
+        load_optimizer_state(self.optimizer, states[0])
+        self.lr_scheduler.load_state_dict(states[1])
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if self.is_fsdp_enabled:
+            load_average(self.model, [resume_from_checkpoint])
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        if self.is_fsdp_enabled:
+            load_average(self.model, [str(self.state.best_model_checkpoint)])
+        else:
+            super()._load_best_model()

@@ -253,17 +253,23 @@ def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any, num_beams:
     return ScoredSet(role, trainer.scores, [(source, text, reference) for _, source, text, reference in rows])
 
 
-def publish(folder: Path, trainer: TranslationTrainer, facts: TrainingFacts):
+def publish(
+    folder: Path,
+    trainer: TranslationTrainer,
+    facts: TrainingFacts,
+    weights: dict[str, torch.Tensor] | None = None,
+):
     """
     Write the folder of a trained model: weights, configs, tokenizer, model card, curves and translations.
 
     Every file is written beside its place and renamed when all are complete. Runs on the main process only.
+    `weights` are those of a model that is sharded, gathered.
     """
     unfinished = folder / f".unfinished.{os.getpid()}"
     try:
         # The Trainer switches the cache off in the config, where generation looks for it.
         trainer.model.config.use_cache = True
-        trainer.model.save_pretrained(unfinished)
+        trainer.model.save_pretrained(unfinished, state_dict=weights)
         trainer.processing_class.save_pretrained(unfinished)
         for scored in facts.scored:
             write_predictions(unfinished / f"predictions.{scored.role}.tsv", scored.rows)
@@ -403,6 +409,7 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
     )
     result = trainer.train(resume_from_checkpoint=job.checkpoint)
     scored = [score_corpus(trainer, role, corpus, job.run.model.num_beams) for role, corpus in job.scored_data.items()]
+    weights = trainer.gather_weights()
     if trainer.is_world_process_zero():
         facts = TrainingFacts(
             name=job.folder.name,
@@ -418,7 +425,7 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
             log_history=trainer.state.log_history,
             scored=scored,
         )
-        publish(job.folder, trainer, facts)
+        publish(job.folder, trainer, facts, weights)
         _say(trainer.args, f"{job.folder}: model, tokenizer, model card, curves and translations written.")
     return scored
 

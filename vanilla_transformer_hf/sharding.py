@@ -1,0 +1,77 @@
+"""A model that is shared out over processes (FSDP2), and states of its optimizer that fit any number of processes."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel
+
+
+def shard(model: PreTrainedModel, settings: Any):
+    """
+    Share out a model's weights over all processes: each layer is a group of its own, and all the rest is one.
+
+    Accelerate leaves a model alone that is shared out already. By itself it would put input and output embeddings in a
+    group of their own, and then finds their matrix in a second group: here encoder and decoder share it too.
+
+    Args:
+        settings: Accelerate's `FullyShardedDataParallelPlugin`.
+    """
+    if isinstance(model, FSDPModule):
+        return
+    policies: dict[str, Any] = {
+        # Weights that stay gathered after an evaluation of their moving average would be those of the next step.
+        "reshard_after_forward": True,
+        "offload_policy": settings.cpu_offload,
+        "mp_policy": settings.mixed_precision_policy or MixedPrecisionPolicy(),
+    }
+    plain = type(model)
+    for module in list(model.modules()):
+        if type(module).__name__ in (model._no_split_modules or ()):
+            fully_shard(module, **policies)
+    fully_shard(model, **policies)
+    # The code that travels with a saved model is found by the name and module of its class.
+    type(model).__name__, type(model).__module__ = plain.__name__, plain.__module__
+
+
+def gather_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """
+    The whole weights of a model that is shared out, in main memory, tied ones once.
+
+    Every process has to call this.
+    """
+    return {
+        name: value.full_tensor().cpu() if isinstance(value, DTensor) else value
+        for name, value in model.state_dict().items()
+        if name not in model.all_tied_weights_keys
+    }
+
+
+def gather_optimizer_state(optimizer: Any) -> dict[str, Any]:
+    """
+    The state of an optimizer whose parameters may be sharded (FSDP2), as a process alone would have it.
+
+    Every process has to call this.
+    """
+    state = optimizer.state_dict()
+    whole = {
+        index: {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in values.items()}
+        for index, values in state["state"].items()
+    }
+    return {**state, "state": whole}
+
+
+def load_optimizer_state(optimizer: Any, state: dict[str, Any]):
+    """Give an optimizer a state that is whole; each process keeps the part of it that belongs to its parameters."""
+    parameters: list[nn.Parameter] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    sharded: dict[int, dict[str, Any]] = {}
+    for index, values in state["state"].items():
+        sharded[index] = dict(values)
+        parameter: Any = parameters[index]
+        for name, value in values.items():
+            if isinstance(parameter, DTensor) and value.shape == parameter.shape:
+                value = value.to(parameter.device)
+                sharded[index][name] = distribute_tensor(value, parameter.device_mesh, parameter.placements)
+    optimizer.load_state_dict({**state, "state": sharded})
