@@ -44,7 +44,9 @@ COMMANDS += [span for span in SPANS if span.split()[0] in ("make", "pip", "pytho
 
 # Script -> what is added to its commands, so that they end soon.
 SMALL = {
-    "scripts/train.py": "--max_steps 2 --vocab_size 300 --max_source_length 16 --max_target_length 16 --num_beams 1"
+    "scripts/benchmark.py": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32 --loads step"
+    " --against torch",
+    "scripts/train.py": "--max_steps 2 --vocab_size 300 --max_source_length 16 --max_target_length 16 --num_beams 1",
 }
 ENGLISH = ["one two", "", "three four", "two one three", "four"]
 GERMAN = ["eins zwei", "", "drei vier", "zwei eins drei", "vier"]

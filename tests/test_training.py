@@ -98,6 +98,11 @@ def test_the_search_of_the_recipe_is_the_models(prepare, warnings_of_the_host):
     assert prepare(num_beams=1, length_penalty=1.4).trainer.model.generation_config.length_penalty is None
 
 
+@pytest.mark.parametrize("given, used", [(None, "eager"), ("sdpa", "sdpa")])
+def test_on_a_cpu_attention_is_plain_products_unless_told(prepare, given, used):
+    assert prepare(attn_implementation=given).trainer.model.config._attn_implementation == used
+
+
 def test_two_vocabularies(prepare):
     job = prepare(separate_vocabularies=True, embedding_sharing="decoder", tokenizer_model="wordpiece")
     tokenizer, config = job.trainer.processing_class, job.trainer.model.config
