@@ -11,6 +11,7 @@ import datasets
 import pytest
 import torch
 import yaml
+from transformers import logging
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
@@ -60,6 +61,15 @@ RECIPE = {
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def host_says_as_much_as_before():
+    """Scripts that run inside a test quieten transformers for good."""
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    yield
+    logging.set_verbosity(verbosity)
+    logging.enable_progress_bar() if has_bars else logging.disable_progress_bar()
 
 
 @pytest.fixture

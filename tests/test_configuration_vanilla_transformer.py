@@ -199,3 +199,14 @@ def test_every_field_is_read_outside_the_config():
     for field in set(VanillaTransformerConfig.__annotations__) - elsewhere:
         name = through.get(field, field)
         assert re.search(rf"config\.{name}\b", code), f"{field} is never read"
+
+
+def test_what_follows_a_field_follows_its_assignment_too():
+    config = VanillaTransformerConfig()
+    config.hidden_size = 256
+    assert (config.d_model, config.encoder_d_model) == (256, 256)
+    config.position_encoding = "learned"
+    assert config.decoder_position_encoding == "learned"
+    apart = VanillaTransformerConfig(encoder_d_model=64, embedding_sharing="decoder")
+    apart.d_model = 256
+    assert apart.encoder_d_model == 64

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 from test_translation import MIXED, TRANSLATED, saved_model
-from transformers.utils import logging as host_logging
 
 from vanilla_transformer_hf.matmul import available_matmuls
 
@@ -32,7 +31,6 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def run(monkeypatch, capfdbinary):
     """`run(*arguments, text=b"")`: exit code, standard output and standard error of the script, in this process."""
-    verbosity = host_logging.get_verbosity()
 
     def run(*arguments, text=b""):
         monkeypatch.setattr(sys, "argv", ["translate.py", *map(str, arguments)])
@@ -47,9 +45,7 @@ def run(monkeypatch, capfdbinary):
         output, errors = capfdbinary.readouterr()
         return code, output, errors.decode()
 
-    yield run
-    host_logging.set_verbosity(verbosity)
-    host_logging.enable_progress_bar()
+    return run
 
 
 def test_standard_input_to_standard_output(folder):

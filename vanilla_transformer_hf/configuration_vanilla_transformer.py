@@ -260,6 +260,15 @@ class VanillaTransformerConfig(PreTrainedConfig):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(self, other))
 
+    def __setattr__(self, name: str, value: Any):
+        # What follows another field still does when that one is assigned.
+        name = self.attribute_map.get(name, name)
+        before = getattr(self, name, None)
+        super().__setattr__(name, value)
+        for follower, followed in FOLLOWERS.items():
+            if followed == name and before is not None and getattr(self, follower, None) == before:
+                super().__setattr__(follower, value)
+
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
         """As in every config, with overrides in place before other fields follow them."""

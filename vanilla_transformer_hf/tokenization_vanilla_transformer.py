@@ -88,9 +88,14 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         self._source_tokenizer = copy.deepcopy(source) if separate_vocabularies else None
         self.separate_vocabularies, self.src_lang, self.tgt_lang = separate_vocabularies, src_lang, tgt_lang
         self.listed_pieces, self.source_listed_pieces = listed_pieces, source_listed_pieces
-        limits = {"listed_pieces": listed_pieces, "source_listed_pieces": source_listed_pieces}
-        kwargs.update({name: limit for name, limit in limits.items() if limit is not None})
-        super().__init__(separate_vocabularies=separate_vocabularies, src_lang=src_lang, tgt_lang=tgt_lang, **kwargs)
+        super().__init__(
+            separate_vocabularies=separate_vocabularies,
+            src_lang=src_lang,
+            tgt_lang=tgt_lang,
+            listed_pieces=listed_pieces,
+            source_listed_pieces=source_listed_pieces,
+            **kwargs,
+        )
         # How this object was loaded is no part of it: kept, it would change the files at the next save.
         for name in ("is_local", "local_files_only"):
             self.init_kwargs.pop(name, None)
