@@ -12,7 +12,7 @@ quickstart: $(VENV)/.demo
 	$(BIN)/python scripts/try_model.py outputs/quickstart
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # workers with several threads each would wait for each other
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
