@@ -14,9 +14,9 @@ from transformers import GenerationConfig
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
-from .mapping import Checkpoint, ConversionError, KeyTable
+from .mapping import Checkpoint, KeyTable
 from .moses import abbreviations_of, moses, unescape
-from .safe_load import load_saved_weights, read_json
+from .safe_load import is_saved_model, read_json, read_saved_model
 
 
 # FSMTConfig
@@ -75,8 +75,7 @@ KEYS: KeyTable = {
 
 def recognises(path: Path) -> bool:
     """Whether config.json says so."""
-    config = (path if path.is_dir() else path.parent) / "config.json"
-    return config.is_file() and read_json(config).get("model_type") == "fsmt"
+    return is_saved_model(path, "fsmt")
 
 
 def read(path: Path, trust: bool = False) -> Checkpoint:
@@ -84,12 +83,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     Raises:
         ConversionError: A file is missing or damaged, or config.json is another model's.
     """
-    folder = path if path.is_dir() else path.parent
-    options = read_json(folder / "config.json")
-    if options.get("model_type") != "fsmt":
-        raise ConversionError(f"{folder / 'config.json'}: model_type={options.get('model_type')!r}, must be 'fsmt'")
-    tensors, files = load_saved_weights(folder, trust)
-    return Checkpoint(options, tensors, None, folder, files)
+    return read_saved_model(path, "fsmt", trust)
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:

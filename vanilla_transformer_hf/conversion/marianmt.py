@@ -15,8 +15,8 @@ from transformers import GenerationConfig
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
-from .mapping import Checkpoint, ConversionError, KeyTable, Rule
-from .safe_load import load_saved_weights, read_json
+from .mapping import Checkpoint, KeyTable, Rule
+from .safe_load import is_saved_model, read_json, read_saved_model
 
 
 # MarianConfig
@@ -89,9 +89,7 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
 
 def recognises(path: Path) -> bool:
     """Whether config.json says so."""
-    folder = path if path.is_dir() else path.parent
-    config = folder / "config.json"
-    return config.is_file() and read_json(config).get("model_type") == "marian"
+    return is_saved_model(path, "marian")
 
 
 def read(path: Path, trust: bool = False) -> Checkpoint:
@@ -99,12 +97,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     Raises:
         ConversionError: A file is missing or damaged, or config.json is another model's.
     """
-    folder = path if path.is_dir() else path.parent
-    options = read_json(folder / "config.json")
-    if options.get("model_type") != "marian":
-        raise ConversionError(f"{folder / 'config.json'}: model_type={options.get('model_type')!r}, must be 'marian'")
-    tensors, files = load_saved_weights(folder, trust)
-    return Checkpoint(options, tensors, None, folder, files)
+    return read_saved_model(path, "marian", trust)
 
 
 def _options(checkpoint: Checkpoint) -> dict[str, Any]:

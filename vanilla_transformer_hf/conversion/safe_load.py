@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from .mapping import ConversionError
+from .mapping import Checkpoint, ConversionError
 
 
 class Inert:
@@ -295,3 +295,24 @@ def load_saved_weights(folder: Path, trust: bool = False) -> tuple[Mapping[str, 
                 raise ConversionError(f"{path} holds something else than named tensors")
         return {key: tensor for part in parts.values() for key, tensor in part.items()}, paths
     raise ConversionError(f"{folder} holds neither model.safetensors nor pytorch_model.bin")
+
+
+def is_saved_model(path: Path, model_type: str) -> bool:
+    """Whether a folder that transformers saved, or a file in it, belongs to a model of this type."""
+    config = (path if path.is_dir() else path.parent) / "config.json"
+    return config.is_file() and read_json(config).get("model_type") == model_type
+
+
+def read_saved_model(path: Path, model_type: str, trust: bool = False) -> Checkpoint:
+    """
+    A folder that transformers saved, or a file in it: the fields of its config and its weights.
+
+    Raises:
+        ConversionError: A file is missing or damaged, or config.json is another model's.
+    """
+    folder = path if path.is_dir() else path.parent
+    options = read_json(folder / "config.json")
+    if (found := options.get("model_type")) != model_type:
+        raise ConversionError(f"{folder / 'config.json'}: model_type={found!r}, must be {model_type!r}")
+    tensors, files = load_saved_weights(folder, trust)
+    return Checkpoint(options, tensors, None, folder, files)
