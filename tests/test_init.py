@@ -167,6 +167,7 @@ def test_imports_point_one_way():
             "sharding",
         },
         {"model_card", "recipe", "translation_scores"},
+        {"hub"},
         {"trainer", "translation"},
         {"training"},
     ]

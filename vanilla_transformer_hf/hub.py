@@ -1,0 +1,354 @@
+"""
+Publishing a model's folder: what of it goes to the Hub, checked before anything is sent, in one commit.
+
+A folder is what training, averaging or conversion wrote, or any that `save_pretrained` did.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, TypeVar
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+
+try:  # huggingface_hub 2 has moved to the second generation of its HTTP library
+    import httpx2 as httpx
+except ImportError:
+    import httpx  # type: ignore[no-redef]
+
+T = TypeVar("T")
+
+CARD_NAME = "README.md"
+
+# Every other file stays where it is. First match counts.
+PUBLISHED = (
+    *(CONFIG_NAME, GENERATION_CONFIG_NAME, CARD_NAME, SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME),
+    *("model-*-of-*.safetensors", "tokenizer.json", "source_tokenizer.json", "tokenizer_config.json", "*.png"),
+)
+
+# What is left out -> why, first match counts.
+LEFT_OUT = {
+    "training_args.bin": "a pickle, which may hold a token and the paths of this machine",
+    "optimizer*": "the optimizer's state, which only the training needs",
+    "scheduler*": "the schedule's state, which only the training needs",
+    "rng_state*": "the random numbers' state, which only the training needs",
+    "trainer_state.json": "the training's log; its curves are in the card",
+    "predictions.*": "sentences of the held-out text, which has a licence of its own",
+    "checkpoint*/": "checkpoints",
+    ".*": "hidden",
+    "*/": "a folder",
+    "*.bin": "a pickle",
+    "*.pt": "a pickle",
+    "*.pth": "a pickle",
+    "*.pkl": "a pickle",
+    "*": "no part of a model",
+}
+
+# Waits in seconds before a request is sent again, as in huggingface_hub; it repeats uploads of files, but not the
+# requests that create a repository, check the card, or commit.
+WAITS = (1.0, 2.0, 4.0, 8.0, 8.0)
+LONGEST_WAIT = 300.0
+PASSING = {408, 429, 500, 502, 503, 504}
+
+
+class PublishError(OSError):
+    """The Hub did not take it. The message is one line, and says what is there now."""
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A file that is published, as it lies in the folder or as bytes that take its place."""
+
+    name: str
+    source: Path | bytes
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
+
+
+@dataclass
+class Plan:
+    """What is published of a folder; `left_out` says why the rest is not, `missing` what nobody has stated."""
+
+    folder: Path
+    files: list[PlannedFile]
+    left_out: dict[str, str]
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def card(self) -> str:
+        """The text of the model card."""
+        (source,) = [file.source for file in self.files if file.name == CARD_NAME]
+        return (source if isinstance(source, bytes) else source.read_bytes()).decode()
+
+
+@dataclass(frozen=True)
+class Published:
+    """Where a model is now. `commit` is its id; `pull_request` the address of one that was asked for."""
+
+    repo_id: str
+    url: str
+    commit: str
+    pull_request: str | None = None
+    tag: str | None = None
+
+
+def plan_upload(folder: str | os.PathLike, name: str | None = None, **stated: Any) -> Plan:
+    """
+    What of a folder is published, and what is not.
+
+    Nothing is written and nothing is sent.
+
+    Args:
+        name: What the card calls the model: the repository's id. The folder's name if not given.
+        stated: Facts for the card that the folder does not tell, such as `license`.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or no model in it.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG_NAME).is_file():
+        raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there, so no model.")
+    code = code_files(folder)
+    files, left_out = [], {}
+    for path in sorted(folder.iterdir()):
+        shown = f"{path.name}/" if path.is_dir() else path.name
+        if path.name in code or (path.is_file() and any(fnmatch(path.name, pattern) for pattern in PUBLISHED)):
+            files.append(PlannedFile(path.name, path))
+        else:
+            left_out[shown] = next(why for pattern, why in LEFT_OUT.items() if fnmatch(shown, pattern))
+    return Plan(folder, files, left_out)
+
+
+def code_files(folder: Path) -> set[str]:
+    """Names of the Python files of a folder that opening its model imports, by following the imports."""
+    found: set[str] = set()
+    for file in (CONFIG_NAME, "tokenizer_config.json"):
+        path = folder / file
+        auto_map = json.loads(path.read_text(encoding="utf-8")).get("auto_map", {}) if path.is_file() else {}
+        for entry in auto_map.values():
+            for reference in entry if isinstance(entry, list) else [entry]:
+                if reference:
+                    found.add(f"{reference.split('--')[-1].split('.')[0]}.py")
+    waiting = list(found)
+    while waiting:
+        path = folder / waiting.pop()
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        for module in re.findall(r"^\s*from\s+\.(\S+)\s+import", text, flags=re.MULTILINE):
+            if f"{module}.py" not in found:
+                found.add(f"{module}.py")
+                waiting.append(f"{module}.py")
+    return found
+
+
+def publish_folder(
+    folder: str | os.PathLike,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    tag: str | None = None,
+    token: str | None = None,
+    strict: bool = False,
+    message: str = "Upload model",
+    endpoint: str | None = None,
+    say: Callable[[str], None] = print,
+    **stated: Any,
+) -> Published:
+    """
+    Publish a folder as `plan_upload` has it, in one commit: the Hub has it whole or not at all.
+
+    Args:
+        repo_id: "owner/name", or a name of the token's owner. Made if it is not there.
+        private: Whether a new repository is private; one that is there and public is then refused.
+        revision: A branch, made if it is not there; the main branch if not given.
+        create_pr: Open a pull request instead of changing the branch.
+        tag: A tag for the new commit.
+        token: A token that may write; the one that is logged in, or in HF_TOKEN, if not given.
+        strict: Refuse a card that lacks facts.
+        message: Of the commit.
+        endpoint: The Hub's address, if it is another one.
+        say: Is told of each step.
+
+    Raises:
+        FileNotFoundError, ValueError: As `plan_upload`; or `strict`, and facts are missing.
+        PublishError: The Hub did not take it.
+    """
+    plan = plan_upload(folder, repo_id, **stated)
+    if strict and plan.missing:
+        raise ValueError(f"{folder}: the card lacks facts: {' '.join(plan.missing)}")
+    token = token or get_token()
+    if not token:
+        raise PublishError("there is no token: run `hf auth login` or set HF_TOKEN; nothing was sent.")
+    upload = _Upload(HfApi(endpoint=endpoint, token=token), repo_id, revision, create_pr, say)
+    try:
+        return upload.run(plan, private, tag, message)
+    except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
+        text = f"{upload.repo_id}: {_explain(error)}; {upload.what_is_there()}"
+        raise PublishError(text.replace(token, "<token>")) from error
+
+
+class _Upload:
+    """One upload: where it goes, and what is known to be there."""
+
+    def __init__(self, api: HfApi, repo_id: str, revision: str | None, create_pr: bool, say: Callable[[str], None]):
+        self.api = api
+        self.repo_id = repo_id
+        self.revision = revision
+        self.create_pr = create_pr
+        self.say = say
+        self.was_at: str | None = None  # the commit before this one
+        self.created = False
+        self.done: Published | None = None
+
+    def run(self, plan: Plan, private: bool | None, tag: str | None, message: str) -> Published:
+        if "/" not in self.repo_id:
+            self.repo_id = f"{self.retry(self.api.whoami)['name']}/{self.repo_id}"
+        self._find_or_create(private)
+        info = self.retry(lambda: self._commit(plan, message))
+        self.done = Published(self.repo_id, f"{self.api.endpoint}/{self.repo_id}", info.oid, info.pr_url)
+        if tag is not None:
+            self.retry(lambda: self.api.create_tag(self.repo_id, tag=tag, revision=info.oid))
+            self.done = Published(**{**vars(self.done), "tag": tag})
+        return self.done
+
+    def _find_or_create(self, private: bool | None):
+        try:
+            info = self.retry(lambda: self.api.model_info(self.repo_id))
+        except RepositoryNotFoundError:
+            self.retry(lambda: self.api.create_repo(self.repo_id, private=private, exist_ok=True))
+            self.created = True
+            self.say(f"{self.repo_id}: made, {'private' if private else 'public'}")
+        else:
+            if private and info.private is False:
+                raise ValueError("it is there already and public; make it private first, or leave --private out")
+        if self.revision is not None and not self.create_pr:
+            try:
+                self.retry(lambda: self.api.model_info(self.repo_id, revision=self.revision))
+            except RevisionNotFoundError:
+                self.retry(lambda: self.api.create_branch(self.repo_id, branch=str(self.revision), exist_ok=True))
+                self.say(f"{self.repo_id}: branch {self.revision} made")
+
+    def _commit(self, plan: Plan, message: str) -> CommitInfo:
+        """One commit with all files. What is there already is left out of it, so that it may be sent again."""
+        revision = None if self.create_pr else self.revision
+        info = self.api.model_info(self.repo_id, revision=revision)
+        self.was_at = self.was_at or info.sha
+        names = {file.name for file in plan.files}
+        # Weights of an earlier upload in other files would be opened in place of these.
+        outdated = [
+            sibling.rfilename
+            for sibling in info.siblings or []
+            if sibling.rfilename not in names and fnmatch(sibling.rfilename, "model*.safetensors*")
+        ]
+        operations: list[Any] = [CommitOperationDelete(path_in_repo=name) for name in outdated]
+        operations += [CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=file.source) for file in plan.files]
+        return self.api.create_commit(
+            self.repo_id, operations, commit_message=message, revision=revision, create_pr=self.create_pr
+        )
+
+    def retry(self, action: Callable[[], T]) -> T:
+        """The answer of `action`, which is tried again after errors that may pass."""
+        for wait in WAITS:
+            try:
+                return action()
+            except httpx.HTTPError as error:
+                pause = self._pause(error, wait)
+                if pause is None:
+                    raise
+                self.say(f"{self.repo_id}: {_explain(error)}; trying again in {pause:.0f} s")
+                time.sleep(pause)
+        return action()
+
+    def _pause(self, error: httpx.HTTPError, wait: float) -> float | None:
+        """Seconds after which a request is worth another try; None if it is not."""
+        response = getattr(error, "response", None)
+        request = error.request if response is None else response.request
+        if "/preupload/" in request.url.path or ".git/info/lfs" in request.url.path or request.method == "PUT":
+            return None  # huggingface_hub has tried it again and again
+        if response is None:
+            refused = isinstance(error, httpx.ConnectError)
+            passes = isinstance(error, httpx.TransportError)
+        else:
+            refused = response.status_code in (429, 503)
+            passes = response.status_code in PASSING
+            wait = max(wait, _retry_after(response.headers.get("Retry-After")))
+        # Whether a commit has come through cannot be seen where each opens a pull request of its own.
+        if not passes or wait > LONGEST_WAIT or (self.create_pr and not refused):
+            return None
+        return wait
+
+    def what_is_there(self) -> str:
+        """What the Hub has after an error."""
+        if self.done is not None:
+            return f"the model itself is there: {self.done.url}, commit {self.done.commit}."
+        try:
+            found = self.api.model_info(self.repo_id, revision=None if self.create_pr else self.revision).sha
+        except RepositoryNotFoundError:
+            return "there is no such repository for this token, and nothing was sent."
+        except (httpx.HTTPError, OSError):
+            if self.was_at is None and not self.created:
+                return "nothing was sent."
+            return "it could not be asked what it has; a commit is there whole or not at all."
+        if self.created and found == self.was_at:
+            return "the new repository is there without a model."
+        if self.was_at is None or found == self.was_at:
+            return f"nothing of it was changed (last commit {found})."
+        return f"its last commit is now {found}, and was {self.was_at} before."
+
+
+def _retry_after(value: str | None) -> float:
+    """Seconds that a Retry-After header asks for, as a number or as a date; 0 without one."""
+    if not value:
+        return 0.0
+    if value.isdigit():
+        return float(value)
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(timezone.utc)).total_seconds())
+    except (TypeError, ValueError):
+        return 0.0
+
+
+# Status -> what it says about a request of ours.
+REFUSALS = {
+    401: "the token is not accepted: log in again with `hf auth login`, or set HF_TOKEN",
+    403: "this token may not write there: it may be read-only, or the name belongs to somebody else",
+    404: "not found for this token",
+    409: "it is there already",
+    413: "a file is larger than the Hub takes",
+    429: "too many requests: the Hub asks to wait",
+}
+
+
+def _explain(error: Exception) -> str:
+    """The error in one line."""
+    if isinstance(error, OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set"
+    if isinstance(error, HFValidationError):
+        return "no name of a repository: it has to be owner/name, of letters, digits, '-', '_' and '.'"
+    if isinstance(error, HfHubHTTPError):
+        status = error.response.status_code
+        said = " ".join((error.server_message or "").split())
+        return REFUSALS.get(status, f"the Hub answers {status}") + (f" ({said})" if said else "")
+    if isinstance(error, httpx.TransportError):
+        return f"the connection failed ({' '.join(str(error).split()) or type(error).__name__})"
+    return " ".join(str(error).split()).rstrip(".")
