@@ -8,8 +8,14 @@ from typing import get_args
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig
 
-from vanilla_transformer_hf import PRESETS, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf import (
+    PRESETS,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    configuration_vanilla_transformer,
+)
 from vanilla_transformer_hf import modeling_vanilla_transformer as modeling
 
 
@@ -210,3 +216,47 @@ def test_what_follows_a_field_follows_its_assignment_too():
     apart = VanillaTransformerConfig(encoder_d_model=64, embedding_sharing="decoder")
     apart.d_model = 256
     assert apart.encoder_d_model == 64
+
+
+VERSION = configuration_vanilla_transformer.VERSION_FIELD
+
+
+@pytest.mark.parametrize("ours", ["0.2.0", "0.2.7", "0.2.0rc1", "0.10.1"])
+@pytest.mark.parametrize("theirs", [None, "0.1.9", "0.2.0", "0.2.99", "0.2.0.dev3", "0.2"])
+def test_a_config_of_this_version_or_an_older_one_opens(ours, theirs, tiny_config, tmp_path, monkeypatch):
+    tiny_config().save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved.pop(VERSION) == configuration_vanilla_transformer.VERSION
+    (tmp_path / "config.json").write_text(json.dumps(saved | ({VERSION: theirs} if theirs else {})))
+    monkeypatch.setattr(configuration_vanilla_transformer, "VERSION", ours)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert not hasattr(config, VERSION)
+    assert config.to_dict()[VERSION] == ours, "saved again, it is this version's"
+
+
+@pytest.mark.parametrize("theirs", ["0.3.0", "0.10.0", "1.0", "0.3.0rc1", "1.0.dev0"])
+def test_a_newer_config_is_refused_with_advice(theirs, tiny_config, monkeypatch):
+    saved = tiny_config().to_dict() | {VERSION: theirs}
+    monkeypatch.setattr(configuration_vanilla_transformer, "VERSION", "0.2.5")
+    with pytest.raises(ValueError, match=f"{theirs} wrote this config, and 0.2.5 would .*: upgrade the package; or"):
+        VanillaTransformerConfig.from_dict(saved)
+
+
+@pytest.mark.parametrize("theirs", ["newest", 3, ""])
+def test_what_is_no_version_is_refused(theirs, tiny_config):
+    with pytest.raises(ValueError, match=f"{VERSION}={theirs!r}: must be a version, such as"):
+        VanillaTransformerConfig.from_dict(tiny_config().to_dict() | {VERSION: theirs})
+
+
+@pytest.mark.parametrize("auto_class", configuration_vanilla_transformer.AUTO_MODELS)
+@pytest.mark.parametrize("prefix", ["", "someone/numbers--"])
+def test_a_saved_model_opens_with_each_auto_class(auto_class, prefix, tiny_config):
+    models = configuration_vanilla_transformer.AUTO_MODELS
+    config = tiny_config(auto_map={"AutoConfig": "a.B", auto_class: prefix + models[auto_class]})
+    expected = {"AutoConfig": "a.B"} | {name: prefix + model for name, model in models.items()}
+    assert config.to_dict()["auto_map"] == expected
+
+
+@pytest.mark.parametrize("auto_map", [{"AutoConfig": "a.B"}, {"AutoModelForSeq2SeqLM": "mine.Model"}])
+def test_other_models_are_not_entered(auto_map, tiny_config):
+    assert tiny_config(auto_map=auto_map).to_dict()["auto_map"] == auto_map

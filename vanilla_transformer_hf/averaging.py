@@ -23,6 +23,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from .configuration_vanilla_transformer import VERSION_FIELD
+
 
 TRAINER_STATE_FILE = "trainer_state.json"
 MOVING_AVERAGE_FILE = "moving_average.safetensors"
@@ -33,7 +35,7 @@ CARRIED_ALONG = {".json", ".py", ".txt", ".model", ".spm", ".vocab", ".jinja"}
 LEFT_BEHIND = {TRAINER_STATE_FILE, SAFE_WEIGHTS_INDEX_NAME}
 
 # Fields of a config that say nothing about the weights.
-IGNORED_FIELDS = {"transformers_version", "_name_or_path"}
+IGNORED_FIELDS = {"transformers_version", VERSION_FIELD, "_name_or_path"}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762)."""
 
 import math
+import re
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -11,6 +12,17 @@ from transformers.utils import logging
 
 
 logger = logging.get_logger(__name__)
+
+# Of this code, also where it has travelled with a model; saved configs carry it. A release that adds to what a config
+# may say, or changes it, raises one of the first two numbers.
+VERSION = "0.1.0"
+VERSION_FIELD = "vanilla_transformer_hf_version"
+
+# Auto class -> what a saved model opens as without the package.
+AUTO_MODELS = {
+    "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
+    "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
+}
 
 # What differs from the base model, which is the set of defaults below. Rows of Table 3 carry the paper's letters.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -271,9 +283,17 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
-        """As in every config, with overrides in place before other fields follow them."""
+        """
+        As in every config, with overrides in place before other fields follow them.
+
+        Raises:
+            ValueError: A newer version of this code wrote it. Later releases with the same first two numbers are not
+                newer; a config without a version is older.
+        """
         fields = {name: kwargs.pop(name) for name in list(kwargs) if name in cls.__annotations__}
-        return super().from_dict({**config_dict, **fields}, **kwargs)
+        config_dict = {**config_dict, **fields}
+        _check_version(config_dict.pop(VERSION_FIELD, VERSION))
+        return super().from_dict(config_dict, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields; one that only follows another is None, so that an override of that one changes both."""
@@ -281,6 +301,14 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name, other in FOLLOWERS.items():
             if name in fields and fields[name] == fields.get(other):
                 fields[name] = None
+        fields[VERSION_FIELD] = VERSION
+        # transformers enters the class that it saves, which is one of those that the weights open as.
+        auto_map = fields.get("auto_map") or {}
+        for name, plain in AUTO_MODELS.items():
+            repository, found, reference = auto_map.get(name, "").rpartition("--")
+            if reference == plain:
+                models = {other: f"{repository}{found}{model}" for other, model in AUTO_MODELS.items()}
+                fields["auto_map"] = {**models, **auto_map}
         return fields
 
     @property
@@ -354,6 +382,23 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 f"pad_token_id={self.pad_token_id}: must lie within the source vocabulary, 0 to "
                 f"{self.source_vocab_size - 1}"
             )
+
+
+def _check_version(written: Any):
+    """
+    Raises:
+        ValueError: It is no version, or newer than `VERSION` in one of the first two numbers.
+    """
+    numbers = [re.match(r"(\d+)\.(\d+)(?!\d)", str(version)) for version in (written, VERSION)]
+    theirs, ours = [tuple(map(int, found.groups())) if found else None for found in numbers]
+    if theirs is None:
+        raise ValueError(f"{VERSION_FIELD}={written!r}: must be a version, such as {VERSION!r}")
+    if ours is not None and theirs > ours:
+        raise ValueError(
+            f"vanilla_transformer_hf {written} wrote this config, and {VERSION} would not understand all of it: "
+            "upgrade the package; or, in a process that does not import it, open the model with "
+            "trust_remote_code=True, which takes the code that came with it"
+        )
 
 
 def _nearest(name: str, allowed) -> str:
