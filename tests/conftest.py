@@ -2,6 +2,8 @@
 
 import os
 import random
+import time
+from types import SimpleNamespace
 
 
 # Set before transformers is imported: no test may reach for the network.
@@ -11,6 +13,7 @@ import datasets
 import pytest
 import torch
 import yaml
+from hub_server import TOKEN, Hub
 from transformers import logging
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -138,3 +141,27 @@ def prepare(tmp_path, monkeypatch):
 
     prepare.recipe, prepare.out = RECIPE, tmp_path / "out"
     return prepare
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A Hub that huggingface_hub in this process talks to; `hub.waits` are the seconds that it would have slept."""
+    with Hub() as hub:
+        constants = {
+            "ENDPOINT": hub.endpoint,
+            "HUGGINGFACE_CO_URL_TEMPLATE": hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_CACHE": str(tmp_path / "hub-cache"),
+            "HF_TOKEN_PATH": str(tmp_path / "no-token"),
+            "HF_STORED_TOKENS_PATH": str(tmp_path / "no-tokens"),
+        }
+        for name, value in constants.items():
+            monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", hub.endpoint)
+        monkeypatch.setattr("transformers.utils.hub._hf_api", None)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        clock = SimpleNamespace(**{**vars(time), "sleep": hub.waits.append})
+        for module in ("utils._http", "file_download"):
+            monkeypatch.setattr(f"huggingface_hub.{module}.time", clock)
+        yield hub

@@ -1,9 +1,11 @@
 """
 A stand-in for the Hub on the loopback interface, in front of the real huggingface_hub client.
 
-It keeps repositories in memory and speaks as much of the Hub's HTTP API as uploads and downloads of models use. Every
-file travels inside its commit; on the Hub, large ones go through LFS or Xet. A request that no row of `ROUTES` knows
-is answered 501, which the client does not try again.
+It keeps repositories in memory and speaks as much of the Hub's HTTP API as publishing and opening models uses:
+accounts with tokens, private repositories, commits that are done whole or not at all, branches, tags and pull
+requests, large files through Git LFS (whole or in parts), downloads in ranges. Xet, the other way of large files,
+needs a server of its own: `environment` switches it off. A request that no row of `ROUTES` knows is answered 501,
+which the client does not try again. `Hub.fail` lets requests fail.
 """
 
 import base64
@@ -11,17 +13,50 @@ import hashlib
 import json
 import os
 import re
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import yaml
 
 
 ROOT = Path(__file__).resolve().parent.parent
-TOKEN = "hf_loopback"
+
+
+class Account(NamedTuple):
+    """Whom a token belongs to, the names under which it sees private repositories, and whether it may change them."""
+
+    name: str
+    namespaces: tuple[str, ...]
+    role: str
+
+    def owns(self, repo_id: str) -> bool:
+        return repo_id.split("/")[0] in self.namespaces
+
+    def may_write(self, repo_id: str) -> bool:
+        return self.role == "write" and self.owns(repo_id)
+
+
+STRANGER = Account("", (), "read")  # a request without a token
+
+
+# As long as the Hub's own.
+TOKEN, READ_ONLY_TOKEN, OTHER_TOKEN = (f"hf_{name:x<34}" for name in ("loopback", "loopbackReader", "loopbackOther"))
+ACCOUNTS = {
+    TOKEN: Account("someone", ("someone", "your-name"), "write"),
+    READ_ONLY_TOKEN: Account("someone", ("someone", "your-name"), "read"),
+    OTHER_TOKEN: Account("somebody-else", ("somebody-else",), "write"),
+}
+
+FIRST_COMMIT = "0" * 40  # of every repository; it is empty
+PART_BYTES = 40_000  # a large file of more is uploaded in parts of so many
 
 
 class Answer(NamedTuple):
@@ -36,33 +71,62 @@ def as_json(value: Any, status: int = 200, **headers: str) -> Answer:
 
 def refusal(status: int, message: str, code: str = "", **headers: str) -> Answer:
     """An error as the client reads it: `code` is one of RepoNotFound, RevisionNotFound, EntryNotFound."""
-    return as_json({"error": message}, status, **{"X-Error-Code": code, "X-Error-Message": message, **headers})
+    headers = {"X-Error-Message": message, "X-Request-Id": "loopback", **headers}
+    return as_json({"error": message}, status, **({"X-Error-Code": code} if code else {}), **headers)
 
 
 def blob_id(content: bytes) -> str:
-    """git's id of a file, by which the client sees that a file has not changed."""
+    """git's id of a file, by which the client sees that a small file has not changed."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def is_large(name: str) -> bool:
+    """Whether a file goes through LFS: on the Hub, what .gitattributes lists, and every file above 10 MB."""
+    return name.endswith((".safetensors", ".png", ".bin"))
+
+
+def remote_id(name: str, content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest() if is_large(name) else blob_id(content)
 
 
 @dataclass
 class Repository:
-    """Files of every commit, and the last commit of every branch; the first commit is empty."""
+    """Files of every commit, and the commit to which every branch, tag and pull request points."""
 
     repo_id: str
-    commits: dict[str, dict[str, bytes]] = field(default_factory=lambda: {"0" * 40: {}})
-    branches: dict[str, str] = field(default_factory=lambda: {"main": "0" * 40})
+    private: bool = False
+    commits: dict[str, dict[str, bytes]] = field(default_factory=lambda: {FIRST_COMMIT: {}})
+    titles: dict[str, str] = field(default_factory=lambda: {FIRST_COMMIT: "initial commit"})
+    refs: dict[str, str] = field(default_factory=lambda: {"refs/heads/main": FIRST_COMMIT})
 
-    def commit(self, branch: str, files: dict[str, bytes]) -> str:
-        commit_id = hashlib.sha1(f"{branch} {len(self.commits)}".encode()).hexdigest()
-        self.commits[commit_id] = files
-        self.branches[branch] = commit_id
+    def ref(self, revision: str) -> str | None:
+        names = (revision, f"refs/heads/{revision}", f"refs/tags/{revision}")
+        return next((name for name in names if name in self.refs), None)
+
+    def commit(self, ref: str, files: dict[str, bytes], title: str) -> str:
+        commit_id = hashlib.sha1(f"{ref} {len(self.commits)}".encode()).hexdigest()
+        self.commits[commit_id], self.titles[commit_id] = files, title
+        self.refs[ref] = commit_id
         return commit_id
 
     def commit_id(self, revision: str) -> str:
-        return self.branches.get(revision, revision)
+        ref = self.ref(revision)
+        return self.refs[ref] if ref is not None else revision
 
     def files(self, revision: str = "main") -> dict[str, bytes]:
         return self.commits[self.commit_id(revision)]
+
+
+@dataclass
+class Fault:
+    """What becomes of the next `times` requests whose "METHOD /path" matches `pattern`."""
+
+    pattern: str
+    times: int = 1
+    after: int = 0  # so many matching requests are answered before
+    answer: Answer | None = None  # given instead of the right one; nothing is done
+    cut_after: int | None = None  # the connection ends after so many bytes of the upload, or of the download
+    answer_is_lost: bool = False  # the request is done, and the connection ends
 
 
 class Hub:
@@ -70,7 +134,12 @@ class Hub:
 
     def __init__(self):
         self.repositories: dict[str, Repository] = {}
+        self.objects: dict[str, bytes] = {}  # large files by their SHA-256, committed or not
+        self.parts: dict[tuple[str, int], bytes] = {}
         self.requests: list[str] = []  # "METHOD /path", in the order in which they came
+        self.faults: list[Fault] = []
+        self.waits: list[float] = []  # filled by the fixture `hub`
+        self.lock = threading.RLock()
         handler = type("Handler", (_Handler,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
@@ -83,13 +152,34 @@ class Hub:
         self._server.shutdown()
         self._server.server_close()
 
-    def environment(self, home: Path) -> dict[str, str]:
+    def fail(self, pattern: str, status: int | None = None, message: str = "try later", **fault: Any):
+        """`hub.fail("PUT /lfs/.*", 500)`, `hub.fail("GET .*/resolve/.*", cut_after=1000)`: rows of `Fault`."""
+        retry_after = {"Retry-After": str(fault.pop("retry_after"))} if "retry_after" in fault else {}
+        answer = refusal(status, message, **retry_after) if status is not None else None
+        self.faults.append(Fault(pattern, answer=answer, **fault))
+
+    def fault_of(self, request: str) -> Fault | None:
+        """The fault that befalls this request, if one does; it has then happened."""
+        for fault in self.faults:
+            if re.fullmatch(fault.pattern, request):
+                if fault.after:
+                    fault.after -= 1
+                elif fault.times:
+                    fault.times -= 1
+                    return fault
+        return None
+
+    def sent(self, pattern: str) -> list[str]:
+        """The requests so far whose "METHOD /path" matches."""
+        return [request for request in self.requests if re.fullmatch(pattern, request)]
+
+    def environment(self, home: Path, token: str | None = TOKEN) -> dict[str, str]:
         """Environment of a process that knows this Hub only; `home` holds its caches, downloaded code among them."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
         return {
             **kept,
             "HF_ENDPOINT": self.endpoint,
-            "HF_TOKEN": TOKEN,
+            **({"HF_TOKEN": token} if token is not None else {}),
             "HF_HOME": str(home),
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_XET": "1",
@@ -102,116 +192,342 @@ class Hub:
 class Request(NamedTuple):
     hub: Hub
     body: bytes
-    token: str
+    account: Account
+    query: dict[str, list[str]]
+    range: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body or b"{}")
+
+
+# ---- Accounts and repositories ----
+
+
+def whoami(request: Request) -> Answer:
+    if request.account is STRANGER:
+        return refusal(401, "Invalid username or password.")
+    name, namespaces, role = request.account
+    orgs = [{"name": other} for other in namespaces if other != name]
+    token = {"accessToken": {"displayName": "tests", "role": role}}
+    return as_json({"type": "user", "id": name, "name": name, "orgs": orgs, "auth": token})
 
 
 def create(request: Request) -> Answer:
-    wanted = json.loads(request.body)
-    repo_id = f"{wanted['organization']}/{wanted['name']}"
+    if request.account is STRANGER:
+        return refusal(401, "Invalid username or password.")
+    wanted = request.json
+    namespace = wanted["organization"] or request.account.name
+    repo_id = f"{namespace}/{wanted['name']}"
+    if not request.account.may_write(repo_id):
+        return refusal(403, f'You don\'t have the rights to create a model under the namespace "{namespace}"')
     url = f"{request.hub.endpoint}/{repo_id}"
     if repo_id in request.hub.repositories:
         return as_json({"error": "You already created this model repo", "url": url}, 409)
-    request.hub.repositories[repo_id] = Repository(repo_id)
+    request.hub.repositories[repo_id] = Repository(repo_id, private=wanted.get("visibility") == "private")
     return as_json({"url": url, "name": repo_id})
 
 
+def card_metadata(card: str) -> dict[str, Any] | None:
+    """The YAML between two lines of dashes at the top of a card. Raises `yaml.YAMLError`."""
+    match = re.match(r"---\n(.*?)\n---\n", card, re.DOTALL)
+    return yaml.safe_load(match[1]) or {} if match is not None else None
+
+
 def validate_yaml(request: Request) -> Answer:
+    """The Hub's own rules are many; here: YAML, and no empty `license`."""
+    try:
+        metadata = card_metadata(request.json["content"])
+    except yaml.YAMLError as error:
+        return as_json({"errors": [{"message": f"not YAML: {error}"}], "warnings": []}, 400)
+    if metadata is None:
+        return as_json({"errors": [], "warnings": [{"message": "empty or missing yaml metadata in repo card"}]})
+    if "license" in metadata and not metadata["license"]:
+        return as_json({"errors": [{"message": '"license" must be a string'}], "warnings": []}, 400)
     return as_json({"errors": [], "warnings": []})
+
+
+def info(request: Request, repository: Repository, revision: str) -> Answer:
+    files = repository.files(revision)
+    metadata = card_metadata(files.get("README.md", b"").decode()) or {}
+    tags = [*metadata.get("tags", []), f"license:{metadata.get('license', 'unknown')}"]
+    facts = {"id": repository.repo_id, "sha": repository.commit_id(revision), "private": repository.private}
+    return as_json({**facts, "tags": tags, "cardData": metadata, "siblings": [{"rfilename": name} for name in files]})
+
+
+def refs(request: Request, repository: Repository) -> Answer:
+    kinds: dict[str, list[dict[str, str]]] = {"branches": [], "tags": [], "pullRequests": [], "converts": []}
+    for prefix, kind in (("refs/heads/", "branches"), ("refs/tags/", "tags"), ("refs/pr/", "pullRequests")):
+        for ref, target in repository.refs.items():
+            if ref.startswith(prefix):
+                kinds[kind].append({"name": ref.removeprefix(prefix), "ref": ref, "targetCommit": target})
+    return as_json(kinds)
+
+
+def branch(request: Request, repository: Repository, name: str) -> Answer:
+    return _new_ref(repository, f"refs/heads/{name}", request.json.get("startingPoint", "main"))
+
+
+def tag(request: Request, repository: Repository, revision: str) -> Answer:
+    return _new_ref(repository, f"refs/tags/{request.json['tag']}", revision)
+
+
+def _new_ref(repository: Repository, ref: str, revision: str) -> Answer:
+    if ref in repository.refs:
+        return refusal(409, f"Reference {ref} already exists")
+    if repository.commit_id(revision) not in repository.commits:
+        return refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+    repository.refs[ref] = repository.commit_id(revision)
+    return as_json({})
+
+
+# ---- Uploads ----
 
 
 def preupload(request: Request, repository: Repository, revision: str) -> Answer:
     present = repository.files(revision)
-    names = [file["path"] for file in json.loads(request.body)["files"]]
-    oids = {name: blob_id(present[name]) if name in present else None for name in names}
-    rows = [{"path": name, "uploadMode": "regular", "shouldIgnore": False, "oid": oids[name]} for name in names]
+    rows = []
+    for name in [file["path"] for file in request.json["files"]]:
+        mode = "lfs" if is_large(name) else "regular"
+        oid = remote_id(name, present[name]) if name in present else None
+        rows.append({"path": name, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
     return as_json({"files": rows})
 
 
+def lfs_batch(request: Request, repository: Repository) -> Answer:
+    objects = []
+    for wanted in request.json["objects"]:
+        oid, size = wanted["oid"], wanted["size"]
+        row: dict[str, Any] = {"oid": oid, "size": size}
+        if oid not in request.hub.objects:
+            place = f"{request.hub.endpoint}/lfs/{oid}"
+            upload: dict[str, Any] = {"href": place}
+            if size > PART_BYTES:
+                numbers = range(1, -(-size // PART_BYTES) + 1)
+                parts = {str(number): f"{place}/{number}" for number in numbers}
+                upload = {"href": f"{place}/complete", "header": {"chunk_size": str(PART_BYTES), **parts}}
+            verify = {"href": f"{request.hub.endpoint}/{repository.repo_id}.git/info/lfs/objects/verify"}
+            row["actions"] = {"upload": upload, "verify": verify}
+        objects.append(row)
+    return as_json({"objects": objects, "transfer": "basic"})
+
+
+def lfs_put(request: Request, oid: str, part: str | None = None) -> Answer:
+    """At the storage, not the Hub: the URL is the permission, and a token has no business here."""
+    if request.account is not STRANGER:
+        return refusal(400, "the token was sent to the storage")
+    if part is not None:
+        request.hub.parts[oid, int(part)] = request.body
+    elif not _store(request.hub, oid, request.body):
+        return refusal(400, "XAmzContentSHA256Mismatch")
+    return Answer(headers={"ETag": hashlib.md5(request.body).hexdigest()})
+
+
+def lfs_complete(request: Request, oid: str) -> Answer:
+    numbers = [part["partNumber"] for part in request.json["parts"]]
+    content = b"".join(request.hub.parts.get((oid, number), b"") for number in numbers)
+    return Answer() if _store(request.hub, oid, content) else refusal(400, "the parts are not the file")
+
+
+def _store(hub: Hub, oid: str, content: bytes) -> bool:
+    whole = hashlib.sha256(content).hexdigest() == oid
+    if whole:
+        hub.objects[oid] = content
+    return whole
+
+
+def lfs_verify(request: Request, repository: Repository) -> Answer:
+    wanted = request.json
+    if len(request.hub.objects.get(wanted["oid"], b"")) != wanted["size"]:
+        return refusal(404, "object not found")
+    return as_json({})
+
+
 def commit(request: Request, repository: Repository, revision: str) -> Answer:
+    """All operations or none."""
+    header, *operations = [json.loads(line) for line in request.body.splitlines()]
+    base = header["value"].get("parentCommit", repository.commit_id(revision))
+    ref = repository.ref(revision)
+    opens_pull_request = "create_pr" in request.query
+    if ref is None or ref.startswith("refs/tags/"):
+        return refusal(404, "Invalid rev id: commits go to branches", "RevisionNotFound")
+    if not opens_pull_request and not repository.commit_id(revision).startswith(base):
+        return refusal(412, "A commit has happened since. Please refresh and try again.")
     files = dict(repository.files(revision))
-    for line in request.body.splitlines():
-        operation = json.loads(line)
-        if operation["key"] == "file":
-            files[operation["value"]["path"]] = base64.b64decode(operation["value"]["content"])
-        elif operation["key"] != "header":
-            return refusal(501, f"{operation['key']} is not known here")
-    commit_id = repository.commit(revision, files)
-    url = f"{request.hub.endpoint}/{repository.repo_id}/commit/{commit_id}"
-    return as_json({"commitUrl": url, "commitOid": commit_id})
+    for operation in operations:
+        kind, value = operation["key"], operation["value"]
+        if kind == "file":
+            files[value["path"]] = base64.b64decode(value["content"])
+        elif kind == "lfsFile" and value["oid"] in request.hub.objects:
+            files[value["path"]] = request.hub.objects[value["oid"]]
+        elif kind == "lfsFile":
+            return refusal(400, f"LFS pointer pointed to a file that does not exist: {value['path']}")
+        elif kind == "deletedFile" and value["path"] in files:
+            del files[value["path"]]
+        elif kind == "deletedFolder":
+            files = {name: content for name, content in files.items() if not name.startswith(value["path"])}
+        else:
+            return refusal(404, f"{kind} {value.get('path')}: A file with this name doesn't exist", "EntryNotFound")
+    url = f"{request.hub.endpoint}/{repository.repo_id}"
+    pull_request = {}
+    if opens_pull_request:
+        number = sum(ref.startswith("refs/pr/") for ref in repository.refs) + 1
+        ref = f"refs/pr/{number}"
+        pull_request = {"pullRequestUrl": f"{url}/discussions/{number}"}
+    commit_id = repository.commit(ref, files, header["value"]["summary"])
+    return as_json({"commitUrl": f"{url}/commit/{commit_id}", "commitOid": commit_id, **pull_request})
 
 
-def info(request: Request, repository: Repository, revision: str) -> Answer:
-    siblings = [{"rfilename": name} for name in repository.files(revision)]
-    return as_json({"id": repository.repo_id, "sha": repository.commit_id(revision), "siblings": siblings})
+# ---- Downloads ----
 
 
 def tree(request: Request, repository: Repository, revision: str, path: str) -> Answer:
-    files = {name: content for name, content in repository.files(revision).items() if name.startswith(path)}
-    if path and not files:
-        return refusal(404, "no such folder", "EntryNotFound")
-    return as_json([{"type": "file", "path": n, "size": len(c), "oid": blob_id(c)} for n, c in files.items()])
+    files = repository.files(revision)
+    inside = {name: files[name] for name in files if not path or name.startswith(f"{path}/")}
+    if path and not inside:
+        return refusal(404, f"{path} does not exist", "EntryNotFound")
+    rows: dict[str, dict[str, Any]] = {}
+    for name, content in inside.items():
+        folder, _, rest = name.removeprefix(path).lstrip("/").partition("/")
+        if rest and request.query.get("recursive") != ["true"]:
+            place = f"{path}/{folder}".lstrip("/")
+            rows[place] = {"type": "directory", "path": place, "oid": blob_id(place.encode())}
+            continue
+        rows[name] = {"type": "file", "path": name, "size": len(content), "oid": blob_id(content)}
+        if is_large(name):
+            rows[name]["lfs"] = {"oid": remote_id(name, content), "size": len(content), "pointerSize": 132}
+    return as_json(list(rows.values()))
 
 
 def resolve(request: Request, repository: Repository, revision: str, path: str) -> Answer:
-    headers = {"X-Repo-Commit": repository.commit_id(revision)}
+    headers = {"X-Repo-Commit": repository.commit_id(revision), "Accept-Ranges": "bytes"}
     content = repository.files(revision).get(path)
     if content is None:
         return refusal(404, "Entry not found", "EntryNotFound", **headers)
-    return Answer(content, headers={**headers, "ETag": f'"{blob_id(content)}"'})
+    headers["ETag"] = f'"{remote_id(path, content)}"'
+    if is_large(path):
+        headers |= {"X-Linked-ETag": headers["ETag"], "X-Linked-Size": str(len(content))}
+    if not request.range:
+        return Answer(content, headers=headers)
+    start, _, end = request.range.removeprefix("bytes=").partition("-")
+    first, last = int(start), min(int(end or len(content)), len(content) - 1)
+    if first > last:
+        return refusal(416, "Range not satisfiable", **{"Content-Range": f"bytes */{len(content)}"})
+    headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+    return Answer(content[first : last + 1], 206, headers)
 
 
-_MODEL = r"/api/models/(?P<repo_id>[^/]+/[^/]+)"
-# Method, pattern of the whole path, answer. HEAD is GET without the body. POST asks for the token.
+_NAME = r"(?P<repo_id>[^/]+/[^/]+)"
+_MODEL = rf"/api/models/{_NAME}"
+_LFS = rf"/{_NAME}\.git/info/lfs/objects"
+# Method, pattern of the whole path, answer. HEAD is GET without the body. What is not GET changes the repository that
+# it names, and asks for its owner's token.
 ROUTES: list[tuple[str, str, Callable[..., Answer]]] = [
+    ("GET", r"/api/whoami-v2", whoami),
     ("POST", r"/api/repos/create", create),
     ("POST", r"/api/validate-yaml", validate_yaml),
+    ("GET", _MODEL + r"(?:/revision/(?P<revision>[^/]+))?", info),
+    ("GET", _MODEL + r"/refs", refs),
+    ("GET", _MODEL + r"/tree/(?P<revision>[^/]+)/?(?P<path>.*)", tree),
+    ("POST", _MODEL + r"/branch/(?P<name>[^/]+)", branch),
+    ("POST", _MODEL + r"/tag/(?P<revision>[^/]+)", tag),
     ("POST", _MODEL + r"/preupload/(?P<revision>[^/]+)", preupload),
     ("POST", _MODEL + r"/commit/(?P<revision>[^/]+)", commit),
-    ("GET", _MODEL + r"(?:/revision/(?P<revision>[^/]+))?", info),
-    ("GET", _MODEL + r"/tree/(?P<revision>[^/]+)/?(?P<path>.*)", tree),
-    ("GET", r"/(?P<repo_id>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)", resolve),
+    ("POST", _LFS + r"/batch", lfs_batch),
+    ("POST", _LFS + r"/verify", lfs_verify),
+    ("PUT", r"/lfs/(?P<oid>\w+)(?:/(?P<part>\d+))?", lfs_put),
+    ("POST", r"/lfs/(?P<oid>\w+)/complete", lfs_complete),
+    ("GET", rf"/{_NAME}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", resolve),
 ]
 
 
-def answer(method: str, path: str, request: Request) -> Answer:
-    """What the Hub says: the row of `ROUTES` is found, then the repository and revision that it names."""
+def route(method: str, path: str) -> tuple[Callable[..., Answer], dict[str, str | None]] | None:
+    """The row of `ROUTES` for a request, and what its pattern names."""
     for verb, pattern, function in ROUTES:
         match = re.fullmatch(pattern, path) if verb == method.replace("HEAD", "GET") else None
-        if match is None:
-            continue
-        if method == "POST" and request.token != f"Bearer {TOKEN}":
-            return refusal(401, "Invalid credentials in Authorization header")
-        names = {name: unquote(value or "main") for name, value in match.groupdict().items() if name != "path"}
-        if "path" in match.groupdict():
-            names["path"] = unquote(match["path"])
-        if "repo_id" not in names:
-            return function(request)
-        repository = request.hub.repositories.get(names.pop("repo_id"))
-        if repository is None:
-            return refusal(404, "Repository not found", "RepoNotFound")
+        if match is not None:
+            return function, {name: value and unquote(value) for name, value in match.groupdict().items()}
+    return None
+
+
+def answer(method: str, path: str, request: Request) -> Answer:
+    """What the Hub says, if the account may ask for it."""
+    found = route(method, path)
+    if found is None:
+        return refusal(501, f"{method} {path} is not known here")
+    function, names = found
+    if "repo_id" not in names:
+        return function(request, **names)
+    repository = request.hub.repositories.get(names.pop("repo_id") or "")
+    if repository is None or (repository.private and not request.account.owns(repository.repo_id)):
+        return refusal(401 if request.account is STRANGER else 404, "Repository not found", "RepoNotFound")
+    opens_pull_request = request.account is not STRANGER and "create_pr" in request.query
+    if method == "POST" and not request.account.may_write(repository.repo_id) and not opens_pull_request:
+        return refusal(403, f"You don't have write access to {repository.repo_id}")
+    if "revision" in names:
+        names["revision"] = names["revision"] or "main"
         if repository.commit_id(names["revision"]) not in repository.commits:
-            return refusal(404, "Revision not found", "RevisionNotFound")
-        return function(request, repository, **names)
-    return refusal(501, f"{method} {path} is not known here")
+            return refusal(404, f"Invalid rev id: {names['revision']}", "RevisionNotFound")
+    return function(request, repository, **names)
 
 
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"  # the client keeps its connections
+    wbufsize = -1  # headers and body in one piece
+
+    def _read(self, limit: int | None) -> bytes:
+        """The body that was sent, or its first `limit` bytes."""
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            length = int(self.headers.get("Content-Length", 0))
+            return self.rfile.read(length if limit is None else min(length, limit))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+            if limit is not None and len(body) >= limit:
+                return body
+        self.rfile.readline()
+        return body
+
+    def _end_connection(self):
+        self.close_connection = True
+        with suppress(OSError):  # the client may have gone first
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self, method: str, path: str, query: dict[str, list[str]], body: bytes) -> Answer:
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if token and token not in ACCOUNTS:
+            return refusal(401, "Invalid credentials in Authorization header")
+        request = Request(self.hub, body, ACCOUNTS.get(token, STRANGER), query, self.headers.get("Range", ""))
+        with self.hub.lock:
+            return answer(method, path, request)
 
     def _respond(self):
-        path = urlsplit(self.path).path
-        self.hub.requests.append(f"{self.command} {path}")
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        result = answer(self.command, path, Request(self.hub, body, self.headers.get("Authorization", "")))
+        place = urlsplit(self.path)
+        name = f"{self.command} {place.path}"
+        with self.hub.lock:
+            self.hub.requests.append(name)
+            fault = self.hub.fault_of(name) or Fault(name)
+        uploads = self.command in ("POST", "PUT")
+        body = self._read(fault.cut_after if uploads else None)
+        if uploads and fault.cut_after is not None:
+            return self._end_connection()
+        give = partial(self._answer, self.command, place.path, parse_qs(place.query), body)
+        result = fault.answer if fault.answer is not None else give()
+        if fault.answer_is_lost:
+            return self._end_connection()
         self.send_response(result.status)
-        for name, value in {**result.headers, "Content-Length": str(len(result.body))}.items():
-            self.send_header(name, value)
+        for header, value in {**result.headers, "Content-Length": str(len(result.body))}.items():
+            self.send_header(header, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(result.body)
+            self.wfile.write(result.body[: fault.cut_after])
+        if fault.cut_after is not None:
+            self.wfile.flush()
+            self._end_connection()
 
-    do_GET = do_HEAD = do_POST = _respond  # noqa: N815
+    do_GET = do_HEAD = do_POST = do_PUT = _respond  # noqa: N815
 
     def log_message(self, *args: Any):
         """Nothing: `Hub.requests` has it."""

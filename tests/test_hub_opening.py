@@ -1,0 +1,172 @@
+"""What a stranger does with a published model in fresh processes: with the package, without it, without a network."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from huggingface_hub import HfApi
+from peft import LoraConfig, get_peft_model
+
+from vanilla_transformer_hf import VanillaTransformerTokenizer
+
+
+REPOSITORY, ADAPTER, FINE_TUNED = "someone/numbers", "someone/numbers-adapter", "someone/numbers-finetuned"
+TEXTS = ["one two three", "four five six"]
+
+# Run here too.
+LOOK = """
+def look(model, tokenizer):
+    batch = tokenizer(["two six one", "five"], return_tensors="pt", padding=True)
+    ids = model.generate(**batch, max_new_tokens=8, do_sample=False)
+    logits = model(**batch, decoder_input_ids=ids).logits.float()
+    return {"ids": ids.tolist(), "logits": logits.flatten()[:300].tolist(), "dtype": str(model.dtype)}
+"""
+START = """
+import json, sys
+settings = json.loads(sys.argv[1])
+if settings["hidden"]:
+    sys.modules["vanilla_transformer_hf"] = None
+else:
+    import vanilla_transformer_hf
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+seen, folder, repository = {}, settings["folder"], settings["repository"]
+trust = {"trust_remote_code": True} if settings["hidden"] else {}
+tokenizer = AutoTokenizer.from_pretrained(repository, **trust)
+
+def load(name, place=repository, **options):
+    model = AutoModelForSeq2SeqLM.from_pretrained(place, **options, **trust)
+    assert ("transformers_modules" in type(model).__module__) == settings["hidden"], type(model)
+    seen[name] = look(model, tokenizer)
+    return model
+
+model = load("plain")
+"""
+SAVE = """
+model.save_pretrained(folder)
+tokenizer.save_pretrained(folder)
+"""
+# What users give to from_pretrained.
+OPTIONS = """
+import os
+from peft import AutoPeftModelForSeq2SeqLM, PeftModel
+from transformers import QuantoConfig
+
+load("revision", revision="half")
+load("dtype", revision="half", dtype="auto")
+load("low_cpu_mem_usage", revision="half", low_cpu_mem_usage=True)
+load("device_map", device_map="auto")
+load("cache_dir", cache_dir=folder + "-cache")
+assert os.listdir(folder + "-cache")
+load("quantized", quantization_config=QuantoConfig(weights="int8", modules_to_not_convert=["lm_head"]))
+load("adapter", settings["adapter"])
+own = AutoPeftModelForSeq2SeqLM.from_pretrained(settings["adapter"], **trust)
+seen["adapter, opened by peft"] = look(own, tokenizer)
+seen["adapter, on a model"] = look(PeftModel.from_pretrained(own.unload(), settings["adapter"]), tokenizer)
+"""
+# As the host's documentation has it.
+FINE_TUNE = """
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+arguments = Seq2SeqTrainingArguments(
+    folder + "-run", max_steps=2, learning_rate=1e-2, use_cpu=True, report_to="none", push_to_hub=True,
+    hub_model_id=settings["fine_tuned"],
+)
+rows = [tokenizer("one two", text_target="three")] * 8
+collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+trainer = Seq2SeqTrainer(
+    model, arguments, train_dataset=rows, data_collator=collator, processing_class=tokenizer
+)
+trainer.train()
+trainer.push_to_hub()
+seen["trained"] = look(model.eval(), tokenizer)
+load("fine-tuned", settings["fine_tuned"])
+"""
+END = "\nprint(json.dumps(seen))"
+
+# How a model that was opened with a name above differs from one that is here: (which one, dtype, largest difference).
+EXPECTED = {
+    "plain": ("model", "float32", 0),
+    "revision": ("half", "bfloat16", 0),
+    "dtype": ("half", "bfloat16", 0),
+    "low_cpu_mem_usage": ("half", "bfloat16", 0),
+    "device_map": ("model", "float32", 0),
+    "cache_dir": ("model", "float32", 0),
+    "quantized": ("model", "float32", 0.05),
+    "adapter": ("adapted", "float32", 1e-5),
+    "adapter, opened by peft": ("adapted", "float32", 1e-5),
+    "adapter, on a model": ("adapted", "float32", 1e-5),
+}
+
+
+here = {}
+exec(LOOK, here)
+look = here["look"]
+
+
+def run_python(code, environment, **settings):
+    """What a fresh interpreter saw: JSON in its last line."""
+    settings |= {"repository": REPOSITORY, "adapter": ADAPTER, "fine_tuned": FINE_TUNED}
+    command = [sys.executable, "-c", LOOK + START + code + END, json.dumps(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def differences(seen, models):
+    """The names in `seen` that are not what `EXPECTED` says."""
+    wrong = []
+    for name, found in seen.items():
+        which, dtype, tolerance = EXPECTED[name]
+        right = models[which]
+        furthest = max(abs(one - other) for one, other in zip(found["logits"], right["logits"]))
+        if found["dtype"] != f"torch.{dtype}" or furthest > tolerance or found["ids"] != right["ids"]:
+            wrong.append(f"{name}: {furthest} from {which}, {found['dtype']}")
+    return wrong
+
+
+@pytest.fixture
+def models(tiny_model, hub):
+    """What is published: a model, under the tag "half" another one in 16 bits, and apart from them an adapter."""
+    tokenizer = VanillaTransformerTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
+    model, half = tiny_model(vocab_size=len(tokenizer)), tiny_model(vocab_size=len(tokenizer)).bfloat16()
+    tokenizer.push_to_hub(REPOSITORY)
+    half.push_to_hub(REPOSITORY)
+    HfApi().create_tag(REPOSITORY, tag="half")
+    model.push_to_hub(REPOSITORY)
+    model.name_or_path = REPOSITORY  # as if it had been opened from there
+    adapted = get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM", init_lora_weights=False))
+    adapted.push_to_hub(ADAPTER)
+    seen = {"adapted": look(adapted, tokenizer), "half": look(half, tokenizer)}
+    return {**seen, "model": look(adapted.unload(), tokenizer)}
+
+
+def test_without_the_package(models, hub, tmp_path):
+    published, adapter = hub.repositories[REPOSITORY].files(), hub.repositories[ADAPTER].files()
+    assert adapter.keys() == {"adapter_config.json", "adapter_model.safetensors", "README.md"}
+    settings = {"hidden": True, "folder": str(tmp_path / "again")}
+    seen = run_python(SAVE + OPTIONS + FINE_TUNE, hub.environment(tmp_path / "home"), **settings)
+    trained, fine_tuned = seen.pop("trained"), seen.pop("fine-tuned")
+    assert seen.keys() == EXPECTED.keys() and not differences(seen, models)
+    (cached,) = (tmp_path / "home" / "hub").glob(f"*/snapshots/{hub.repositories[REPOSITORY].commit_id('main')}")
+    for name in ("model.safetensors", "tokenizer.json", "modeling_vanilla_transformer.py"):
+        assert (tmp_path / "again" / name).read_bytes() == published[name] == (cached / name).read_bytes(), name
+    assert fine_tuned == trained and fine_tuned["logits"] != models["model"]["logits"]
+    pushed = hub.repositories[FINE_TUNED].files()
+    assert {name for name in published if name.endswith(".py")} <= pushed.keys()
+    assert "--" not in json.loads(pushed["config.json"])["auto_map"]["AutoModelForSeq2SeqLM"], "its own code"
+
+    before = len(hub.requests)
+    offline = {**hub.environment(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    seen = run_python('\nload("revision", revision="half")', offline, **settings)
+    assert not differences(seen, models) and len(hub.requests) == before
+
+
+def test_with_the_package(models, hub, tmp_path):
+    published = hub.repositories[REPOSITORY].files()
+    environment = hub.environment(tmp_path / "home", token=None)
+    seen = run_python(SAVE, environment, hidden=False, folder=str(tmp_path / "again"))
+    assert not differences(seen, models)
+    again = {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
+    assert {**again, "README.md": published["README.md"]} == published
