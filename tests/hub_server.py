@@ -55,7 +55,7 @@ ACCOUNTS = {
     OTHER_TOKEN: Account("somebody-else", ("somebody-else",), "write"),
 }
 
-FIRST_COMMIT = "0" * 40  # of every repository; it is empty
+FIRST_COMMIT = "0" * 40  # of every repository
 PART_BYTES = 40_000  # a large file of more is uploaded in parts of so many
 
 
@@ -71,7 +71,7 @@ def as_json(value: Any, status: int = 200, **headers: str) -> Answer:
 
 def refusal(status: int, message: str, code: str = "", **headers: str) -> Answer:
     """An error as the client reads it: `code` is one of RepoNotFound, RevisionNotFound, EntryNotFound."""
-    headers = {"X-Error-Message": message, "X-Request-Id": "loopback", **headers}
+    headers = {"X-Error-Message": " ".join(message.split()), "X-Request-Id": "loopback", **headers}
     return as_json({"error": message}, status, **({"X-Error-Code": code} if code else {}), **headers)
 
 
@@ -89,32 +89,37 @@ def remote_id(name: str, content: bytes) -> str:
     return hashlib.sha256(content).hexdigest() if is_large(name) else blob_id(content)
 
 
+class Commit(NamedTuple):
+    title: str
+    files: dict[str, bytes]
+    changed: list[str]  # names of the files that came with it or went
+
+
 @dataclass
 class Repository:
-    """Files of every commit, and the commit to which every branch, tag and pull request points."""
+    """All commits by their ids, the first of them empty, and the one to which each branch, tag, pull request points."""
 
     repo_id: str
     private: bool = False
-    commits: dict[str, dict[str, bytes]] = field(default_factory=lambda: {FIRST_COMMIT: {}})
-    titles: dict[str, str] = field(default_factory=lambda: {FIRST_COMMIT: "initial commit"})
+    commits: dict[str, Commit] = field(default_factory=lambda: {FIRST_COMMIT: Commit("initial commit", {}, [])})
     refs: dict[str, str] = field(default_factory=lambda: {"refs/heads/main": FIRST_COMMIT})
 
     def ref(self, revision: str) -> str | None:
         names = (revision, f"refs/heads/{revision}", f"refs/tags/{revision}")
         return next((name for name in names if name in self.refs), None)
 
-    def commit(self, ref: str, files: dict[str, bytes], title: str) -> str:
+    def add(self, ref: str, commit: Commit) -> str:
         commit_id = hashlib.sha1(f"{ref} {len(self.commits)}".encode()).hexdigest()
-        self.commits[commit_id], self.titles[commit_id] = files, title
+        self.commits[commit_id] = commit
         self.refs[ref] = commit_id
         return commit_id
 
-    def commit_id(self, revision: str) -> str:
+    def commit_id(self, revision: str = "main") -> str:
         ref = self.ref(revision)
         return self.refs[ref] if ref is not None else revision
 
     def files(self, revision: str = "main") -> dict[str, bytes]:
-        return self.commits[self.commit_id(revision)]
+        return self.commits[self.commit_id(revision)].files
 
 
 @dataclass
@@ -374,7 +379,8 @@ def commit(request: Request, repository: Repository, revision: str) -> Answer:
         number = sum(ref.startswith("refs/pr/") for ref in repository.refs) + 1
         ref = f"refs/pr/{number}"
         pull_request = {"pullRequestUrl": f"{url}/discussions/{number}"}
-    commit_id = repository.commit(ref, files, header["value"]["summary"])
+    changed = [operation["value"]["path"] for operation in operations]
+    commit_id = repository.add(ref, Commit(header["value"]["summary"], files, changed))
     return as_json({"commitUrl": f"{url}/commit/{commit_id}", "commitOid": commit_id, **pull_request})
 
 
@@ -461,8 +467,10 @@ def answer(method: str, path: str, request: Request) -> Answer:
     repository = request.hub.repositories.get(names.pop("repo_id") or "")
     if repository is None or (repository.private and not request.account.owns(repository.repo_id)):
         return refusal(401 if request.account is STRANGER else 404, "Repository not found", "RepoNotFound")
-    opens_pull_request = request.account is not STRANGER and "create_pr" in request.query
-    if method == "POST" and not request.account.may_write(repository.repo_id) and not opens_pull_request:
+    # Everybody who is known may open pull requests, and upload for them.
+    known = request.account is not STRANGER
+    may_ask = known and (function in (lfs_batch, lfs_verify) or "create_pr" in request.query)
+    if method == "POST" and not request.account.may_write(repository.repo_id) and not may_ask:
         return refusal(403, f"You don't have write access to {repository.repo_id}")
     if "revision" in names:
         names["revision"] = names["revision"] or "main"

@@ -305,7 +305,7 @@ class _Upload:
             found = self.api.model_info(self.repo_id, revision=None if self.create_pr else self.revision).sha
         except RepositoryNotFoundError:
             return "there is no such repository for this token, and nothing was sent."
-        except (httpx.HTTPError, OSError):
+        except (httpx.HTTPError, OSError, HFValidationError):
             if self.was_at is None and not self.created:
                 return "nothing was sent."
             return "it could not be asked what it has; a commit is there whole or not at all."
@@ -351,4 +351,6 @@ def _explain(error: Exception) -> str:
         return REFUSALS.get(status, f"the Hub answers {status}") + (f" ({said})" if said else "")
     if isinstance(error, httpx.TransportError):
         return f"the connection failed ({' '.join(str(error).split()) or type(error).__name__})"
-    return " ".join(str(error).split()).rstrip(".")
+    said = " ".join(str(error).split()).rstrip(".")
+    # huggingface_hub says which file it was, and keeps why as the cause.
+    return f"{said}: {_explain(error.__cause__)}" if isinstance(error.__cause__, Exception) else said
