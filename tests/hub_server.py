@@ -97,7 +97,7 @@ class Commit(NamedTuple):
 
 @dataclass
 class Repository:
-    """All commits by their ids, the first of them empty, and the one to which each branch, tag, pull request points."""
+    """All commits by their ids, the first of them empty; the ones to which branches, tags, pull requests point."""
 
     repo_id: str
     private: bool = False

@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from huggingface_hub import HfApi
+from huggingface_hub import CommitOperationAdd, HfApi
 from peft import LoraConfig, get_peft_model
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf.configuration_vanilla_transformer import VERSION
 
 
 REPOSITORY, ADAPTER, FINE_TUNED = "someone/numbers", "someone/numbers-adapter", "someone/numbers-finetuned"
@@ -51,14 +52,17 @@ tokenizer.save_pretrained(folder)
 OPTIONS = """
 import os
 from peft import AutoPeftModelForSeq2SeqLM, PeftModel
-from transformers import QuantoConfig
+from transformers import AutoModel, QuantoConfig
 
+load("newer", revision="newer")
 load("revision", revision="half")
 load("dtype", revision="half", dtype="auto")
 load("low_cpu_mem_usage", revision="half", low_cpu_mem_usage=True)
 load("device_map", device_map="auto")
 load("cache_dir", cache_dir=folder + "-cache")
 assert os.listdir(folder + "-cache")
+base = AutoModel.from_pretrained(repository, **trust)
+assert base.state_dict().keys() == model.model.state_dict().keys(), "and nothing is missing"
 load("quantized", quantization_config=QuantoConfig(weights="int8", modules_to_not_convert=["lm_head"]))
 load("adapter", settings["adapter"])
 own = AutoPeftModelForSeq2SeqLM.from_pretrained(settings["adapter"], **trust)
@@ -83,11 +87,18 @@ trainer.push_to_hub()
 seen["trained"] = look(model.eval(), tokenizer)
 load("fine-tuned", settings["fine_tuned"])
 """
+REFUSED = """
+try:
+    load("newer", revision="newer")
+except ValueError as error:
+    seen["refusal"] = str(error)
+"""
 END = "\nprint(json.dumps(seen))"
 
 # How a model that was opened with a name above differs from one that is here: (which one, dtype, largest difference).
 EXPECTED = {
     "plain": ("model", "float32", 0),
+    "newer": ("model", "float32", 0),
     "revision": ("half", "bfloat16", 0),
     "dtype": ("half", "bfloat16", 0),
     "low_cpu_mem_usage": ("half", "bfloat16", 0),
@@ -128,13 +139,20 @@ def differences(seen, models):
 
 @pytest.fixture
 def models(tiny_model, hub):
-    """What is published: a model, under the tag "half" another one in 16 bits, and apart from them an adapter."""
+    """What is published: a model, tagged "half" another one in 16 bits, a later release's, and an adapter apart."""
     tokenizer = VanillaTransformerTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
     model, half = tiny_model(vocab_size=len(tokenizer)), tiny_model(vocab_size=len(tokenizer)).bfloat16()
     tokenizer.push_to_hub(REPOSITORY)
     half.push_to_hub(REPOSITORY)
     HfApi().create_tag(REPOSITORY, tag="half")
     model.push_to_hub(REPOSITORY)
+    files = hub.repositories[REPOSITORY].files()
+    changed = {name: files[name] for name in ("config.json", "configuration_vanilla_transformer.py")}
+    later = [
+        CommitOperationAdd(name, content.replace(VERSION.encode(), b"9.9.9")) for name, content in changed.items()
+    ]
+    HfApi().create_branch(REPOSITORY, branch="newer")
+    HfApi().create_commit(REPOSITORY, later, commit_message="Of a later release", revision="newer")
     model.name_or_path = REPOSITORY  # as if it had been opened from there
     adapted = get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM", init_lora_weights=False))
     adapted.push_to_hub(ADAPTER)
@@ -166,7 +184,8 @@ def test_without_the_package(models, hub, tmp_path):
 def test_with_the_package(models, hub, tmp_path):
     published = hub.repositories[REPOSITORY].files()
     environment = hub.environment(tmp_path / "home", token=None)
-    seen = run_python(SAVE, environment, hidden=False, folder=str(tmp_path / "again"))
+    seen = run_python(SAVE + REFUSED, environment, hidden=False, folder=str(tmp_path / "again"))
+    assert "9.9.9 wrote this config" in seen.pop("refusal")
     assert not differences(seen, models)
     again = {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
     assert {**again, "README.md": published["README.md"]} == published
