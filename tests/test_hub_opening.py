@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from hub_server import OTHER_TOKEN
 from huggingface_hub import CommitOperationAdd, HfApi
 from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.configuration_vanilla_transformer import VERSION
@@ -189,3 +191,26 @@ def test_with_the_package(models, hub, tmp_path):
     assert not differences(seen, models)
     again = {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
     assert {**again, "README.md": published["README.md"]} == published
+
+
+@pytest.mark.parametrize(
+    ("fault", "requests"),
+    [
+        ({"cut_after": 50_000, "times": 2}, 3),
+        ({"status": 429, "retry_after": 3}, 2),
+    ],
+)
+def test_a_download_that_fails_goes_on(fault, requests, models, hub):
+    weights = "GET .*/resolve/.*/model.safetensors"
+    hub.fail(weights, **fault)
+    model = AutoModelForSeq2SeqLM.from_pretrained(REPOSITORY)
+    assert look(model, AutoTokenizer.from_pretrained(REPOSITORY)) == models["model"]
+    assert len(hub.sent(weights)) == requests and max(hub.waits) <= 4
+
+
+@pytest.mark.parametrize("token", [False, OTHER_TOKEN])
+def test_a_private_model_is_its_owners(token, models, hub):
+    hub.repositories[REPOSITORY].private = True
+    with pytest.raises(OSError, match=f"{REPOSITORY} is not a local folder and is not a valid model identifier"):
+        AutoModelForSeq2SeqLM.from_pretrained(REPOSITORY, token=token)
+    assert AutoModelForSeq2SeqLM.from_pretrained(REPOSITORY).config.d_model == 32
