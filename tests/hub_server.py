@@ -3,9 +3,8 @@ A stand-in for the Hub on the loopback interface, in front of the real huggingfa
 
 It keeps repositories in memory and speaks as much of the Hub's HTTP API as publishing and opening models uses:
 accounts with tokens, private repositories, commits that are done whole or not at all, branches, tags and pull
-requests, large files through Git LFS (whole or in parts), downloads in ranges. Xet, the other way of large files,
-needs a server of its own: `environment` switches it off. A request that no row of `ROUTES` knows is answered 501,
-which the client does not try again. `Hub.fail` lets requests fail.
+requests, large files through Git LFS (whole or in parts) or Xet, downloads in ranges. A request that no row of
+`ROUTES` knows is answered 501, which the client does not try again. `Hub.fail` lets requests fail.
 """
 
 import base64
@@ -14,7 +13,9 @@ import json
 import os
 import re
 import socket
+import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class Account(NamedTuple):
 
 
 STRANGER = Account("", (), "read")  # a request without a token
+XET_TOKEN = "xet_loopback"  # what Xet's storage knows; it is given for a token
 
 
 # As long as the Hub's own.
@@ -53,6 +55,7 @@ ACCOUNTS = {
     TOKEN: Account("someone", ("someone", "your-name"), "write"),
     READ_ONLY_TOKEN: Account("someone", ("someone", "your-name"), "read"),
     OTHER_TOKEN: Account("somebody-else", ("somebody-else",), "write"),
+    XET_TOKEN: STRANGER,
 }
 
 FIRST_COMMIT = "0" * 40  # of every repository
@@ -141,6 +144,7 @@ class Hub:
         self.repositories: dict[str, Repository] = {}
         self.objects: dict[str, bytes] = {}  # large files by their SHA-256, committed or not
         self.parts: dict[tuple[str, int], bytes] = {}
+        self.xorbs: dict[str, list[bytes]] = {}  # Xet's blocks of chunks
         self.requests: list[str] = []  # "METHOD /path", in the order in which they came
         self.faults: list[Fault] = []
         self.waits: list[float] = []  # filled by the fixture `hub`
@@ -178,7 +182,7 @@ class Hub:
         """The requests so far whose "METHOD /path" matches."""
         return [request for request in self.requests if re.fullmatch(pattern, request)]
 
-    def environment(self, home: Path, token: str | None = TOKEN) -> dict[str, str]:
+    def environment(self, home: Path, token: str | None = TOKEN, xet: bool = False) -> dict[str, str]:
         """Environment of a process that knows this Hub only; `home` holds its caches, downloaded code among them."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
         return {
@@ -187,7 +191,8 @@ class Hub:
             **({"HF_TOKEN": token} if token is not None else {}),
             "HF_HOME": str(home),
             "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_XET": "0" if xet else "1",
+            "HF_XET_DATA_XORB_COMPRESSION_POLICY": "none",
             "NO_PROXY": "127.0.0.1",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(ROOT),
@@ -348,6 +353,45 @@ def lfs_verify(request: Request, repository: Repository) -> Answer:
     return as_json({})
 
 
+def xet_token(request: Request, repository: Repository, revision: str) -> Answer:
+    return as_json({"casUrl": f"{request.hub.endpoint}/xet", "exp": int(time.time()) + 3600, "accessToken": XET_TOKEN})
+
+
+def xet_block(request: Request, xorb: str) -> Answer:
+    """Chunks in a row, each behind 8 bytes: version, size as sent (3 bytes), compression, size."""
+    chunks, place = [], 0
+    while place < len(request.body) and request.body[place] == 0:  # what follows the chunks starts otherwise
+        size = int.from_bytes(request.body[place + 1 : place + 4], "little")
+        if request.body[place + 4]:
+            return refusal(400, "compressed chunks are not known here")
+        chunks.append(request.body[place + 8 : place + 8 + size])
+        place += 8 + size
+    request.hub.xorbs[xorb] = chunks
+    return as_json({"was_inserted": True})
+
+
+def xet_shard(request: Request) -> Answer:
+    """Of what chunks the files are: rows of 48 bytes, a head, one for each run of chunks, as many checks, and a foot."""
+    rows = [request.body[place : place + 48] for place in range(48, len(request.body), 48)]
+    while rows and rows[0][:32] != b"\xff" * 32:
+        _, _, count, _, _ = struct.unpack("<32sIIII", rows[0])
+        runs = [struct.unpack("<32sIIII", row) for row in rows[1 : 1 + count]]
+        content = b"".join(b"".join(request.hub.xorbs[_xet_hash(name)][a:b]) for name, _, _, a, b in runs)
+        if not _store(request.hub, _xet_hash(rows[1 + 2 * count][:32]), content):
+            return refusal(400, "the chunks are not the file")
+        del rows[: 2 + 2 * count]
+    return as_json({"result": 1})
+
+
+def _xet_hash(stored: bytes) -> str:
+    return b"".join(stored[place : place + 8][::-1] for place in range(0, 32, 8)).hex()
+
+
+def xet_unknown(request: Request, path: str) -> Answer:
+    """The client asks whether others have a chunk already, and for later versions of the protocol: no."""
+    return refusal(404, f"no {path}")
+
+
 def commit(request: Request, repository: Repository, revision: str) -> Answer:
     """All operations or none."""
     header, *operations = [json.loads(line) for line in request.body.splitlines()]
@@ -443,6 +487,11 @@ ROUTES: list[tuple[str, str, Callable[..., Answer]]] = [
     ("POST", _LFS + r"/verify", lfs_verify),
     ("PUT", r"/lfs/(?P<oid>\w+)(?:/(?P<part>\d+))?", lfs_put),
     ("POST", r"/lfs/(?P<oid>\w+)/complete", lfs_complete),
+    ("GET", _MODEL + r"/xet-write-token/(?P<revision>[^/]+)", xet_token),
+    ("POST", r"/xet/v1/xorbs/default/(?P<xorb>\w+)", xet_block),
+    ("POST", r"/xet/v1/shards", xet_shard),
+    ("GET", r"/xet/(?P<path>.*)", xet_unknown),
+    ("POST", r"/xet/(?P<path>.*)", xet_unknown),
     ("GET", rf"/{_NAME}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", resolve),
 ]
 
