@@ -371,7 +371,7 @@ def xet_block(request: Request, xorb: str) -> Answer:
 
 
 def xet_shard(request: Request) -> Answer:
-    """Of what chunks the files are: rows of 48 bytes, a head, one for each run of chunks, as many checks, and a foot."""
+    """What chunks the files are made of, in rows of 48 bytes: a head, runs of chunks, as many checks, a foot."""
     rows = [request.body[place : place + 48] for place in range(48, len(request.body), 48)]
     while rows and rows[0][:32] != b"\xff" * 32:
         _, _, count, _, _ = struct.unpack("<32sIIII", rows[0])
