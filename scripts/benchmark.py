@@ -3,6 +3,7 @@ Measure speed and memory side by side, in one run, the engines taking turns:
 
     python scripts/benchmark.py train --source train.en.gz --target train.de.gz --json speed.json
     python scripts/benchmark.py train --presets tiny --dtypes float32 --loads run   # on a made-up corpus
+    python scripts/benchmark.py generate --model outputs/en-de --source test.en --json search.json
 
 Each engine runs in a process of its own, so that its peak memory is its own. Use a quiet machine: a row says how far
 its measurements lie apart.
@@ -11,11 +12,11 @@ its measurements lie apart.
 import argparse
 import sys
 
-from benchmarks import training
+from benchmarks import generation, training
 
 
 # Name of the subcommand -> module with a docstring, `add_arguments(parser)` and `run(arguments)`.
-SUBCOMMANDS = {"train": training}
+SUBCOMMANDS = {"train": training, "generate": generation}
 
 
 def parse_arguments() -> argparse.Namespace:

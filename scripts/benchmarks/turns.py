@@ -16,12 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 class Turns:
     """
-    The child's side: `step` is called after every step, and waits for the parent at the end of each block.
+    The child's side: `step` is called after every step, and waits for the parent at the end of each block; or `report`
+    where the child measures for itself.
 
     What the child writes to standard output meanwhile goes to standard error.
     """
 
-    def __init__(self, block: int):
+    def __init__(self, block: int = 1):
         self.block, self.steps, self.tokens = block, 0, 0
         self._channel = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
@@ -34,12 +35,15 @@ class Turns:
             return
         seconds = time.perf_counter() - self._start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # Linux counts KiB
-        result = {"seconds": seconds / self.steps, "tokens_per_second": self.tokens / seconds, "peak_mib": peak}
+        self.report({"seconds": seconds / self.steps, "tokens_per_second": self.tokens / seconds, "peak_mib": peak})
+        self.steps = self.tokens = 0
+        self._start = time.perf_counter()
+
+    def report(self, result: dict[str, Any]) -> None:
+        """Hand a block's numbers over and wait. Ends the process when the parent has no more turns to give."""
         print(json.dumps(result), file=self._channel, flush=True)
         if not sys.stdin.readline():
             sys.exit()
-        self.steps = self.tokens = 0
-        self._start = time.perf_counter()
 
 
 class Engine:
@@ -54,7 +58,7 @@ class Engine:
         self, name: str, module: str, settings: dict[str, Any], threads: int, environment: dict[str, str] | None = None
     ):
         self.name, self.settings = name, settings
-        self.results: list[dict[str, float]] = []
+        self.results: list[dict[str, Any]] = []
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `stop`
         threading = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
         paths = [str(ROOT / "scripts"), str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -68,7 +72,7 @@ class Engine:
         )
         self._read()
 
-    def _read(self) -> dict[str, float]:
+    def _read(self) -> dict[str, Any]:
         line = self._process.stdout.readline()
         if line:
             return json.loads(line)

@@ -1,0 +1,332 @@
+"""
+generate() of ours against MarianMT's and CTranslate2, with the same weights
+
+The load "fixed" is one batch of 32 sentences of 32 tokens and exactly 32 new ones, with random weights. The load
+"natural" is your text in batches of 32, sorted by length, the same ones for every engine, with your trained weights:
+
+    python scripts/benchmark.py generate --model outputs/en-de --source test.en
+
+For lengths as they are with weights as large as the base model's, train that for an epoch or two, not for its scores:
+
+    python scripts/train.py scripts/recipes/multi30k_raw.yaml --preset base --vocab_size 37000 --num_train_epochs 2 \\
+        --learning_rate 0.0005 --warmup_steps 200 --eval_strategy no --save_strategy no \\
+        --load_best_model_at_end false --output_dir outputs/base --train_source train.en.gz …
+
+Multi30k has fewer than 37,000 pieces; `--vocab_size 37000` fills the trained matrices up with zeros for that.
+
+Other sections: "first_token", time to the first token; "batch", "beam" and "length", how time and memory grow.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+import torch
+from transformers.utils import logging
+
+from benchmarks.generation_models import random_model, write_models
+from benchmarks.generation_picture import draw_growth
+from benchmarks.generation_torch import DTYPES
+from benchmarks.training import SIZES
+from benchmarks.turns import Engine
+from vanilla_transformer_hf import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer_hf.matmul import MATMULS, choose_matmul, describe_matmul, probe_matmul
+from vanilla_transformer_hf.text_files import open_output, read_lines
+
+
+SENTENCES, TOKENS = 32, 32
+# No sentence of the text should need more; a row says how many did.
+NATURAL_LIMIT = 128
+CTRANSLATE2_DTYPES = ("float32", "int8")
+
+
+class Load(NamedTuple):
+    """Work for all engines: batches of source ids, beams, and the limit of new tokens."""
+
+    section: str
+    name: str
+    batches: list[list[list[int]]]
+    beams: int
+    new_tokens: int
+
+
+class Row(NamedTuple):
+    """An engine as it is run here. `plain` rows are measured everywhere, the others in the section "speed" alone."""
+
+    name: str
+    engine: str
+    dtype: str
+    matmul: str
+    plain: bool
+
+
+# Section -> (sentences, tokens of a source, new tokens, beams or None for all that are asked for) of its loads.
+SECTIONS: dict[str, list[tuple[int, int, int, int | None]]] = {
+    "speed": [(SENTENCES, TOKENS, TOKENS, None)],
+    "first_token": [(size, TOKENS, 1, None) for size in (1, SENTENCES)],
+    "batch": [(size, TOKENS, TOKENS, None) for size in (1, 8, 32, 128)],
+    "beam": [(SENTENCES, TOKENS, TOKENS, beams) for beams in (1, 2, 4, 8, 16)],
+    "length": [(4, length, length, None) for length in (16, 64, 256, 1024)],
+}
+
+
+def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> list[Row]:
+    """As users run them, ours with the host's search, and, with another matmul backend, the same one on both sides."""
+    rows = []
+    for dtype in dtypes:
+        own = chosen if dtype == "float32" and device == "cpu" else "default"
+        if dtype in DTYPES:
+            rows.append(Row("ours", "ours", dtype, own, True))
+            rows.append(Row("ours, host's search", "host_search", dtype, own, False))
+            if dtype != "int8":
+                rows.append(Row("MarianMT", "marian", dtype, "default", True))
+        if own != "default":
+            rows.append(Row("ours, default matmul", "ours", dtype, "default", False))
+            rows.append(Row(f"MarianMT, {own}", "marian", dtype, own, False))
+        if dtype in CTRANSLATE2_DTYPES and device == "cpu":
+            rows.append(Row("CTranslate2", "ctranslate2", dtype, "default", True))
+    return [row for row in rows if row.engine in ("ours", *against)]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = __doc__
+    engines = ["host_search", "marian", "ctranslate2"]
+    installed = engines[: 3 if importlib.util.find_spec("ctranslate2") else 2]
+    dtypes = list(dict.fromkeys([*DTYPES, *CTRANSLATE2_DTYPES]))
+    parser.add_argument("--presets", nargs="+", choices=SIZES, default=["base", "tiny"], help="of random weights")
+    parser.add_argument("--loads", nargs="+", choices=["fixed", "natural"], help="default: all that are possible")
+    parser.add_argument("--model", nargs="+", default=[], metavar="FOLDER", help="trained models, for natural lengths")
+    parser.add_argument("--source", metavar="FILE", help="text to translate with them, one sentence per line")
+    parser.add_argument("--vocab_size", type=int, help="fill up trained models of a smaller vocabulary with zeros")
+    parser.add_argument("--order", choices=["length", "file"], default="length", help="of the text (default: length)")
+    parser.add_argument("--sentences", type=int, help="so many of the text, evenly taken (default: all)")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=["speed"])
+    parser.add_argument("--beams", nargs="+", type=int, default=[1, 4], help="1 is greedy search (default: 1 4)")
+    parser.add_argument("--dtypes", nargs="+", choices=dtypes, help="default: float32 bfloat16, and int8 or float16")
+    parser.add_argument("--against", nargs="+", choices=engines, default=installed)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (default: 5)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="a turn takes at least (default: 1)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each engine")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
+    parser.add_argument("--picture", metavar="FILE", help="draw the growth with batch, beam and length here, as PNG")
+
+
+def random_loads(arguments: argparse.Namespace, vocab_size: int) -> Iterator[Load]:
+    """The loads of the sections that are asked for, sentences of equal length without padding."""
+    for section in arguments.sections:
+        for sentences, tokens, new_tokens, beams in SECTIONS[section]:
+            generator = torch.Generator().manual_seed(0)
+            batch = torch.randint(3, vocab_size, (sentences, tokens), generator=generator).tolist()
+            of_tokens = f"{sentences} × {tokens} tokens, {new_tokens} new"
+            for count in arguments.beams if beams is None else [beams]:
+                yield Load(section, of_tokens, [batch], count, new_tokens)
+
+
+def natural_batches(folder: str, arguments: argparse.Namespace) -> list[list[list[int]]]:
+    """
+    Source ids of the text, in batches.
+
+    Raises:
+        ValueError: There is no line of text.
+    """
+    lines = [line for line in read_lines(arguments.source) if line.strip()]
+    if not lines:
+        raise ValueError(f"{arguments.source}: no text")
+    wanted = min(arguments.sentences or len(lines), len(lines))
+    lines = [lines[index * len(lines) // wanted] for index in range(wanted)]
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(folder)
+    ids = tokenizer(lines, truncation=True, max_length=NATURAL_LIMIT)["input_ids"]
+    if arguments.order == "length":
+        ids.sort(key=len)
+    return [ids[at : at + SENTENCES] for at in range(0, len(ids), SENTENCES)]
+
+
+def trained_model(folder: str, vocab_size: int | None) -> VanillaTransformerForConditionalGeneration:
+    """The model in a folder, with pieces of zeros behind its own up to `vocab_size`."""
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    pieces = model.config.vocab_size
+    if vocab_size is not None and vocab_size > pieces:
+        model.resize_token_embeddings(vocab_size, mean_resizing=False)
+        with torch.no_grad():
+            model.lm_head.weight[pieces:] = 0.0
+    return model
+
+
+def measure(rows: list[Row], load: Load, folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Let the engines take turns; a dictionary of numbers for each."""
+    batches = folder / "batches.json"
+    batches.write_text(json.dumps(load.batches))
+    engines: list[Engine] = []
+    try:
+        for row in rows:
+            settings = {
+                "engine": row.engine,
+                "dtype": row.dtype,
+                "fp32_precision": None if row.matmul == "default" else MATMULS[row.matmul],
+                "folder": str(folder / ("ours" if row.engine == "host_search" else row.engine)),
+                "batches": str(batches),
+                "beams": load.beams,
+                "new_tokens": load.new_tokens,
+                "device": arguments.device,
+                "threads": arguments.threads,
+                "seconds": arguments.seconds,
+            }
+            name = f"{row.name} {row.dtype}"
+            engines.append(Engine(name, "benchmarks.generation_engine", settings, arguments.threads))
+        for _ in range(arguments.rounds):
+            for engine in engines:
+                engine.turn()
+    finally:
+        for engine in engines:
+            engine.stop()
+    reference = engines[0].results[0]["outputs"]
+    return [
+        row._asdict() | numbers(engine.results, reference, load.new_tokens)
+        for row, engine in zip(rows, engines, strict=True)
+    ]
+
+
+def numbers(results: list[dict[str, Any]], reference: list[list[int]], limit: int) -> dict[str, float]:
+    """Medians of an engine's turns, and what it found: how long, how often cut at the limit, how often the same."""
+    outputs = results[0]["outputs"]
+    speeds = [len(outputs) / result["seconds"] for result in results]
+    new_tokens = mean(len(ids) for ids in outputs)
+    return {
+        "sentences_per_second": median(speeds),
+        "slowest": min(speeds),
+        "fastest": max(speeds),
+        "tokens_per_second": median(speeds) * new_tokens,
+        "seconds": median(result["seconds"] for result in results),
+        "new_tokens": new_tokens,
+        "at_limit": mean(len(ids) >= limit for ids in outputs),
+        "same_outputs": mean(ids == other for ids, other in zip(outputs, reference, strict=True)),
+        "peak_mib": max(result["peak_mib"] for result in results),
+        "search_mib": max(result["search_mib"] for result in results),
+    }
+
+
+def add_ratios(found: list[dict[str, Any]]) -> None:
+    """`ratio`: our speed, in the same type of numbers, to a row's; to a row in int8, in the fastest type."""
+    ours: dict[str, float] = {}
+    for row in found:
+        if row["engine"] == "ours":
+            ours.setdefault(row["dtype"], row["sentences_per_second"])
+    for row in found:
+        best = max(ours.values(), default=0.0)
+        own = best if row["engine"] == "ctranslate2" and row["dtype"] == "int8" else ours.get(row["dtype"], best)
+        row["ratio"] = own / row["sentences_per_second"]
+
+
+def print_table(title: str, found: list[dict[str, Any]]) -> None:
+    """The numbers of one load. "same" is the share of outputs that equal those of the first row."""
+    heads = ("sentences/s", "slowest–fastest", "tokens/s", "s", "ours is", "new tokens", "cut", "same", "peak MiB")
+    widths = (12, 18, 10, 9, 9, 11, 6, 6, 9)
+    print(f"\n{title}")
+    print(f"{'':33}" + "".join(f"{head:>{width}}" for head, width in zip(heads, widths)) + "  in search")
+    for row in found:
+        spread = f"{row['slowest']:,.1f}–{row['fastest']:,.1f}"
+        print(
+            f"{row['name']:23}{row['dtype']:10}{row['sentences_per_second']:12,.1f}{spread:>18}"
+            f"{row['tokens_per_second']:10,.0f}{row['seconds']:9.3f}{row['ratio']:8.2f}×{row['new_tokens']:11.1f}"
+            f"{row['at_limit']:6.0%}{row['same_outputs']:6.0%}{row['peak_mib']:9,.0f}{row['search_mib']:11,.0f}",
+            flush=True,
+        )
+
+
+def measure_all(
+    name: str,
+    model: VanillaTransformerForConditionalGeneration,
+    loads: Iterator[Load],
+    rows: list[Row],
+    arguments: argparse.Namespace,
+) -> list[dict[str, Any]]:
+    """Write a model for all engines, and print a table for each load."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        write_models(model, Path(folder), {row.engine for row in rows})
+        for load in loads:
+            part = [row for row in rows if row.plain or load.section == "speed"]
+            measured = measure(part, load, Path(folder), arguments)
+            add_ratios(measured)
+            search = "greedy" if load.beams == 1 else f"beam {load.beams}"
+            print_table(f"{name}, {load.section}: {load.name}, {search}", measured)
+            sizes = {"sentences": sum(map(len, load.batches)), "batch": len(load.batches[0])}
+            sizes["source_tokens"] = mean(len(ids) for batch in load.batches for ids in batch)
+            about = {"model": name, "section": load.section, "load": load.name, "beams": load.beams, **sizes}
+            found += [about | {"limit": load.new_tokens} | row for row in measured]
+    return found
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """
+    Fill in what was not given.
+
+    Raises:
+        ValueError: Arguments do not fit each other, or a number is too small.
+    """
+    if bool(arguments.model) != bool(arguments.source):
+        raise ValueError("--model and --source are given together or not at all")
+    arguments.loads = arguments.loads or (["fixed", "natural"] if arguments.model else ["fixed"])
+    if "natural" in arguments.loads and not arguments.model:
+        raise ValueError("--loads natural needs --model and --source")
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch finds no such device")
+    if min(arguments.rounds, arguments.threads, *arguments.beams, arguments.sentences or 1) < 1:
+        raise ValueError("--rounds, --threads, --beams and --sentences are 1 or more")
+    arguments.dtypes = arguments.dtypes or [
+        *("float32", "bfloat16"),
+        "int8" if arguments.device == "cpu" else "float16",
+    ]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """
+    Measure all loads, print a table for each, write the numbers and draw them.
+
+    Raises:
+        ValueError: Arguments do not fit each other, or a model cannot be written for an engine.
+    """
+    check(arguments)
+    logging.disable_progress_bar()  # of weights that are written and opened
+    torch.set_num_threads(arguments.threads)
+    probed = probe_matmul()
+    chosen = choose_matmul("auto", probed)
+    print(describe_matmul(chosen, probed))
+    rows = rows_of(arguments.dtypes, arguments.against, chosen, arguments.device)
+    found: list[dict[str, Any]] = []
+    if "fixed" in arguments.loads:
+        for size in arguments.presets:
+            preset, sizes = SIZES[size]
+            config = VanillaTransformerConfig.from_preset(preset, **sizes)
+            loads = random_loads(arguments, config.vocab_size)
+            found += measure_all(size, random_model(config), loads, rows, arguments)
+    if "natural" in arguments.loads:
+        for folder in arguments.model:
+            batches = natural_batches(folder, arguments)
+            load = f"text in batches of {SENTENCES}, in the order of {arguments.order}"
+            model, name = trained_model(folder, arguments.vocab_size), Path(folder).resolve().name
+            loads = (Load("speed", load, batches, beams, NATURAL_LIMIT) for beams in arguments.beams)
+            found += measure_all(name, model, loads, rows, arguments)
+    if arguments.json:
+        versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+        if any(row.engine == "ctranslate2" for row in rows):
+            versions["ctranslate2"] = importlib.metadata.version("ctranslate2")
+        about = {"versions": versions, "threads": arguments.threads, "device": arguments.device}
+        about["matmul"] = [row._asdict() for row in probed]
+        with open_output(arguments.json) as file:
+            file.write(json.dumps(about | {"measurements": found}, indent=1).encode())
+    if arguments.picture:
+        with open_output(arguments.picture) as file:
+            draw_growth(found).savefig(file, format="png", dpi=120)

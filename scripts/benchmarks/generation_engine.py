@@ -1,0 +1,86 @@
+"""
+One engine that searches, in a process of its own: python -m benchmarks.generation_engine '{"engine": "ours", …}'
+
+It translates the batches of a file again and again. Token ids go in and come out; what an engine needs them as is made
+of them beforehand.
+"""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.turns import Turns
+
+
+class Searcher(NamedTuple):
+    """
+    An opened engine: source ids of a batch to its input, input to output, output to target ids, without start, end
+    and padding. Work is over when `search` returns. `memory` counts MiB at most held since `forget_peak`.
+    """
+
+    prepare: Callable[[list[list[int]]], Any]
+    search: Callable[[Any], Any]
+    ids: Callable[[Any], list[list[int]]]
+    forget_peak: Callable[[], None]
+    memory: Callable[[], float]
+
+
+# Name -> module with `open_NAME(settings)`. A module imports what its engine's users do, so that memory is its own.
+ENGINES = {
+    "ours": "benchmarks.generation_torch",
+    "host_search": "benchmarks.generation_torch",
+    "marian": "benchmarks.generation_torch",
+    "ctranslate2": "benchmarks.generation_ctranslate2",
+}
+
+
+def forget_peak() -> None:
+    """Count the process's peak from now on, where the system can."""
+    clear = Path("/proc/self/clear_refs")
+    if clear.exists():
+        clear.write_text("5")
+
+
+def peak_memory() -> float:
+    """MiB of the process at its peak. Linux's `ru_maxrss` would count the parent's too."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS counts bytes
+    (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) / 2**10
+
+
+def one_turn(searcher: Searcher, inputs: list[Any], least_seconds: float) -> dict[str, Any]:
+    """Whole passes over all batches until `least_seconds` are over."""
+    passes, start = 0, time.perf_counter()
+    seconds = 0.0
+    while not passes or seconds < least_seconds:
+        outputs = [searcher.search(batch) for batch in inputs]
+        passes += 1
+        seconds = time.perf_counter() - start
+    return {"seconds": seconds / passes, "outputs": [ids for output in outputs for ids in searcher.ids(output)]}
+
+
+def main(settings: dict[str, Any]) -> None:
+    turns = Turns()
+    searcher = getattr(import_module(ENGINES[settings["engine"]]), f"open_{settings['engine']}")(settings)
+    batches = json.loads(Path(settings["batches"]).read_text())
+    inputs = [searcher.prepare(batch) for batch in batches]
+    searcher.forget_peak()
+    opened = searcher.memory()
+    searcher.search(inputs[0])
+    turns.report({})
+    while True:
+        result = one_turn(searcher, inputs, settings["seconds"])
+        result["peak_mib"] = searcher.memory()
+        result["search_mib"] = result["peak_mib"] - opened
+        turns.report(result)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,108 @@
+"""The same weights for every engine: a folder of ours, of MarianMT and of CTranslate2."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import MarianMTModel
+
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.conversion.export import export
+
+
+# Endings of the names of weights that read the residual stream, in their columns, and that write to it, in their rows.
+READERS = ("embed_tokens.weight", "shared.weight", "lm_head.weight", "fc1.weight")
+READERS += tuple(f"{name}_proj.weight" for name in "qkv")
+WRITERS = tuple(f"{name}.{kind}" for name in ("out_proj", "fc2", "layer_norm") for kind in ("weight", "bias"))
+
+
+def random_model(config: VanillaTransformerConfig, seed: int = 0) -> VanillaTransformerForConditionalGeneration:
+    """
+    A model without training whose searches end at the limit alone, and move as those of a trained one do.
+
+    The output weights of `</s>` and padding are zeros, so that their logits are 0, while some thousand other pieces
+    have larger ones. A minimum length would do the same, but costs time, to each engine another.
+
+    As they are drawn, tied weights lead each piece to itself, and layers drown what tells one position or source from
+    another: all outputs would be the same word again and again. Random signs in the last norm, and half of the
+    layers' weights, make outputs of many words, that differ between sentences.
+    """
+    torch.manual_seed(seed)
+    model = VanillaTransformerForConditionalGeneration(config).eval()
+    norm = model.model.decoder.layers[-1].final_layer_norm
+    with torch.no_grad():
+        for module in model.model.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.weight.mul_(0.5)
+        norm.weight.copy_(torch.randn_like(norm.weight).sign())
+        model.lm_head.weight[[config.eos_token_id, config.pad_token_id]] = 0.0
+    return model
+
+
+def as_marianmt(model: VanillaTransformerForConditionalGeneration) -> VanillaTransformerForConditionalGeneration:
+    """
+    The same function as MarianMT computes it: attention with biases, which are zeros where ours has none, and all
+    sines of a position before all cosines, to which end the width of the residual stream is put in another order.
+    """
+    config = model.config
+    order = torch.arange(config.d_model)
+    settings = {**config.to_dict(), "attention_bias": True}
+    if config.position_encoding == config.decoder_position_encoding == "sinusoidal":
+        order = order.view(-1, 2).t().flatten()
+        settings |= dict.fromkeys(("position_encoding", "decoder_position_encoding"), "sinusoidal_halves")
+    twin = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig.from_dict(settings)).eval()
+    ours = model.state_dict()
+    with torch.no_grad():
+        for name, tensor in twin.state_dict().items():
+            if name not in ours:
+                tensor.zero_()
+            elif name.endswith(READERS):
+                tensor.copy_(ours[name][:, order])
+            elif name.endswith(WRITERS):
+                tensor.copy_(ours[name][order])
+            else:
+                tensor.copy_(ours[name])
+    return twin
+
+
+def write_ctranslate2(marianmt: Path, folder: Path) -> None:
+    """
+    Convert a folder of MarianMT with CTranslate2's own loader; a piece is called by its number.
+
+    Its loader of MarianMT itself takes the start of a sentence for zeros, as Marian trains it. Ours is trained, and
+    so is that of BART, from whose loader the other is derived.
+    """
+    from ctranslate2.converters.converter import Converter
+    from ctranslate2.converters.transformers import BartLoader
+
+    class Loader(Converter):
+        def _load(self) -> Any:
+            model = MarianMTModel.from_pretrained(marianmt, dtype=torch.float32)
+            config = model.config
+            config.normalize_before = config.normalize_embedding = False
+            with torch.no_grad():
+                spec = BartLoader().get_model_spec(model)
+            spec.register_source_vocabulary([str(index) for index in range(config.vocab_size)])
+            spec.register_target_vocabulary([str(index) for index in range(config.decoder_vocab_size)])
+            spec.config.decoder_start_token = str(config.decoder_start_token_id)
+            spec.config.eos_token = str(config.eos_token_id)
+            spec.config.unk_token = str(config.pad_token_id)  # no piece here is unknown
+            return spec
+
+    Loader().convert(str(folder))
+
+
+def write_models(model: VanillaTransformerForConditionalGeneration, folder: Path, engines: set[str]) -> None:
+    """
+    Save `model`, in float32, for `engines` in `folder`/NAME.
+
+    Raises:
+        ConversionError: MarianMT cannot express a switch of the model, or does not give its logits.
+    """
+    model = model.float()
+    model.save_pretrained(folder / "ours")
+    if engines & {"marian", "ctranslate2"}:
+        as_marianmt(model).save_pretrained(folder / "twin")
+        export("marianmt", folder / "twin", folder / "marian")
+    if "ctranslate2" in engines:
+        write_ctranslate2(folder / "marian", folder / "ctranslate2")

@@ -1,0 +1,90 @@
+"""What runs on torch as engines of the benchmark: our model with our search and with the host's, and MarianMT."""
+
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+
+from benchmarks.generation_engine import Searcher, forget_peak, peak_memory
+
+
+# Name of a type of numbers -> what our weights are opened in. Another row may do something to the model after that.
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def make_searcher(model: PreTrainedModel, settings: dict[str, Any]) -> Searcher:
+    """`generate()` of a model, with the host's defaults for all that is not measured."""
+    device = torch.device(settings["device"])
+    model = model.eval().to(device)
+    special = {
+        name: getattr(model.config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+    }
+    model.generation_config = GenerationConfig(
+        **special, num_beams=settings["beams"], max_new_tokens=settings["new_tokens"]
+    )
+
+    def prepare(batch: list[list[int]]) -> dict[str, torch.Tensor]:
+        rows = [torch.tensor(row) for row in batch]
+        pad = special["pad_token_id"]
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+        lengths = torch.tensor([[len(row)] for row in batch])
+        mask = (torch.arange(padded.shape[1]) < lengths).long()
+        return {"input_ids": padded.to(device), "attention_mask": mask.to(device)}
+
+    def search(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        output = model.generate(**batch)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return output
+
+    def ids(output: torch.Tensor) -> list[list[int]]:
+        ends = (special["eos_token_id"], special["pad_token_id"])
+        rows = [row[1:] for row in output.tolist()]
+        return [row[: next((at for at, index in enumerate(row) if index in ends), None)] for row in rows]
+
+    if device.type == "cuda":
+        return Searcher(
+            prepare,
+            search,
+            ids,
+            lambda: torch.cuda.reset_peak_memory_stats(device),
+            lambda: torch.cuda.max_memory_allocated(device) / 2**20,
+        )
+    return Searcher(prepare, search, ids, forget_peak, peak_memory)
+
+
+def set_matmul(fp32_precision: str | None) -> None:
+    """A value of `vanilla_transformer_hf.matmul.MATMULS`; the package itself is no part of MarianMT's memory."""
+    if fp32_precision is not None:
+        torch.backends.mkldnn.matmul.fp32_precision = fp32_precision
+
+
+def open_ours(settings: dict[str, Any]) -> Searcher:
+    from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+
+    set_matmul(settings["fp32_precision"])
+    dtype = DTYPES[settings["dtype"]]
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(settings["folder"], dtype=dtype)
+    return make_searcher(model, settings)
+
+
+def host_search_class() -> Any:
+    """Our model with everything that searches taken from transformers."""
+    from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+
+    theirs = {name: value for name, value in vars(GenerationMixin).items() if not name.startswith("__")}
+    return type("HostSearch", (VanillaTransformerForConditionalGeneration,), theirs)
+
+
+def open_host_search(settings: dict[str, Any]) -> Searcher:
+    set_matmul(settings["fp32_precision"])
+    return make_searcher(
+        host_search_class().from_pretrained(settings["folder"], dtype=DTYPES[settings["dtype"]]), settings
+    )
+
+
+def open_marian(settings: dict[str, Any]) -> Searcher:
+    from transformers import MarianMTModel
+
+    set_matmul(settings["fp32_precision"])
+    return make_searcher(MarianMTModel.from_pretrained(settings["folder"], dtype=DTYPES[settings["dtype"]]), settings)
