@@ -67,10 +67,13 @@ def test_the_average_is_the_mean_and_opens(checkpoints, tmp_path, save):
     model = AutoModelForSeq2SeqLM.from_pretrained(output)
     assert_equal(model.state_dict(), mean_of(folders))
     assert model.lm_head.weight.data_ptr() == model.model.encoder.embed_tokens.weight.data_ptr()
-    left_behind = {"optimizer.pt", "trainer_state.json", "README.md"}
+    left_behind = {"optimizer.pt", "trainer_state.json"}
     names = {path.name for path in folders[0].iterdir()}
     assert len([name for name in names if name.endswith(".safetensors")]) > 1 or not save
-    assert {path.name for path in output.iterdir()} == names - left_behind
+    assert {path.name for path in output.iterdir()} == names - left_behind | {"card_facts.json"}
+    card = (output / "README.md").read_text(encoding="utf-8")
+    assert "average of 3 checkpoints: checkpoint-10, checkpoint-20, checkpoint-30." in card
+    assert "scores of this checkpoint" not in card and "# average\n" in card
     for name in ("config.json", "generation_config.json", "tokenizer.json", "modeling_vanilla_transformer.py"):
         assert (output / name).read_bytes() == (folders[-1] / name).read_bytes()
     stored = [path for path in output.iterdir() if path.suffix == ".safetensors"]

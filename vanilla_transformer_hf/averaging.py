@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,16 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from .configuration_vanilla_transformer import VERSION_FIELD
+from .configuration_vanilla_transformer import VERSION_FIELD, VanillaTransformerConfig
+from .model_card import FACTS_FILE, TRAINER_STATE_FILE, CardFacts, write_card
 
 
-TRAINER_STATE_FILE = "trainer_state.json"
 MOVING_AVERAGE_FILE = "moving_average.safetensors"
 
 # What a model's folder holds beside its weights. Optimizer states are not part of a model, nor is what was measured
 # of one checkpoint true of an average.
 CARRIED_ALONG = {".json", ".py", ".txt", ".model", ".spm", ".vocab", ".jinja"}
-LEFT_BEHIND = {TRAINER_STATE_FILE, SAFE_WEIGHTS_INDEX_NAME}
+LEFT_BEHIND = {TRAINER_STATE_FILE, SAFE_WEIGHTS_INDEX_NAME, FACTS_FILE}
 
 # Fields of a config that say nothing about the weights.
 IGNORED_FIELDS = {"transformers_version", VERSION_FIELD, "_name_or_path"}
@@ -134,7 +135,8 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
     """
     Write a folder like those given whose weights are their mean.
 
-    Config, generation config, tokenizer and code are those of the last folder. Weights are read tensor by tensor and
+    Config, generation config, tokenizer and code are those of the last folder; the card says what is known of the run
+    and what was averaged. Weights are read tensor by tensor and
     written file by file, so that one of the first folder's files is the most that is held in memory. The folder takes
     its name when it is whole.
 
@@ -166,6 +168,10 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
                 shutil.copyfile(path, folder / path.name)
         if SAFE_WEIGHTS_NAME not in first.files:
             shutil.copyfile(first.folder / SAFE_WEIGHTS_INDEX_NAME, folder / SAFE_WEIGHTS_INDEX_NAME)
+        if last.config.get("model_type") == VanillaTransformerConfig.model_type:
+            names = [checkpoint.folder.name for checkpoint in checkpoints]
+            run: dict[str, Any] = {"minutes": None, "co2": None, "scored": [], "conversion": None}
+            write_card(replace(CardFacts.read(last.folder), name=output.name, average_of=names, **run), folder)
         folder.replace(output)
     return output
 

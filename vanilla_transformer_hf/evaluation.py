@@ -16,6 +16,9 @@ from .data import IGNORED_LABEL
 # What evaluate.load() takes: its own metrics it would have to download first.
 EVALUATE_MODULE = str(Path(__file__).with_name("translation_scores.py"))
 
+# Field of `Scores` -> what it is called.
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
+
 
 @dataclass(frozen=True)
 class Scores:

@@ -1,15 +1,11 @@
-"""
-Publishing a model's folder: what of it goes to the Hub, checked before anything is sent, in one commit.
+"""The upload of a model's folder to the Hub, in one commit."""
 
-A folder is what training, averaging or conversion wrote, or any that `save_pretrained` did.
-"""
-
-import json
 import os
-import re
+import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from fnmatch import fnmatch
@@ -24,7 +20,8 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from .upload_plan import Plan, Shard, plan_upload
 
 
 try:  # huggingface_hub 2 has moved to the second generation of its HTTP library
@@ -34,31 +31,8 @@ except ImportError:
 
 T = TypeVar("T")
 
-CARD_NAME = "README.md"
-
-# Every other file stays where it is. First match counts.
-PUBLISHED = (
-    *(CONFIG_NAME, GENERATION_CONFIG_NAME, CARD_NAME, SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME),
-    *("model-*-of-*.safetensors", "tokenizer.json", "source_tokenizer.json", "tokenizer_config.json", "*.png"),
-)
-
-# What is left out -> why, first match counts.
-LEFT_OUT = {
-    "training_args.bin": "a pickle, which may hold a token and the paths of this machine",
-    "optimizer*": "the optimizer's state, which only the training needs",
-    "scheduler*": "the schedule's state, which only the training needs",
-    "rng_state*": "the random numbers' state, which only the training needs",
-    "trainer_state.json": "the training's log; its curves are in the card",
-    "predictions.*": "sentences of the held-out text, which has a licence of its own",
-    "checkpoint*/": "checkpoints",
-    ".*": "hidden",
-    "*/": "a folder",
-    "*.bin": "a pickle",
-    "*.pt": "a pickle",
-    "*.pth": "a pickle",
-    "*.pkl": "a pickle",
-    "*": "no part of a model",
-}
+# What of an earlier upload would be opened beside or in place of the new files.
+REPLACED = ("model*.safetensors*", "source_tokenizer.json")
 
 # Waits in seconds before a request is sent again, as in huggingface_hub; it repeats uploads of files, but not the
 # requests that create a repository, check the card, or commit.
@@ -72,35 +46,6 @@ class PublishError(OSError):
 
 
 @dataclass(frozen=True)
-class PlannedFile:
-    """A file that is published, as it lies in the folder or as bytes that take its place."""
-
-    name: str
-    source: Path | bytes
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
-
-
-@dataclass
-class Plan:
-    """What is published of a folder; `left_out` says why the rest is not, `missing` what nobody has stated."""
-
-    folder: Path
-    files: list[PlannedFile]
-    left_out: dict[str, str]
-    missing: list[str] = field(default_factory=list)
-
-    @property
-    def card(self) -> str:
-        """The text of the model card."""
-        (source,) = [file.source for file in self.files if file.name == CARD_NAME]
-        return (source if isinstance(source, bytes) else source.read_bytes()).decode()
-
-
-@dataclass(frozen=True)
 class Published:
     """Where a model is now. `commit` is its id; `pull_request` the address of one that was asked for."""
 
@@ -109,54 +54,6 @@ class Published:
     commit: str
     pull_request: str | None = None
     tag: str | None = None
-
-
-def plan_upload(folder: str | os.PathLike, name: str | None = None, **stated: Any) -> Plan:
-    """
-    What of a folder is published, and what is not.
-
-    Nothing is written and nothing is sent.
-
-    Args:
-        name: What the card calls the model: the repository's id. The folder's name if not given.
-        stated: Facts for the card that the folder does not tell, such as `license`.
-
-    Raises:
-        FileNotFoundError: There is no such folder, or no model in it.
-    """
-    folder = Path(folder)
-    if not (folder / CONFIG_NAME).is_file():
-        raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there, so no model.")
-    code = code_files(folder)
-    files, left_out = [], {}
-    for path in sorted(folder.iterdir()):
-        shown = f"{path.name}/" if path.is_dir() else path.name
-        if path.name in code or (path.is_file() and any(fnmatch(path.name, pattern) for pattern in PUBLISHED)):
-            files.append(PlannedFile(path.name, path))
-        else:
-            left_out[shown] = next(why for pattern, why in LEFT_OUT.items() if fnmatch(shown, pattern))
-    return Plan(folder, files, left_out)
-
-
-def code_files(folder: Path) -> set[str]:
-    """Names of the Python files of a folder that opening its model imports, by following the imports."""
-    found: set[str] = set()
-    for file in (CONFIG_NAME, "tokenizer_config.json"):
-        path = folder / file
-        auto_map = json.loads(path.read_text(encoding="utf-8")).get("auto_map", {}) if path.is_file() else {}
-        for entry in auto_map.values():
-            for reference in entry if isinstance(entry, list) else [entry]:
-                if reference:
-                    found.add(f"{reference.split('--')[-1].split('.')[0]}.py")
-    waiting = list(found)
-    while waiting:
-        path = folder / waiting.pop()
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        for module in re.findall(r"^\s*from\s+\.(\S+)\s+import", text, flags=re.MULTILINE):
-            if f"{module}.py" not in found:
-                found.add(f"{module}.py")
-                waiting.append(f"{module}.py")
-    return found
 
 
 def publish_folder(
@@ -170,9 +67,10 @@ def publish_folder(
     token: str | None = None,
     strict: bool = False,
     message: str = "Upload model",
+    beside: dict[str, Path | bytes] | None = None,
     endpoint: str | None = None,
-    say: Callable[[str], None] = print,
-    **stated: Any,
+    say: Callable[[str], Any] = print,
+    **options: Any,
 ) -> Published:
     """
     Publish a folder as `plan_upload` has it, in one commit: the Hub has it whole or not at all.
@@ -186,31 +84,83 @@ def publish_folder(
         token: A token that may write; the one that is logged in, or in HF_TOKEN, if not given.
         strict: Refuse a card that lacks facts.
         message: Of the commit.
+        beside: More files for the same commit, by their names in the repository.
         endpoint: The Hub's address, if it is another one.
         say: Is told of each step.
+        options: Of `plan_upload`, facts for the card among them.
 
     Raises:
         FileNotFoundError, ValueError: As `plan_upload`; or `strict`, and facts are missing.
         PublishError: The Hub did not take it.
     """
-    plan = plan_upload(folder, repo_id, **stated)
+    plan = plan_upload(folder, repo_id, **options)
     if strict and plan.missing:
-        raise ValueError(f"{folder}: the card lacks facts: {' '.join(plan.missing)}")
+        raise ValueError(f"{folder}: its card lacks facts, and nothing was sent: {' '.join(plan.missing)}")
+    if create_pr and revision not in (None, "main"):
+        raise ValueError(f"create_pr with revision={revision!r}: a pull request is for the main branch.")
     token = token or get_token()
     if not token:
         raise PublishError("there is no token: run `hf auth login` or set HF_TOKEN; nothing was sent.")
     upload = _Upload(HfApi(endpoint=endpoint, token=token), repo_id, revision, create_pr, say)
     try:
-        return upload.run(plan, private, tag, message)
+        with tempfile.TemporaryDirectory() as place:
+            return upload.run(_on_disk(plan, Path(place)) | (beside or {}), private, tag, message)
     except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
-        text = f"{upload.repo_id}: {_explain(error)}; {upload.what_is_there()}"
+        text = f"{upload.repo_id}: {explain(error)}; {upload.what_is_there()}"
         raise PublishError(text.replace(token, "<token>")) from error
+
+
+def _on_disk(plan: Plan, place: Path) -> dict[str, Path | bytes]:
+    """The files of a plan; shards are written to `place`."""
+    files: dict[str, Path | bytes] = {}
+    for file in plan.files:
+        if isinstance(file.source, Shard):
+            file.source.write(place / file.name)
+            files[file.name] = place / file.name
+        else:
+            files[file.name] = file.source
+    return files
+
+
+@contextmanager
+def one_line(repo_id: str, token: str | None = None) -> Iterator[None]:
+    """
+    While this context lasts, what goes wrong with the Hub is said in one line.
+
+    Raises:
+        PublishError: In place of the client's error.
+    """
+    try:
+        yield
+    except (httpx.HTTPError, HFValidationError, OfflineModeIsEnabled) as error:
+        text = f"{repo_id}: {explain(error)}."
+        raise PublishError(text.replace(token or get_token() or text, "<token>")) from error
+
+
+def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
+    """
+    The files of a checkpoint that continuing from it needs, to be published in the folder `place`.
+
+    It is the optimizer's state, in pickles of the host's. Not among them are the host's arguments, in which a token
+    may stand; and its log names no folders of this machine.
+    """
+    files: dict[str, Path | bytes] = {}
+    for path in sorted(checkpoint.iterdir()):
+        if path.is_file() and path.name != "training_args.bin":
+            files[f"{place}/{path.name}"] = path
+    state = f"{place}/trainer_state.json"
+    if state in files:
+        text = (checkpoint / "trainer_state.json").read_text(encoding="utf-8")
+        for folder in (str(checkpoint.parent), str(checkpoint.parent.resolve())):
+            text = text.replace(f"{folder}/", "")
+        files[state] = text.encode()
+    return files
 
 
 class _Upload:
     """One upload: where it goes, and what is known to be there."""
 
-    def __init__(self, api: HfApi, repo_id: str, revision: str | None, create_pr: bool, say: Callable[[str], None]):
+    def __init__(self, api: HfApi, repo_id: str, revision: str | None, create_pr: bool, say: Callable[[str], Any]):
         self.api = api
         self.repo_id = repo_id
         self.revision = revision
@@ -220,11 +170,11 @@ class _Upload:
         self.created = False
         self.done: Published | None = None
 
-    def run(self, plan: Plan, private: bool | None, tag: str | None, message: str) -> Published:
+    def run(self, files: dict[str, Path | bytes], private: bool | None, tag: str | None, message: str) -> Published:
         if "/" not in self.repo_id:
             self.repo_id = f"{self.retry(self.api.whoami)['name']}/{self.repo_id}"
         self._find_or_create(private)
-        info = self.retry(lambda: self._commit(plan, message))
+        info = self.retry(lambda: self._commit(files, message))
         self.done = Published(self.repo_id, f"{self.api.endpoint}/{self.repo_id}", info.oid, info.pr_url)
         if tag is not None:
             self.retry(lambda: self.api.create_tag(self.repo_id, tag=tag, revision=info.oid))
@@ -248,20 +198,15 @@ class _Upload:
                 self.retry(lambda: self.api.create_branch(self.repo_id, branch=str(self.revision), exist_ok=True))
                 self.say(f"{self.repo_id}: branch {self.revision} made")
 
-    def _commit(self, plan: Plan, message: str) -> CommitInfo:
+    def _commit(self, files: dict[str, Path | bytes], message: str) -> CommitInfo:
         """One commit with all files. What is there already is left out of it, so that it may be sent again."""
         revision = None if self.create_pr else self.revision
         info = self.api.model_info(self.repo_id, revision=revision)
         self.was_at = self.was_at or info.sha
-        names = {file.name for file in plan.files}
-        # Weights of an earlier upload in other files would be opened in place of these.
-        outdated = [
-            sibling.rfilename
-            for sibling in info.siblings or []
-            if sibling.rfilename not in names and fnmatch(sibling.rfilename, "model*.safetensors*")
-        ]
+        present = {sibling.rfilename for sibling in info.siblings or []} - files.keys()
+        outdated = sorted(name for name in present if any(fnmatch(name, pattern) for pattern in REPLACED))
         operations: list[Any] = [CommitOperationDelete(path_in_repo=name) for name in outdated]
-        operations += [CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=file.source) for file in plan.files]
+        operations += [CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()]
         return self.api.create_commit(
             self.repo_id, operations, commit_message=message, revision=revision, create_pr=self.create_pr
         )
@@ -275,7 +220,7 @@ class _Upload:
                 pause = self._pause(error, wait)
                 if pause is None:
                     raise
-                self.say(f"{self.repo_id}: {_explain(error)}; trying again in {pause:.0f} s")
+                self.say(f"{self.repo_id}: {explain(error)}; trying again in {pause:.0f} s")
                 time.sleep(pause)
         return action()
 
@@ -339,7 +284,7 @@ REFUSALS = {
 }
 
 
-def _explain(error: Exception) -> str:
+def explain(error: Exception) -> str:
     """The error in one line."""
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set"
@@ -353,4 +298,4 @@ def _explain(error: Exception) -> str:
         return f"the connection failed ({' '.join(str(error).split()) or type(error).__name__})"
     said = " ".join(str(error).split()).rstrip(".")
     # huggingface_hub says which file it was, and keeps why as the cause.
-    return f"{said}: {_explain(error.__cause__)}" if isinstance(error.__cause__, Exception) else said
+    return f"{said}: {explain(error.__cause__)}" if isinstance(error.__cause__, Exception) else said

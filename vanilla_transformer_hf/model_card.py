@@ -1,166 +1,245 @@
-"""Model cards and training curves, filled from measured values only; what nobody stated is listed as not stated."""
+"""
+Model cards: one template, filled from what was measured or stated. What nobody stated is listed as missing.
 
+Training, averaging and conversion keep what they know of a model in a file beside it, from which its card is written,
+and written again when it is published with more facts.
+"""
+
+import csv
 import json
+import math
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from transformers import PreTrainedModel
+from huggingface_hub import CardData, EvalResult, ModelCard, ModelCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from safetensors import safe_open
+from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
 
-from .evaluation import Scores
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .evaluation import METRICS, Scores
+from .text_files import open_output
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
+CARD_FILE = "README.md"
+FACTS_FILE = "card_facts.json"
 CURVES_FILE = "training_curves.png"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+EMISSIONS_FILE = "emissions.csv"
+TRAINER_STATE_FILE = "trainer_state.json"
 
-# Where the data lay on the machine that trained says nothing to a reader of the card.
-PRIVATE_SETTINGS = ("_source", "_target", "_dir", "_path")
+# Where data lay on the machine that trained, and who may write where, say nothing to a reader of the card.
+PRIVATE_SETTINGS = ("_source", "_target", "_dir", "_path", "_checkpoint", "_token")
+PRIVATE_PREFIX = "hub_"
 
 HOST_FIELDS = ("tie_word_embeddings", "is_encoder_decoder", "use_cache")
 
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
+# What of a generation config says nothing about decoding.
+NO_DECODING = ("transformers_version", "output_attentions", "output_hidden_states", "use_cache")
+
+# What the Hub knows as relations to a base model. The same weights in another format stand under "quantized" there.
+RELATIONS = ("finetune", "quantized", "merge", "adapter")
 
 
 @dataclass
-class ScoredSet:
-    """A held-out text, its scores, and its (source, translation, reference) rows in the order of the text."""
+class ScoredText:
+    """A held-out text by its role, such as "test", and the scores on it."""
 
     role: str
     scores: Scores
-    rows: list[tuple[str, str, str]]
 
 
 @dataclass
-class TrainingFacts:
-    """
-    What a training run knows about itself.
-
-    `settings` is what differs from the defaults, as a recipe says it; `minutes` of training on `device` are None for a
-    run that was interrupted, since only its last part was timed.
-    """
+class SourceFile:
+    """A file that was read, so that a reader can tell whether it is the one they have."""
 
     name: str
-    corpus: str
-    pairs: int | None  # of a stream, nobody has counted them
-    source_lang: str | None
-    target_lang: str | None
-    license: str | None
-    example: str | None
-    settings: dict[str, Any]
-    device: str
-    minutes: float | None
-    log_history: list[dict[str, float]]
-    scored: list[ScoredSet]
+    size: int
+    sha256: str
 
 
-# Colours that stay apart for every kind of colour vision (Okabe and Ito 2008).
-BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#666666"
-
-
-def _points(log_history: list[dict[str, float]], key: str) -> dict[int, float]:
-    """Step -> value of what the Trainer logged as `key`."""
-    return {int(entry["step"]): entry[key] for entry in log_history if key in entry}
-
-
-def _draw(axis: Axes, points: dict[int, float], label: str, color: str):
-    if points:
-        marker = "o" if len(points) <= 40 else None
-        axis.plot(list(points), list(points.values()), label=label, color=color, marker=marker, markersize=3)
-
-
-def _mark_best(axis: Axes, points: dict[int, float], step: int | None, text: str, color: str):
-    if step in points:
-        label = f"best checkpoint: {text.format(points[step])}"
-        axis.axvline(step, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
-        axis.plot(step, points[step], "*", markersize=14, color=color, markeredgecolor="white", label=label, zorder=3)
-
-
-def _draw_losses(axis: Axes, log_history: list[dict[str, float]], best_step: int | None):
-    training, validation = _points(log_history, "loss"), _points(log_history, "eval_loss")
-    _draw(axis, training, "training (labels smoothed)", GREY)
-    _draw(axis, validation, "validation (not smoothed)", BLUE)
-    _mark_best(axis, validation, best_step, "{:.3f}", BLUE)
-    axis.set_title("Loss, nats per token", loc="left")
-    if losses := [*training.values(), *validation.values()]:
-        # The first steps of an untrained model would leave the rest a flat line.
-        axis.set_ylim(min(losses) - 0.1, sorted(losses)[int(0.97 * (len(losses) - 1))] + 0.1)
-        axis.legend(edgecolor="none", loc="upper right")
-
-
-def _draw_learning_rate(axis: Axes, log_history: list[dict[str, float]]):
-    rates = _points(log_history, "learning_rate")
-    axis.fill_between(list(rates), list(rates.values()), color=GREY, alpha=0.2, linewidth=0)
-    axis.plot(list(rates), list(rates.values()), color=GREY)
-    axis.set_ylim(bottom=0)
-    axis.set_title("Learning rate", loc="left")
-
-
-def _draw_scores(
-    bleu: Axes,
-    others: Axes,
-    log_history: list[dict[str, float]],
-    best_step: int | None,
-    published: float | None,
-):
-    points = _points(log_history, "eval_bleu")
-    _draw(bleu, points, "during training", ORANGE)
-    _mark_best(bleu, points, best_step, "{:.2f}", ORANGE)
-    if published is not None:
-        bleu.axhline(published, color=ORANGE, linestyle="--", label=f"published model: {published:.2f}")
-    bleu.set_title("BLEU, validation", loc="left")
-    bleu.margins(y=0.08)
-    bleu.legend(edgecolor="none", loc="lower right")
-    for (name, label), color in zip(list(METRICS.items())[1:], (GREEN, PURPLE)):
-        _draw(others, _points(log_history, f"eval_{name}"), label, color)
-    others.set_title("chrF, and exact matches in %", loc="left")
-    others.legend(edgecolor="none", loc="center right")
-
-
-def draw_curves(
-    log_history: list[dict[str, float]], best_step: int | None = None, published: float | None = None
-) -> Figure:
+@dataclass
+class ConversionFacts:
     """
-    Loss, learning rate and validation scores over the steps of a Trainer's log.
+    Where converted weights come from, and what was measured; differences are the largest ones of logits in float32.
+
+    `reopened` compares the model opened again with that before saving, `reference` with `reference_tokens` target
+    positions of the toolkit; `greedy`: identical outputs, and all.
+    """
+
+    source: str
+    command: str
+    files: list[SourceFile]
+    reopened: float
+    reference: float | None = None
+    reference_tokens: int = 0
+    greedy: tuple[int, int] | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class CardFacts:
+    """
+    What is known of a model beside its files; None or empty where nobody measured or stated it.
+
+    `datasets` and `base_model` are ids on the Hub; `further`: training began with a model that was there. `settings`
+    is what differs from the defaults, as a recipe says it; `minutes` are None for a run that was interrupted, since
+    only its last part was timed; `co2` as the Hub has it, emissions in grams.
+    """
+
+    name: str | None = None
+    corpus: str | None = None
+    pairs: int | None = None  # of a stream, nobody has counted them
+    datasets: list[str] = field(default_factory=list)
+    source_lang: str | None = None
+    target_lang: str | None = None
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    base_model: str | None = None
+    base_model_relation: str | None = None
+    further: bool = False
+    example: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    device: str | None = None
+    minutes: float | None = None
+    steps: int = 0
+    epochs: float = 0.0
+    co2: dict[str, Any] | None = None
+    average_of: list[str] = field(default_factory=list)
+    scored: list[ScoredText] = field(default_factory=list)
+    conversion: ConversionFacts | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> "CardFacts":
+        """
+        What the file beside a model says, or, for a checkpoint, that of its run; nothing where there is none.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        path, state = folder / FACTS_FILE, folder / TRAINER_STATE_FILE
+        is_checkpoint = state.is_file() and not path.is_file()
+        path = folder.resolve().parent / FACTS_FILE if is_checkpoint else path
+        try:
+            known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            if is_checkpoint:
+                path = state
+                log = json.loads(path.read_text(encoding="utf-8"))
+                known |= {"name": None, "steps": log.get("global_step", 0), "epochs": log.get("epoch") or 0.0}
+            facts = cls(**{name: value for name, value in known.items() if name in cls.__annotations__})
+            facts.scored = [ScoredText(part["role"], Scores(**part["scores"])) for part in facts.scored]  # type: ignore
+            if facts.conversion:
+                source: dict[str, Any] = facts.conversion  # type: ignore[assignment]
+                files = [SourceFile(**file) for file in source["files"]]
+                facts.conversion = ConversionFacts(**{**source, "files": files})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{path}: damaged ({error}).") from error
+        return facts
+
+    def write(self, folder: Path):
+        """Write the file beside a model."""
+        text = json.dumps(asdict(self), ensure_ascii=False, indent=2) + "\n"
+        with open_output(folder / FACTS_FILE) as file:
+            file.write(text.encode())
+
+
+def read_emissions(folder: str | os.PathLike, further: bool, device: str) -> dict[str, Any] | None:
+    """
+    What codecarbon measured of a run and all its continuations, as the Hub's cards have it, in grams; None without it.
 
     Args:
-        best_step: Step of the best checkpoint, which is marked; if not given, that with the highest BLEU.
-        published: BLEU of the finished model on the validation text, drawn as a line: it may be an average of
-            checkpoints, and decoded with more beams than were used during training.
+        folder: Where `--report_to codecarbon` has it write.
+        further: Whether training began with a model that was there.
+        device: What the run was computed on.
     """
-    bleu = _points(log_history, "eval_bleu")
-    if best_step is None and bleu:
-        best_step = max(bleu, key=lambda step: (bleu[step], step))
-    with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(10, 5.4) if bleu else (5.4, 5.4), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(2, 2 if bleu else 1, sharex=True, squeeze=False, height_ratios=(2.4, 1))
-    _draw_losses(axes[0, 0], log_history, best_step)
-    _draw_learning_rate(axes[1, 0], log_history)
-    if bleu:
-        _draw_scores(axes[0, 1], axes[1, 1], log_history, best_step, published)
-    epochs = log_history[-1].get("epoch") if log_history else None
-    for axis in axes.flat:
-        axis.grid(alpha=0.25)
-        axis.set_xlim(left=0)
-        axis.xaxis.set_major_formatter("{x:,.0f}")
-    for axis in axes[1]:
-        axis.set_xlabel(f"step ({epochs:.1f} epochs)" if epochs else "step")
-    return figure
+    path = Path(folder, EMISSIONS_FILE)
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    places = dict.fromkeys(row["country_name"] for row in rows if row.get("country_name"))
+    return {
+        "emissions": 1000 * sum(float(row["emissions"]) for row in rows),  # it writes kilograms
+        "source": "codecarbon",
+        "training_type": "fine-tuning" if further else "pre-training",
+        **({"geographical_location": ", ".join(places)} if places else {}),
+        "hardware_used": device,
+    }
 
 
-def plot_curves(log_history: list[dict[str, float]], path: str | os.PathLike, **marks: Any):
-    """Write the picture of `draw_curves` as PNG."""
-    draw_curves(log_history, **marks).savefig(path, format="png", dpi=120)
+def public_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a run without those that name places on the machine or the Hub, or hold a token."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if not name.endswith(PRIVATE_SETTINGS)
+        and not name.startswith(PRIVATE_PREFIX)
+        and not (isinstance(value, str) and (os.path.isabs(value) or value.startswith("~")))
+    }
 
 
-def _evaluation_results(facts: TrainingFacts) -> list[EvalResult]:
-    pair = "-".join(filter(None, (facts.source_lang, facts.target_lang)))
+class _Folder:
+    """What the files of a model say about it."""
+
+    def __init__(self, folder: Path):
+        self.config = VanillaTransformerConfig.from_pretrained(folder)
+        named = (folder / GENERATION_CONFIG_NAME).is_file()
+        self.generation = GenerationConfig.from_pretrained(folder) if named else GenerationConfig()
+        settings = folder / TOKENIZER_CONFIG_FILE
+        self.has_tokenizer = settings.is_file()
+        tokenizer = json.loads(settings.read_text(encoding="utf-8")) if self.has_tokenizer else {}
+        self.languages = [tokenizer.get(side) for side in ("src_lang", "tgt_lang")]
+        self.parameters = 0
+        for path in folder.glob("model*.safetensors"):
+            with safe_open(path, framework="pt") as file:
+                self.parameters += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        self.has_curves = (folder / CURVES_FILE).is_file()
+
+    @property
+    def decoding(self) -> str:
+        """How `generate` decodes, in words."""
+        stated = {
+            name: value
+            for name, value in self.generation.to_diff_dict().items()
+            if not name.startswith("_") and not name.endswith("_token_id") and name not in NO_DECODING
+        }
+        beams = stated.pop("num_beams", None) or 1
+        words = ["greedy search" if beams == 1 else f"{beams} beams"]
+        return ", ".join(words + [f"`{name}` {value}" for name, value in stated.items()])
+
+
+def _languages(facts: CardFacts, folder: _Folder) -> list[str]:
+    """Source and target, as far as they are known."""
+    named = (facts.source_lang or folder.languages[0], facts.target_lang or folder.languages[1])
+    return [name for name in named if isinstance(name, str)]
+
+
+def _codes(languages: list[str]) -> list[str]:
+    # The Hub knows codes, not every name that a user may have chosen.
+    return [name for name in dict.fromkeys(languages) if re.fullmatch(r"[a-z]{2,3}", name)]
+
+
+def missing_facts(facts: CardFacts, languages: list[str]) -> list[str]:
+    """What a card has to say and nobody has stated, a sentence each."""
+    rows = {
+        "Licence: whoever publishes this model has to choose one that its data and its makers allow.": facts.license,
+        "Languages: no language codes were given.": _codes(languages),
+        "Training data: nobody has named it.": facts.corpus or facts.datasets,
+        "Scores: no held-out text was scored.": facts.scored,
+        "Base model: the model that training began with was not named.": facts.base_model or not facts.further,
+    }
+    return [sentence for sentence, stated in rows.items() if not stated]
+
+
+def _evaluation_results(facts: CardFacts, languages: list[str]) -> list[EvalResult]:
+    corpus = facts.corpus or ", ".join(facts.datasets) or "not stated"
     results = []
     for part in facts.scored:
         signatures = {"bleu": part.scores.bleu_signature, "chrf": part.scores.chrf_signature}
@@ -168,9 +247,9 @@ def _evaluation_results(facts: TrainingFacts) -> list[EvalResult]:
             results.append(
                 EvalResult(
                     task_type="translation",
-                    task_name=f"Translation {pair}".strip(),
-                    dataset_type=facts.corpus,
-                    dataset_name=facts.corpus,
+                    task_name=f"Translation {'-'.join(languages)}".strip(),
+                    dataset_type=facts.datasets[0] if facts.datasets else corpus,
+                    dataset_name=corpus,
                     dataset_split=part.role,
                     metric_type=name,
                     metric_name=label,
@@ -181,38 +260,102 @@ def _evaluation_results(facts: TrainingFacts) -> list[EvalResult]:
     return results
 
 
-def make_card(facts: TrainingFacts, model: PreTrainedModel) -> ModelCard:
-    """The model card of a model, from what its training run measured and was told."""
-    config = model.config
-    languages = [language for language in (facts.source_lang, facts.target_lang) if language]
-    stated = {
-        "Licence: whoever publishes this model has to choose one that its training data allows.": facts.license,
-        "Languages: no language codes were given.": languages,
-    }
-    data = ModelCardData(
-        language=languages or None,
+def _card_data(facts: CardFacts, config: VanillaTransformerConfig, title: str, languages: list[str]) -> ModelCardData:
+    relation = facts.base_model_relation or ("quantized" if facts.conversion else "finetune")
+    more: dict[str, Any] = {"base_model_relation": relation} if facts.base_model else {}
+    more |= {"co2_eq_emissions": facts.co2} if facts.co2 else {}
+    return ModelCardData(
+        language=_codes(languages) or None,
         license=facts.license,
+        license_name=facts.license_name,
+        license_link=facts.license_link,
         library_name="transformers",
         pipeline_tag="translation",
-        tags=[config.model_type],
+        tags=[config.model_type, *([facts.conversion.source] if facts.conversion else [])],
+        datasets=facts.datasets or None,
+        base_model=facts.base_model,
         metrics=list(METRICS) if facts.scored else None,
-        model_name=facts.name,
-        eval_results=_evaluation_results(facts) or None,
+        model_name=title if facts.scored else None,
+        eval_results=_evaluation_results(facts, languages) or None,
+        **more,
     )
-    last = facts.log_history[-1] if facts.log_history else {}
-    sizes = {name: getattr(config, name) for name in type(config).__annotations__ if not name.endswith("_id")}
+
+
+def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None = None) -> ModelCard:
+    """
+    The card of the model in a folder.
+
+    Args:
+        curves: Whether its training curves are shown; if not given, when the folder has them.
+
+    Raises:
+        OSError, ValueError: The folder holds no model that opens.
+    """
+    folder = Path(folder)
+    files = _Folder(folder)
+    languages = _languages(facts, files)
+    name = facts.name or folder.resolve().name
+    title = name.split("/")[-1]
+    stated = files.config.to_dict()
+    sizes = {each: stated[each] for each in type(files.config).__annotations__ if each in stated}
     return ModelCard.from_template(
-        data,
+        _card_data(facts, files.config, title, languages),
         template_path=str(TEMPLATE),
         facts=facts,
+        conversion=facts.conversion,
+        further=facts.further or facts.base_model is not None,
+        name=name,
+        title=title,
         direction=" to ".join(languages) if len(languages) == 2 else "text",
-        parameters=model.num_parameters(),
-        generation=model.generation_config,
+        parameters=files.parameters,
+        decoding=files.decoding,
+        max_new_tokens=files.generation.max_new_tokens,
         example=json.dumps(facts.example or "...", ensure_ascii=False),
-        architecture={name: value for name, value in sizes.items() if value is not None and name not in HOST_FIELDS},
-        steps=last.get("step", 0),
-        epochs=last.get("epoch", 0),
-        settings={name: value for name, value in facts.settings.items() if not name.endswith(PRIVATE_SETTINGS)},
-        curves=CURVES_FILE,
-        missing=[text for text, value in stated.items() if not value],
+        tokenizer=files.has_tokenizer,
+        architecture={
+            field: value
+            for field, value in sizes.items()
+            if value is not None and field not in HOST_FIELDS and not field.endswith("_id")
+        },
+        curves=CURVES_FILE if (files.has_curves if curves is None else curves) else None,
+        missing=missing_facts(facts, languages),
     )
+
+
+def missing_in(facts: CardFacts, folder: str | os.PathLike) -> list[str]:
+    """What the card of the model in a folder lacks, as `missing_facts` has it."""
+    return missing_facts(facts, _languages(facts, _Folder(Path(folder))))
+
+
+def write_card(facts: CardFacts, folder: str | os.PathLike):
+    """Write the card of the model in a folder, and the facts that it was made from beside it."""
+    facts.write(Path(folder))
+    make_card(facts, folder).save(Path(folder, CARD_FILE))
+
+
+def check_metadata(data: CardData) -> list[str]:
+    """
+    What the Hub would refuse in the metadata of a card, a sentence each.
+
+    It is what can be told without asking the Hub, which has the list of licences.
+    """
+    problems = []
+    licence, languages = data.get("license"), data.get("language")
+    if licence is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", str(licence)):
+        problems.append(f"license={licence!r}: must be an identifier of the Hub, such as cc-by-4.0, or other")
+    if licence == "other" and not (data.get("license_name") and data.get("license_link")):
+        problems.append("license='other': needs license_name and license_link")
+    for language in filter(None, languages if isinstance(languages, list) else [languages]):
+        if not re.fullmatch(r"[a-z]{2,3}|code|multilingual", str(language)):
+            problems.append(f"language={language!r}: must be a code of ISO 639, of two or three letters")
+    for name in ("datasets", "base_model"):
+        ids = data.get(name)
+        for repo_id in filter(None, ids if isinstance(ids, list) else [ids]):
+            try:
+                validate_repo_id(repo_id)
+            except HFValidationError:
+                problems.append(f"{name}={repo_id!r}: must be an id on the Hub, such as owner/name")
+    relation = data.get("base_model_relation")
+    if relation is not None and relation not in RELATIONS:
+        problems.append(f"base_model_relation={relation!r}: must be one of {', '.join(RELATIONS)}")
+    return problems

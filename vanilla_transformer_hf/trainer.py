@@ -1,9 +1,12 @@
 """The Trainer of translation models: token batches, R-Drop, scores of generated text, runs that can be continued."""
 
 import copy
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +26,26 @@ from transformers import (
 )
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
+from transformers.utils import logging
 
+from . import curves
 from .averaging import MovingAverageCallback, load_average
 from .batching import TokenBatchSampler, TokenBatchStream
 from .checkpoints import UNFINISHED, StopOnSignal, move_in, remove_surplus
 from .data import TranslationCollator
 from .evaluation import Scores, decode_predictions, score_translations
+from .hub import Published, PublishError, one_line, publish_folder, resumable_files
+from .model_card import CARD_FILE, CURVES_FILE, CardFacts
 from .progress import TOKENS_PER_SECOND, Progress, Speedometer
 from .recipe import TranslationTrainingArguments
 from .sharding import gather_optimizer_state, gather_weights, load_optimizer_state, shard
+
+
+logger = logging.get_logger(__name__)
+
+# Facts for a card as the host's `push_to_hub` calls them -> as ours.
+HOST_FACTS = {"finetuned_from": "base_model", "dataset": "corpus", "dataset_tags": "datasets", "model_name": "name"}
 
 
 def r_drop_loss(
@@ -98,9 +111,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         *args: Any,
         target_lang: str | None = None,
         train_collator: TranslationCollator | None = None,
+        facts: CardFacts | None = None,
         **kwargs: Any,
     ):
         self.target_lang = target_lang
+        self.facts = facts or CardFacts()
         self.train_collator = train_collator
         self._batches: TokenBatchSampler | TokenBatchStream | None = None
         self._lines: list[int] = []
@@ -313,10 +328,98 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(folder / checkpoint.name))
 
+    # ---- Publishing ----
+
+    def current_facts(self) -> CardFacts:
+        """What is known of the model at this step, for its card."""
+        return replace(self.facts, steps=self.state.global_step, epochs=float(self.state.epoch or 0))
+
+    def plot_curves(self, path: str | os.PathLike) -> None:
+        """Write the picture of this run's losses and scores, and of the model's score where it has been measured."""
+        bleu = next((part.scores.bleu for part in self.facts.scored if part.role == "validation"), None)
+        curves.plot_curves(self.state.log_history, path, best_step=self.state.best_global_step, published=bleu)
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """
+        Raises:
+            PublishError: The repository can be neither found nor made.
+        """
+        with one_line(str(self.args.hub_model_id), token or self.args.hub_token):
+            super().init_hf_repo(token=token, private=private)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """
+        Publish the model as `hub.publish_folder` does, with its card and curves, and wait until it is there.
+
+        Args:
+            kwargs: Facts for the card, as fields of `CardFacts` or as the host calls them (`finetuned_from`).
+
+        Returns:
+            Where it is (`hub.Published`); None on other processes than the first.
+
+        Raises:
+            PublishError: The Hub did not take it.
+            TypeError: There is no such fact.
+        """
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        stated = {HOST_FACTS.get(name, name): value for name, value in kwargs.items() if value is not None}
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_model(folder, _internal_call=True)
+            if not self.is_world_process_zero():
+                return None
+            return self.publish(folder, commit_message, token=token, revision=revision, **stated)
+
+    def publish(
+        self, folder: str | os.PathLike, message: str | None, *, token: str | None = None, **options: Any
+    ) -> Published:
+        """
+        Publish a folder that this Trainer has written in the repository of its arguments, with the card of this step.
+
+        `options` are those of `hub.publish_folder`.
+
+        Raises:
+            PublishError: The Hub did not take it.
+        """
+        with tempfile.TemporaryDirectory() as place:
+            for path in Path(folder).iterdir():
+                Path(place, path.name).symlink_to(path.resolve())
+            Path(place, CURVES_FILE).unlink(missing_ok=True)
+            self.plot_curves(Path(place, CURVES_FILE))
+            Path(place, CARD_FILE).unlink(missing_ok=True)
+            return publish_folder(
+                place,
+                str(self.hub_model_id),
+                message=message or "Upload model",
+                token=token or self.args.hub_token,
+                revision=options.pop("revision", None) or self.args.hub_revision,
+                facts=self.current_facts(),
+                say=logger.info,
+                **options,
+            )
+
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        # What is still being written is not uploaded.
-        if self._checkpoint_place is None:
-            super()._push_from_checkpoint(checkpoint_folder)
+        """Publish a checkpoint that is whole; with it, by `hub_strategy`, what a run needs to continue from it."""
+        strategy = HubStrategy(self.args.hub_strategy)
+        if self._checkpoint_place is not None or strategy == HubStrategy.END or not self.is_world_process_zero():
+            return
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        folder = Path(checkpoint_folder)
+        places = {HubStrategy.CHECKPOINT: "last-checkpoint", HubStrategy.ALL_CHECKPOINTS: folder.name}
+        beside = resumable_files(folder, places[strategy]) if strategy in places else {}
+        try:
+            self.publish(folder, f"Training in progress, step {self.state.global_step}", beside=beside)
+        except PublishError as error:
+            logger.warning(f"{error} Training goes on; the next checkpoint will be published again.")
 
     # Sharded over processes (FSDP2) or not, a checkpoint holds whole tensors in the same files, and a run continues
     # on any number of processes. The host's own files of sharded runs fit sharded runs alone.

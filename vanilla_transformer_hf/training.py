@@ -36,9 +36,17 @@ from .data import (
     vocabulary_sizes,
 )
 from .early_stopping import EarlyStopping
-from .evaluation import write_predictions
+from .evaluation import Scores, write_predictions
 from .matmul import choose_matmul, describe_matmul, probe_matmul, set_matmul
-from .model_card import CURVES_FILE, ScoredSet, TrainingFacts, make_card, plot_curves
+from .model_card import (
+    CURVES_FILE,
+    EMISSIONS_FILE,
+    CardFacts,
+    ScoredText,
+    public_settings,
+    read_emissions,
+    write_card,
+)
 from .recipe import DataArguments, RunArguments, TranslationTrainingArguments
 from .text_files import open_output
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
@@ -47,8 +55,19 @@ from .trainer import TranslationTrainer
 
 # In the record of a run's settings: what "auto" was found to mean.
 CHOSEN_MATMUL = "chosen_matmul"
+# Settings that the result does not depend on: where to begin, and where to publish, with which token.
+NO_MATTER = ("resume_from_checkpoint", "push_to_hub", "hub_")
 # Sentence pairs at the beginning of a stream that a new tokenizer is trained on.
 STREAM_SAMPLE = 1_000_000
+
+
+@dataclass
+class ScoredSet:
+    """A held-out text, its scores, and its (source, translation, reference) rows in the order of the text."""
+
+    role: str
+    scores: Scores
+    rows: list[tuple[str, str, str]]
 
 
 def paper_learning_rate(d_model: int, warmup_steps: float) -> float:
@@ -212,7 +231,7 @@ def _claim_checkpoints(training: TranslationTrainingArguments, settings: dict[st
     folder = Path(str(training.output_dir), "checkpoints")
     training.output_dir = str(folder)
     wanted, training.resume_from_checkpoint = training.resume_from_checkpoint, None
-    settings = {name: value for name, value in settings.items() if name != "resume_from_checkpoint"}
+    settings = {name: value for name, value in settings.items() if not name.startswith(NO_MATTER)}
     record = folder / "recipe.yaml"
     found = find_last_checkpoint(folder)
     before = yaml.safe_load(record.read_text(encoding="utf-8")) if record.is_file() else {}
@@ -233,6 +252,7 @@ def _claim_checkpoints(training: TranslationTrainingArguments, settings: dict[st
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
         if found is None:
             shutil.rmtree(folder / "tokenizer", ignore_errors=True)
+            (folder / EMISSIONS_FILE).unlink(missing_ok=True)
         with open_output(record) as file:
             text = yaml.safe_dump(settings | {CHOSEN_MATMUL: training.matmul}, sort_keys=False, allow_unicode=True)
             file.write(text.encode())
@@ -259,7 +279,7 @@ def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any, num_beams:
 def publish(
     folder: Path,
     trainer: TranslationTrainer,
-    facts: TrainingFacts,
+    scored: list[ScoredSet],
     weights: dict[str, torch.Tensor] | None = None,
 ):
     """
@@ -274,13 +294,10 @@ def publish(
         trainer.model.config.use_cache = True
         trainer.model.save_pretrained(unfinished, state_dict=weights)
         trainer.processing_class.save_pretrained(unfinished)
-        for scored in facts.scored:
-            write_predictions(unfinished / f"predictions.{scored.role}.tsv", scored.rows)
-        bleu = next((part.scores.bleu for part in facts.scored if part.role == "validation"), None)
-        plot_curves(
-            facts.log_history, unfinished / CURVES_FILE, best_step=trainer.state.best_global_step, published=bleu
-        )
-        make_card(facts, trainer.model).save(unfinished / "README.md")
+        for part in scored:
+            write_predictions(unfinished / f"predictions.{part.role}.tsv", part.rows)
+        trainer.plot_curves(unfinished / CURVES_FILE)
+        write_card(trainer.current_facts(), unfinished)
         for path in unfinished.iterdir():
             path.replace(folder / path.name)
     finally:
@@ -316,6 +333,8 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     """
     _check_run(run)
     folder = Path(str(run.training.output_dir))
+    if run.training.hub_model_id is None:
+        run.training.hub_model_id = folder.resolve().name
     with run.training.main_process_first(local=False, desc="data"):
         corpora = _load_corpora(run.data)
         checkpoint = _claim_checkpoints(run.training, settings)
@@ -353,6 +372,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         processing_class=tokenizer,
         target_lang=run.data.target_lang,
         callbacks=_make_callbacks(run.training, checkpoint),
+        facts=_known_facts(run, settings, folder.resolve().name, None if run.data.streaming else len(data["train"])),
     )
     return TrainingJob(run, settings, folder, checkpoint, trainer, scored_data)
 
@@ -403,34 +423,51 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
     Raises:
         FloatingPointError, TrainingInterrupted, OSError: See `TranslationTrainer`.
     """
-    trainer, data = job.trainer, job.run.data
-    pairs = None if data.streaming else len(trainer.train_dataset)
+    trainer = job.trainer
     _say(
         trainer.args,
         f"{trainer.model.num_parameters():,} parameters, {_batches_in_words(trainer.args)}; "
         + (f"continuing from {job.checkpoint}." if job.checkpoint else f"checkpoints in {trainer.args.output_dir}."),
     )
+    if trainer.is_world_process_zero():
+        trainer.facts.write(Path(str(trainer.args.output_dir)))  # for cards of its checkpoints and their averages
     result = trainer.train(resume_from_checkpoint=job.checkpoint)
     scored = [score_corpus(trainer, role, corpus, job.run.model.num_beams) for role, corpus in job.scored_data.items()]
     weights = trainer.gather_weights()
+    averages = [each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback)]
+    trainer.facts = replace(
+        trainer.facts,
+        average_of=[folder.name for each in averages for folder in each.folders],
+        minutes=result.metrics["train_runtime"] / 60 if job.checkpoint is None else None,
+        co2=read_emissions(str(trainer.args.output_dir), trainer.facts.further, _device_name(trainer.args.device)),
+        scored=[ScoredText(part.role, part.scores) for part in scored],
+    )
     if trainer.is_world_process_zero():
-        facts = TrainingFacts(
-            name=job.folder.name,
-            corpus=data.corpus_name or Path(str(data.train_source)).name,
-            pairs=pairs,
-            source_lang=data.source_lang,
-            target_lang=data.target_lang,
-            license=job.run.model.license,
-            example=job.run.model.card_example,
-            settings=job.settings,
-            device=_device_name(trainer.args.device),
-            minutes=result.metrics["train_runtime"] / 60 if job.checkpoint is None else None,
-            log_history=trainer.state.log_history,
-            scored=scored,
-        )
-        publish(job.folder, trainer, facts, weights)
+        publish(job.folder, trainer, scored, weights)
         _say(trainer.args, f"{job.folder}: model, tokenizer, model card, curves and translations written.")
+        if trainer.args.push_to_hub:
+            _say(trainer.args, f"published: {trainer.publish(job.folder, 'End of training').url}")
     return scored
+
+
+def _known_facts(run: RunArguments, settings: dict[str, Any], name: str, pairs: int | None) -> CardFacts:
+    """What the card of a run can say before it is trained."""
+    data, model, source = run.data, run.model.model_name_or_path, str(run.data.train_source)
+    return CardFacts(
+        name=name,
+        corpus=data.corpus_name or Path(source).name,
+        pairs=pairs,
+        datasets=[] if Path(source).exists() else [source],
+        source_lang=data.source_lang,
+        target_lang=data.target_lang,
+        license=run.model.license,
+        # What lies in a folder has no name that others could look up.
+        base_model=None if model is None or Path(model).exists() else model,
+        further=model is not None,
+        example=run.model.card_example,
+        settings=public_settings(settings),
+        device=_device_name(run.training.device),
+    )
 
 
 def _batches_in_words(training: TranslationTrainingArguments) -> str:

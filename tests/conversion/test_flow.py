@@ -31,7 +31,7 @@ def test_the_folder_is_whole(checkpoint, tmp_path):
     done = convert("fairseq", folder, tmp_path / "a" / "model", reference=reference)
     names = {path.name for path in (tmp_path / "a" / "model").iterdir()}
     assert names == {
-        *("config.json", "generation_config.json", "model.safetensors", "README.md"),
+        *("config.json", "generation_config.json", "model.safetensors", "README.md", "card_facts.json"),
         *("tokenizer.json", "tokenizer_config.json"),
         *(f"{part}_vanilla_transformer.py" for part in ("configuration", "modeling", "tokenization")),
     }
@@ -97,7 +97,7 @@ def test_what_is_there_is_not_overwritten(checkpoint, tmp_path):
         convert("fairseq", checkpoint[0], tmp_path / "empty")
 
 
-@pytest.mark.parametrize("step", ["logits_of", "open_unfinished", "make_card"])
+@pytest.mark.parametrize("step", ["logits_of", "open_unfinished", "write_card"])
 def test_an_error_at_any_step_leaves_nothing(step, checkpoint, tmp_path, monkeypatch):
     def fail(*arguments):
         raise KeyboardInterrupt

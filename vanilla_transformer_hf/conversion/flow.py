@@ -20,6 +20,7 @@ from huggingface_hub.errors import StrictDataclassError
 from tqdm.auto import tqdm
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model_card import write_card
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, check_token_ids
 from . import (
     annotated,
@@ -34,7 +35,7 @@ from . import (
     torch_nn,
     vocabularies,
 )
-from .card import describe_file, make_card
+from .card import card_facts, describe_file
 from .mapping import Checkpoint, ConversionError, convert_tensors, empty_model
 
 
@@ -333,8 +334,7 @@ def convert(
         model = open_unfinished(folder)
         done.reopened = (logits_of(model, batch) - before).abs().max().item()
         check(done, model, reference, getattr(module, "TOLERANCE", TOLERANCE), pieces, tokenizer)
-        card = make_card(done, output.name, shlex.join(command), files, model.generation_config, tokenizer)
-        card.save(folder / "README.md")
+        write_card(card_facts(done, output.name, shlex.join(command), files), folder)
     return done
 
 

@@ -1,0 +1,433 @@
+"""
+What of a model's folder is published, and what is not: chosen and checked without the Hub, and without writing.
+
+A folder is what training, averaging or conversion wrote, or any that `save_pretrained` did.
+"""
+
+import ast
+import json
+import os
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelCard, get_token
+from safetensors import SafetensorError, safe_open
+from transformers import GenerationConfig
+from transformers.dynamic_module_utils import get_imports, get_relative_imports
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from . import modeling_vanilla_transformer as modeling
+from .configuration_vanilla_transformer import AUTO_MODELS, VanillaTransformerConfig
+from .model_card import (
+    CARD_FILE,
+    CURVES_FILE,
+    FACTS_FILE,
+    TOKENIZER_CONFIG_FILE,
+    CardFacts,
+    check_metadata,
+    make_card,
+    missing_facts,
+    missing_in,
+)
+
+
+PACKAGE = Path(__file__).parent
+CONFIGS = (CONFIG_NAME, GENERATION_CONFIG_NAME, TOKENIZER_CONFIG_FILE)
+TOKENIZER_FILES = (TOKENIZER_CONFIG_FILE, "tokenizer.json", "source_tokenizer.json")
+
+# Fields of the configs that tell where something lay on the machine that wrote them.
+PRIVATE_FIELDS = ("_name_or_path", "name_or_path", "_commit_hash", "tokenizer_file", "source_tokenizer_file")
+
+# What every user of transformers has, beside Python's own modules.
+AVAILABLE = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy"}
+
+TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}")
+
+# Why a file is left out, first match counts; what is published does not come here.
+LEFT_OUT = {
+    "training_args.bin": "a pickle, in which a token and the paths of this machine may stand",
+    "optimizer*": "state of the optimizer",
+    "scheduler*": "state of the schedule",
+    "rng_state*": "state of the random numbers",
+    "moving_average.safetensors": "state of the moving average",
+    "trainer_state.json": "log of the training",
+    "predictions.*": "held-out text, which has a licence of its own",
+    FACTS_FILE: "what the card is written from",
+    "*.png": "a picture that the card does not show",
+    ".*": "hidden",
+    "*/": "a folder",
+    "*.bin": "a pickle",
+    "*.pt": "a pickle",
+    "*.pth": "a pickle",
+    "*.pkl": "a pickle",
+    "*.py": "code that the model does not import",
+    "*": "no part of the model",
+}
+
+# Bytes above which weights are split into several files.
+MAX_SHARD_SIZE = 5 * 10**9
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A safetensors file with some of the tensors of another one: `parts` are its places there, (start, bytes)."""
+
+    weights: Path
+    header: bytes
+    parts: tuple[tuple[int, int], ...]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return 8 + len(self.header) + sum(length for _, length in self.parts)
+
+    def write(self, path: Path):
+        """Write the file; no tensor is held in memory."""
+        with self.weights.open("rb") as source, path.open("wb") as target:
+            target.write(len(self.header).to_bytes(8, "little") + self.header)
+            for start, length in self.parts:
+                source.seek(start)
+                while length:
+                    block = source.read(min(length, 2**22))
+                    target.write(block)
+                    length -= len(block)
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A file that is published, as it lies in a folder, or as what takes its place."""
+
+    name: str
+    source: Path | bytes | Shard
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        if isinstance(self.source, Path):
+            return self.source.stat().st_size
+        return len(self.source) if isinstance(self.source, bytes) else self.source.size
+
+
+@dataclass
+class Plan:
+    """What is published of a folder; `left_out` says why the rest is not, `missing` what the card lacks."""
+
+    folder: Path
+    files: list[PlannedFile]
+    left_out: dict[str, str]
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def card(self) -> str:
+        """The text of the model card."""
+        (source,) = [file.source for file in self.files if file.name == CARD_FILE]
+        if not isinstance(source, bytes):
+            raise TypeError(f"{CARD_FILE} is planned as {type(source).__name__}, not as text")
+        return source.decode()
+
+    def __str__(self) -> str:
+        """Files with sizes, what is left out, the card, and what it lacks."""
+        width = max(len(name) for name in [*(file.name for file in self.files), *self.left_out])
+        total = sum(file.size for file in self.files)
+        lines = [f"{len(self.files)} files, {total:,} bytes:"]
+        lines += [f"  {file.name:<{width}}  {file.size:>14,}" for file in self.files]
+        lines += ["left out:"] * bool(self.left_out)
+        lines += [f"  {name:<{width}}  {why}" for name, why in self.left_out.items()]
+        lines += ["", self.card.rstrip(), ""]
+        lines += ["missing in the card:"] * bool(self.missing)
+        return "\n".join(lines + [f"  {sentence}" for sentence in self.missing])
+
+
+def plan_upload(
+    folder: str | os.PathLike,
+    name: str | None = None,
+    *,
+    facts: CardFacts | None = None,
+    max_shard_size: int = MAX_SHARD_SIZE,
+    **stated: Any,
+) -> Plan:
+    """
+    What of a folder is published, and what is not; everything is checked that can be without the Hub.
+
+    Nothing is written and nothing is sent. The card is written anew from what its folder knows, unless somebody has
+    edited it: then what is stated is entered into its metadata.
+
+    Args:
+        name: What the card calls the model: the repository's id. The folder's name if not given.
+        facts: Of the card, in place of those beside the model.
+        max_shard_size: Weights of more bytes are split into several files.
+        stated: More facts, as fields of `CardFacts`, such as `license`.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or no model in it.
+        ValueError: It would not open, or holds what is nobody's business; the message lists everything.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG_NAME).is_file():
+        raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there, so no model.")
+    config = VanillaTransformerConfig.from_pretrained(folder)
+    problems: list[str] = []
+    sources: dict[str, Path | bytes | Shard] = {**_weights(folder, max_shard_size)}
+    problems += _check_weights(folder, config, sources)
+    sources |= _configs(folder, config)
+    sources |= {each: folder / each for each in TOKENIZER_FILES if each not in sources and (folder / each).is_file()}
+    code, wrong = _code(folder, sources)
+    problems += wrong + _check_generation(folder)
+    sources |= code
+    card, missing = _card(folder, name, facts, {each: value for each, value in stated.items() if value is not None})
+    problems += check_metadata(card.data)
+    sources[CARD_FILE] = str(card).encode()
+    pictures = [path for path in folder.glob("*.png") if path.name == CURVES_FILE or f"({path.name})" in card.text]
+    sources |= {path.name: path for path in pictures}
+    problems += _find_secrets(folder, sources)
+    if problems:
+        raise ValueError(f"{folder} cannot be published: " + "; ".join(problems) + ".")
+    files = [PlannedFile(each, sources[each]) for each in sorted(sources)]
+    return Plan(folder, files, _left_out(folder, sources), missing)
+
+
+def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
+    """The other files of the folder, and why they are not published."""
+    split = isinstance(sources.get(SAFE_WEIGHTS_INDEX_NAME), bytes)
+    found = {}
+    for path in sorted(folder.iterdir()):
+        shown = f"{path.name}/" if path.is_dir() else path.name
+        if path.name == SAFE_WEIGHTS_NAME and split:
+            found[shown] = "split into several files"
+        elif path.name not in sources:
+            found[shown] = next(why for pattern, why in LEFT_OUT.items() if fnmatch(shown, pattern))
+    return found
+
+
+def _weights(folder: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard]:
+    """
+    The files with the weights.
+
+    Raises:
+        FileNotFoundError: There are none.
+        ValueError: A file is damaged.
+    """
+    single, index = folder / SAFE_WEIGHTS_NAME, folder / SAFE_WEIGHTS_INDEX_NAME
+    if single.is_file():
+        return {single.name: single} if single.stat().st_size <= max_shard_size else _split(single, max_shard_size)
+    if not index.is_file():
+        raise FileNotFoundError(f"{folder}: no {SAFE_WEIGHTS_NAME} there; only weights in safetensors are published.")
+    try:
+        names = {Path(name).name for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ValueError(f"{index}: damaged ({error}).") from error
+    if absent := sorted(name for name in names if not (folder / name).is_file()):
+        raise FileNotFoundError(f"{folder}: no {', '.join(absent)} there, which {index.name} names.")
+    return {index.name: index, **{name: folder / name for name in sorted(names)}}
+
+
+def _split(weights: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard]:
+    """Several files for one, in the order of its tensors, and the index of them; named as transformers names them."""
+    with weights.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    metadata = header.pop("__metadata__", {"format": "pt"})
+    groups: list[dict[str, Any]] = [{}]
+    filled = 0
+    for name, tensor in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        length = tensor["data_offsets"][1] - tensor["data_offsets"][0]
+        if filled + length > max_shard_size and groups[-1]:
+            groups.append({})
+            filled = 0
+        groups[-1][name] = tensor
+        filled += length
+    sources: dict[str, Path | bytes | Shard] = {}
+    places: dict[str, str] = {}
+    for number, group in enumerate(groups, start=1):
+        file_name = f"model-{number:05}-of-{len(groups):05}.safetensors"
+        first = min(tensor["data_offsets"][0] for tensor in group.values())
+        moved = {
+            name: {**tensor, "data_offsets": [offset - first for offset in tensor["data_offsets"]]}
+            for name, tensor in group.items()
+        }
+        text = json.dumps({"__metadata__": metadata, **moved}, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)  # the format aligns the data
+        end = max(tensor["data_offsets"][1] for tensor in group.values())
+        sources[file_name] = Shard(weights, text, ((8 + size + first, end - first),))
+        places |= dict.fromkeys(group, file_name)
+    total = max(tensor["data_offsets"][1] for tensor in header.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    sources[SAFE_WEIGHTS_INDEX_NAME] = (json.dumps(index, indent=2) + "\n").encode()
+    return sources
+
+
+def _check_weights(folder: Path, config: VanillaTransformerConfig, sources: dict[str, Any]) -> list[str]:
+    """What is wrong with the weights for this config: each tensor has to be there once, in its shape."""
+    model_class = getattr(modeling, (config.architectures or ["VanillaTransformerForConditionalGeneration"])[0], None)
+    if model_class is None or getattr(config, "quantization_config", None):
+        return []  # a model of somebody else's, or in a format of its own
+    with torch.device("meta"):
+        model = model_class(config)
+    tied = model.all_tied_weights_keys.keys()
+    expected = {name: list(value.shape) for name, value in model.state_dict().items() if name not in tied}
+    found: dict[str, list[int]] = {}
+    for path in {value.weights if isinstance(value, Shard) else value for value in sources.values()}:
+        if isinstance(path, Path) and path.suffix == ".safetensors":
+            try:
+                with safe_open(path, framework="pt") as file:
+                    found |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+            except SafetensorError as error:
+                return [f"{path.name} is damaged or incomplete ({error})"]
+    problems = [f"the weights lack {name}" for name in expected.keys() - found.keys()]
+    problems += [f"the weights hold {name} a second time, tied" for name in found.keys() & tied]
+    problems += [f"the weights hold {name}, which the model has not" for name in found.keys() - expected.keys() - tied]
+    problems += [
+        f"{name} has the shape {found[name]} instead of {expected[name]}"
+        for name in expected.keys() & found.keys()
+        if found[name] != expected[name]
+    ]
+    return sorted(problems)
+
+
+def _configs(folder: Path, config: VanillaTransformerConfig) -> dict[str, Path | bytes]:
+    """The configs, without what tells of the machine that wrote them."""
+    sources: dict[str, Path | bytes] = {}
+    for name in CONFIGS:
+        path = folder / name
+        if not path.is_file():
+            continue
+        before = _read_json(path)
+        after = {key: value for key, value in before.items() if key not in PRIVATE_FIELDS}
+        if name == CONFIG_NAME:
+            plain = {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **AUTO_MODELS}
+            after["auto_map"] = plain | (config.to_dict().get("auto_map") or {})
+            after["use_cache"] = True  # the host's Trainer switches it off for as long as it trains
+        if "auto_map" in after:
+            after["auto_map"] = {key: _own(value) for key, value in after["auto_map"].items()}
+        text = json.dumps(after, indent=2, sort_keys=True, ensure_ascii=name != TOKENIZER_CONFIG_FILE) + "\n"
+        sources[name] = path if after == before else text.encode()
+    return sources
+
+
+def _own(reference: Any) -> Any:
+    """An entry of an auto_map without the repository that the code was taken from: it comes along."""
+    if isinstance(reference, list):
+        return [_own(each) for each in reference]
+    return reference.split("--")[-1] if isinstance(reference, str) else reference
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged JSON ({error}).") from error
+
+
+def _check_generation(folder: Path) -> list[str]:
+    if not (folder / GENERATION_CONFIG_NAME).is_file():
+        return []
+    try:
+        GenerationConfig.from_pretrained(folder).validate(strict=True)
+    except ValueError as error:
+        return [f"{GENERATION_CONFIG_NAME} is not valid ({' '.join(str(error).split())})"]
+    return []
+
+
+def _code(folder: Path, sources: dict[str, Any]) -> tuple[dict[str, Path], list[str]]:
+    """
+    The Python files that opening the model imports, found by following the imports, and what is wrong with them.
+
+    Where the folder lacks one, all are this package's.
+    """
+    wanted = set()
+    for name in CONFIGS:
+        source = sources.get(name, b"{}")
+        auto_map = json.loads(source if isinstance(source, bytes) else source.read_bytes()).get("auto_map", {})
+        for entry in auto_map.values():
+            wanted |= {each.split(".")[0] for each in (entry if isinstance(entry, list) else [entry]) if each}
+    for place in (folder, PACKAGE):
+        found: dict[str, Path] = {}
+        problems: list[str] = []
+        waiting = sorted(wanted)
+        while waiting:
+            path = place / f"{waiting.pop()}.py"
+            if path.name in found:
+                continue
+            if not path.is_file():
+                problems.append(f"{path.name} is not there, which the model needs")
+                continue
+            found[path.name] = path
+            imported = get_relative_imports(path)
+            problems += [
+                f"{path.name} imports .{each}: only files beside it travel" for each in imported if "." in each
+            ]
+            waiting += [each for each in imported if "." not in each]
+        if all(path.is_file() for path in found.values()) and not any("is not there" in each for each in problems):
+            break
+    for path in found.values():
+        problems += _check_imports(path)
+    return found, problems
+
+
+def _check_imports(path: Path) -> list[str]:
+    """What a file imports that those who open the model may not have. An import in a `try` may fail."""
+    problems = []
+    for library in sorted(set(get_imports(path))):
+        if library == PACKAGE.name:
+            problems.append(f"{path.name} imports {library} itself, which others may not have: from .name import")
+        elif library not in AVAILABLE and library not in sys.stdlib_module_names:
+            problems.append(f"{path.name} imports {library}, which others may not have: in a try block it may fail")
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level > 1:
+            problems.append(f"{path.name}, line {node.lineno}: imports from a folder above it")
+    return problems
+
+
+def _card(
+    folder: Path, name: str | None, facts: CardFacts | None, stated: dict[str, Any]
+) -> tuple[ModelCard, list[str]]:
+    """The card, and what it lacks."""
+    known = facts or CardFacts.read(folder)
+    own = folder / CARD_FILE
+    if (
+        facts is None
+        and own.is_file()
+        and own.read_text(encoding="utf-8").strip() != str(make_card(known, folder)).strip()
+    ):
+        return _edited_card(own, stated)
+    known = replace(known, **{**stated, "name": name or stated.get("name") or known.name})
+    return make_card(known, folder), missing_in(known, folder)
+
+
+def _edited_card(path: Path, stated: dict[str, Any]) -> tuple[ModelCard, list[str]]:
+    """A card in somebody's own words, with what is stated in its metadata, and what that lacks."""
+    card = ModelCard(path.read_text(encoding="utf-8"))
+    data: Any = card.data
+    for name, value in stated.items():
+        if name not in ("source_lang", "target_lang"):
+            setattr(data, name, value)
+    languages = [stated[side] for side in ("source_lang", "target_lang") if side in stated]
+    data.language = languages or data.language
+    data.library_name = data.library_name or "transformers"
+    data.pipeline_tag = data.pipeline_tag or "translation"
+    entered = CardFacts(
+        license=data.license, datasets=data.datasets or [], scored=data.eval_results or [], base_model=data.base_model
+    )
+    languages = data.language if isinstance(data.language, list) else [data.language or ""]
+    return card, missing_facts(entered, languages)
+
+
+def _find_secrets(folder: Path, sources: dict[str, Any]) -> list[str]:
+    """Tokens in the text that would be published, and places on this machine."""
+    places = {f"{path}/" for path in (Path.home(), folder.resolve().parent, Path.cwd()) if len(path.parts) > 1}
+    problems = []
+    for name, source in sources.items():
+        if isinstance(source, Shard) or not name.endswith((".json", ".md", ".py")):
+            continue
+        text = (source if isinstance(source, bytes) else source.read_bytes()).decode(errors="replace")
+        for number, line in enumerate(text.splitlines(), start=1):
+            if TOKEN.search(line) or ((token := get_token()) and token in line):
+                problems.append(f"{name}, line {number}: a token of the Hub stands there")
+            if name in (*CONFIGS, CARD_FILE) and any(place in line for place in places):
+                problems.append(f"{name}, line {number}: a folder of this machine is named")
+    return problems
