@@ -20,7 +20,7 @@ from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
-from .modeling_vanilla_transformer import check_token_ids
+from .generation_vanilla_transformer import check_token_ids
 from .text_files import read_lines
 
 

@@ -19,8 +19,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache, QuantizedCache
-from transformers.generation import GenerationMixin
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -36,6 +35,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -882,17 +882,7 @@ def projected_cross_entropy(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str):
-    """
-    Raises:
-        ValueError: An id of `ids` lies outside the vocabulary; the message names it.
-    """
-    wrong = ids[(ids < 0) | (ids >= vocab_size)]
-    if wrong.numel():
-        raise ValueError(f"{name}: token id {wrong[0].item()} lies outside the vocabulary of {vocab_size} pieces")
-
-
-class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedModel, GenerationMixin):
+class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
     """Encoder, decoder and the map to the vocabulary: logits = Y Eᵀ (+ b), section 3.4."""
 
     # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
@@ -913,35 +903,6 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         """Labels (B, T) shifted right behind the start token, padding for -100: "I love you" to "<pad> I love"."""
         shifted = F.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
-
-    def generate(self, inputs: torch.Tensor | None = None, *args, **kwargs):
-        """
-        transformers' `generate`, after a check of the token ids it is given.
-
-        Raises:
-            ValueError: A source or target id lies outside its vocabulary.
-        """
-        sizes = {
-            "input_ids": self.config.source_vocab_size or self.config.vocab_size,
-            "decoder_input_ids": self.config.vocab_size,
-        }
-        for name, ids in {"input_ids": inputs, **kwargs}.items():
-            if name in sizes and ids is not None:
-                check_token_ids(ids, sizes[name], name)
-        # transformers types self as a protocol that its own models do not meet either.
-        return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
-
-    def _prepare_cache_for_generation(self, generation_config, model_kwargs: dict, *args, **kwargs):
-        # transformers quantizes no encoder-decoder's cache; ours can be where it grows, in self-attention.
-        if generation_config.cache_implementation == "quantized" and "past_key_values" not in model_kwargs:
-            settings = {"backend": "quanto", "config": self.config, **(generation_config.cache_config or {})}
-            model_kwargs["past_key_values"] = EncoderDecoderCache(
-                QuantizedCache(**settings), DynamicCache(config=self.config)
-            )
-        else:
-            super()._prepare_cache_for_generation(  # type: ignore[misc]
-                generation_config, model_kwargs, *args, **kwargs
-            )
 
     @can_return_tuple
     def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
@@ -1009,6 +970,15 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
         )
+
+    # What the search in generation_vanilla_transformer.py does by itself; a subclass that does otherwise is not meant.
+    _step_forward = forward
+    _step_types = (
+        VanillaTransformerDecoder,
+        VanillaTransformerDecoderLayer,
+        VanillaTransformerAttention,
+        VanillaTransformerCrossAttention,
+    )
 
 
 __all__ = [

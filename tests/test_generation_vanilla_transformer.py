@@ -1,0 +1,353 @@
+"""The search loops of ours against transformers' own, on the same model: same sequences, same scores."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList, StoppingCriteria
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, generation_vanilla_transformer
+from vanilla_transformer_hf.generation_vanilla_transformer import (
+    LENGTH_PENALTIES,
+    IncrementalDecoder,
+    StepWeights,
+    best_candidates,
+)
+
+
+EOS = 1
+
+
+class HostSearch(VanillaTransformerForConditionalGeneration):
+    """Our model with the loops of transformers."""
+
+    _sample = GenerationMixin._sample
+    _beam_search = GenerationMixin._beam_search
+
+
+@pytest.fixture
+def decided_model(tiny_model):
+    """`decided_model(**overrides)`: a model whose hypotheses end at different lengths, and with clear differences."""
+
+    def build(**overrides):
+        model = tiny_model(**{"output_bias": True, "embedding_sharing": "none", **overrides})
+        with torch.no_grad():
+            model.lm_head.weight.mul_(2.5)
+            model.lm_head.bias[EOS] += 5.5
+        return model
+
+    return build
+
+
+@pytest.fixture
+def source():
+    """Nine sentences of 3 to 11 tokens, padded on the right."""
+    lengths = torch.arange(3, 12)
+    mask = (torch.arange(11) < lengths[:, None]).long()
+    return {"input_ids": torch.randint(3, 90, (9, 11)) * mask, "attention_mask": mask}
+
+
+def host(model):
+    """The same weights, searched by transformers."""
+    twin = HostSearch(model.config).eval()
+    twin.load_state_dict(model.state_dict())
+    twin.generation_config = model.generation_config
+    return twin
+
+
+def same(model, source, **options):
+    """Search both ways and compare; returns our sequences."""
+    ours = model.generate(**source, **options)
+    theirs = host(model).generate(**source, **options)
+    assert torch.equal(ours, theirs), options
+    return ours
+
+
+SEARCHES = [
+    {"max_new_tokens": 30},
+    {"max_new_tokens": 45, "min_new_tokens": 40},  # beyond the first room of the caches
+    *({"num_beams": beams, "max_new_tokens": 30} for beams in (2, 4, 5, 8)),
+    {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 20},
+    {"num_beams": 4, "max_new_tokens": 40, "min_length": 35, "early_stopping": True},
+    *({"num_beams": 4, "early_stopping": kind, "max_new_tokens": 20} for kind in (True, False, "never")),
+    *({"num_beams": 4, "length_penalty": alpha, "max_new_tokens": 20} for alpha in (0.0, 0.6, 2.0, -1.0)),
+    {"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never", "max_new_tokens": 20},
+    {"num_beams": 4, "max_length": 4},
+    {"num_beams": 4, "max_new_tokens": 1},
+    {"max_new_tokens": 1},
+    {"num_beams": 3, "min_length": 9, "max_new_tokens": 20},
+    {"num_beams": 3, "min_new_tokens": 7, "max_new_tokens": 20},
+    {"num_beams": 3, "bad_words_ids": [[EOS + 6], [5, 7]], "max_new_tokens": 20},
+    {"num_beams": 3, "no_repeat_ngram_size": 2, "max_new_tokens": 20},
+    {"no_repeat_ngram_size": 1, "max_new_tokens": 20},
+    {"num_beams": 3, "forced_bos_token_id": 17, "max_new_tokens": 20},
+    {"num_beams": 3, "forced_eos_token_id": EOS, "max_new_tokens": 6},
+    {"num_beams": 3, "suppress_tokens": [4, 5, 6], "begin_suppress_tokens": [EOS], "max_new_tokens": 20},
+    {"num_beams": 3, "sequence_bias": [[[8], 3.0]], "renormalize_logits": True, "max_new_tokens": 20},
+    {"num_beams": 3, "eos_token_id": [EOS, 20, 21], "max_new_tokens": 20},
+    {"num_beams": 3, "pad_token_id": 2, "max_new_tokens": 20},
+    {"pad_token_id": 2, "max_new_tokens": 20},
+]
+
+
+@pytest.mark.parametrize("options", SEARCHES, ids=str)
+def test_same_sequences_as_the_hosts_loops(decided_model, source, options):
+    found = same(decided_model(), source, **options)
+    assert found.shape[1] < 5 or len({tuple(row) for row in found.tolist()}) > 1
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"encoder_norm_position": "pre", "decoder_norm_position": "pre"},
+        {"position_encoding": "learned", "position_offset": 2},
+        {"position_encoding": "sinusoidal_halves", "layernorm_embedding": True, "activation_function": "gelu"},
+        {"d_k": 4, "d_v": 12, "attention_bias": False},
+        {"feed_forward_type": "gated", "embedding_sharing": "all", "tie_word_embeddings": True},
+        {"encoder_d_model": 48, "decoder_layers": 3, "decoder_attention_heads": 2, "source_vocab_size": 91},
+        {"decoder_residual_alpha": 1.3, "feed_forward_bias": False, "vocab_size": 9001},
+    ],
+    ids=str,
+)
+def test_same_sequences_for_each_switch(decided_model, source, overrides, beams):
+    same(decided_model(**overrides), source, num_beams=beams, max_new_tokens=12)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_decoder_prompts_and_no_mask(decided_model, source, beams):
+    prompts = torch.randint(3, 90, (9, 4))
+    prompts[:, 0] = 0
+    model = decided_model()
+    found = same(model, source, decoder_input_ids=prompts, num_beams=beams, max_new_tokens=9)
+    assert torch.equal(found[:, :4], prompts)
+    same(model, {"input_ids": source["input_ids"]}, num_beams=beams, max_new_tokens=9)
+
+
+def test_scores_and_origins_of_beams(decided_model, source):
+    model = decided_model()
+    options = {"num_beams": 4, "num_return_sequences": 3, "max_new_tokens": 15, "return_dict_in_generate": True}
+    ours = model.generate(**source, **options)
+    theirs = host(model).generate(**source, **options, output_scores=True)
+    assert torch.equal(ours.sequences, theirs.sequences)
+    torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores, atol=1e-4, rtol=0)
+    assert torch.equal(ours.beam_indices, theirs.beam_indices.long())
+
+
+def test_half_precision_follows_the_model(decided_model, source):
+    model = decided_model().bfloat16()
+    found = model.generate(**source, num_beams=4, max_new_tokens=12)
+    scored = host(model.float()).generate(**source, num_beams=4, max_new_tokens=12)
+    assert (found[:, :2] == scored[:, :2]).float().mean() > 0.7
+
+
+class AddTen(LogitsProcessor):
+    def __call__(self, input_ids, scores):
+        return scores.index_fill(1, torch.tensor([10]), 3.0)
+
+
+class AfterFive(StoppingCriteria):
+    def __call__(self, input_ids, scores, **kwargs):
+        return torch.full((len(input_ids),), input_ids.shape[1] >= 5)
+
+
+ELSEWHERE = {
+    "sampling": {"do_sample": True, "top_k": 5},
+    "AddTen": {"logits_processor": LogitsProcessorList([AddTen()])},
+    "AfterFive": {"stopping_criteria": [AfterFive()]},
+    "PrefixConstrainedLogitsProcessor": {"prefix_allowed_tokens_fn": lambda batch, ids: [5, 6, 7, EOS]},
+    "RepetitionPenaltyLogitsProcessor": {"repetition_penalty": 1.3},
+    "use_cache=False": {"use_cache": False},
+    "a cache of its own kind": {"cache_implementation": "static", "disable_compile": True},
+    "past_key_values": {"past_key_values": EncoderDecoderCache},
+    "output_scores": {"return_dict_in_generate": True, "output_scores": True},
+    "output_hidden_states": {"return_dict_in_generate": True, "output_hidden_states": True},
+    "decoder_attention_mask": {"decoder_attention_mask": torch.ones(9, 1, dtype=torch.long)},
+    "MaxTimeCriteria": {"max_time": 1000.0},
+}
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("reason", ELSEWHERE)
+def test_what_is_not_plain_search_goes_to_the_host(decided_model, source, reason, beams, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("searched here")
+
+    model, twin = decided_model(), None
+    twin = host(model)
+    monkeypatch.setattr(generation_vanilla_transformer, "IncrementalDecoder", refuse)
+    found = []
+    for each in (model, twin):
+        options = dict(ELSEWHERE[reason])
+        if "past_key_values" in options:
+            options["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        torch.manual_seed(3)
+        found.append(each.generate(**source, num_beams=beams, max_new_tokens=8, **options))
+    ours, theirs = (getattr(one, "sequences", one) for one in found)
+    assert torch.equal(ours, theirs)
+    with pytest.raises(ValueError, match=f"length_penalty_type='gnmt': not possible together with {reason}"):
+        options = dict(ELSEWHERE[reason])
+        if "past_key_values" in options:
+            options["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        model.generate(**source, num_beams=beams, max_new_tokens=8, length_penalty_type="gnmt", **options)
+
+
+def test_what_stands_around_modules_is_obeyed(decided_model, source):
+    model, twin = decided_model(), None
+    twin = host(model)
+    for each in (model, twin):
+        each.get_decoder().layers[0].register_forward_hook(lambda module, args, output: output * 0.5)
+    assert torch.equal(*(each.generate(**source, num_beams=3, max_new_tokens=8) for each in (model, twin)))
+    model, twin = decided_model(), None
+    twin = host(model)
+    for each in (model, twin):  # a hook on a linear map does not stop the search
+        for name in ("q_proj", "v_proj"):
+            getattr(each.get_decoder().layers[1].self_attn, name).register_forward_hook(
+                lambda m, a, output: output * 2
+            )
+    assert torch.equal(*(each.generate(**source, num_beams=3, max_new_tokens=8) for each in (model, twin)))
+
+
+class DoublingModel(VanillaTransformerForConditionalGeneration):
+    def forward(self, *args, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        outputs.logits = outputs.logits.roll(1, dims=-1)
+        return outputs
+
+
+def test_a_subclass_with_a_forward_of_its_own_is_obeyed(decided_model, source):
+    model = decided_model()
+    other = DoublingModel(model.config).eval()
+    other.load_state_dict(model.state_dict())
+    assert not torch.equal(other.generate(**source, max_new_tokens=5), model.generate(**source, max_new_tokens=5))
+
+
+def test_packed_weights_follow_the_model(decided_model, source):
+    model = decided_model()
+    kept = StepWeights.of(model)
+    assert StepWeights.of(model) is kept
+    before = model.generate(**source, num_beams=3, max_new_tokens=8)
+    with torch.no_grad():
+        model.get_decoder().layers[0].fc1.weight.mul_(-1)
+    assert StepWeights.of(model) is not kept
+    after = same(model, source, num_beams=3, max_new_tokens=8)
+    assert not torch.equal(before, after)
+    model.get_decoder().layers[1].fc2 = nn.Linear(64, 32)
+    same(model, source, num_beams=3, max_new_tokens=8)
+
+
+@pytest.mark.parametrize("count", [1, 4, 16])
+@pytest.mark.parametrize("width", [17, 8192, 8200, 37_000])
+def test_best_candidates_are_those_of_a_full_search(width, count):
+    scores = torch.randn(5, width)
+    scores[0, -3:] = 9.0 + torch.rand(3)  # behind the last whole group
+    scores[1, : width // 2] = -math.inf
+    values, places = best_candidates(scores, count)
+    assert torch.equal(values, scores.topk(count).values)
+    assert torch.equal(scores.gather(1, places), values)
+
+
+def step_by_step_scores(model, source, sequences):
+    """Log-probability of each sequence (B, T) behind its first token, up to and with </s>, and its length."""
+    logits = model(**source, decoder_input_ids=sequences[:, :-1]).logits.log_softmax(-1)
+    found = logits.gather(-1, sequences[:, 1:, None])[..., 0]
+    ended = (sequences[:, 1:] == EOS).long()
+    counted = ended.cumsum(1) - ended == 0
+    return found.where(counted, 0).sum(1), counted.sum(1)
+
+
+@torch.no_grad()
+def test_gnmt_penalty_is_the_papers(decided_model, source):
+    model = decided_model()
+    options = {"num_beams": 5, "num_return_sequences": 5, "max_new_tokens": 25, "return_dict_in_generate": True}
+    found = model.generate(**source, **options, length_penalty_type="gnmt", length_penalty=0.6)
+    repeated = {name: tensor.repeat_interleave(5, 0) for name, tensor in source.items()}
+    total, length = step_by_step_scores(model, repeated, found.sequences)
+    expected = total / ((5 + length) / 6) ** 0.6
+    torch.testing.assert_close(found.sequences_scores, expected, atol=1e-4, rtol=0)
+    by_power = model.generate(**source, **options, length_penalty=0.6)
+    assert not torch.equal(found.sequences_scores, by_power.sequences_scores)
+    assert LENGTH_PENALTIES["gnmt"](torch.tensor(7.0), 1.0) == 2
+
+
+@torch.no_grad()
+def test_coverage_penalty_is_wu_et_als(decided_model, source):
+    model = decided_model(attn_implementation="eager")
+    options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 12, "return_dict_in_generate": True}
+    found = model.generate(**source, **options, length_penalty=1.0, coverage_penalty=0.2)
+    repeated = {name: tensor.repeat_interleave(3, 0) for name, tensor in source.items()}
+    total, length = step_by_step_scores(model, repeated, found.sequences)
+    outputs = model(**repeated, decoder_input_ids=found.sequences[:, :-1], output_attentions=True)
+    weights = outputs.cross_attentions[-1].mean(dim=1)  # (B n, T, S)
+    steps = torch.arange(weights.shape[1]) < length[:, None]
+    covered = (weights * steps[..., None]).sum(dim=1).clamp(max=1).log()
+    penalty = 0.2 * covered.masked_fill(repeated["attention_mask"] == 0, 0).sum(dim=1)
+    torch.testing.assert_close(found.sequences_scores, total / length + penalty, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_each_sentence_has_a_limit_of_its_own(decided_model, source, beams):
+    model = decided_model()
+    options = {"num_beams": beams, "bad_words_ids": [[EOS]], "pad_token_id": 2, "max_extra_tokens": 2}
+    found = model.generate(**source, **options)
+    lengths = source["attention_mask"].sum(1)
+    assert ((found != 2).sum(1) == 1 + lengths + 2).all() and found.shape[1] == 1 + 11 + 2
+    for row in range(9):  # as if it were alone
+        alone = {name: tensor[row : row + 1, : lengths[row]] for name, tensor in source.items()}
+        single = model.generate(**alone, **options)[0]
+        assert torch.equal(found[row, : len(single)], single)
+    assert torch.equal(found, host(model).generate(**source, **options))
+    shorter = model.generate(**source, **options, max_new_tokens=6)
+    assert shorter.shape[1] == 7
+    without_mask = model.generate(source["input_ids"], **options)
+    assert ((without_mask != 2).sum(1) == 1 + 11 + 2).all()
+
+
+def test_sampling_keeps_the_limit_too(decided_model, source):
+    options = {"do_sample": True, "bad_words_ids": [[EOS]], "pad_token_id": 2, "max_extra_tokens": 2}
+    found = decided_model().generate(**source, **options)
+    assert ((found != 2).sum(1) <= 1 + source["attention_mask"].sum(1) + 2).all()
+
+
+def test_options_are_saved_with_the_model(decided_model, source, tmp_path):
+    model = decided_model()
+    model.generation_config.update(num_beams=4, max_new_tokens=20)
+    plain = model.generate(**source)
+    ours = {"length_penalty_type": "gnmt", "length_penalty": 0.6, "coverage_penalty": 0.3, "max_extra_tokens": 5}
+    model.generation_config.update(**ours)
+    model.save_pretrained(tmp_path)
+    opened = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    assert all(getattr(opened.generation_config, name) == value for name, value in ours.items())
+    expected = model.generate(**source, **ours)
+    assert torch.equal(opened.generate(**source), expected)
+    assert torch.equal(opened.generate(**source, generation_config=GenerationConfig(**ours, num_beams=4)), expected)
+    assert not torch.equal(expected[:, :6], plain[:, :6])
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"length_penalty_type": "wu"}, "length_penalty_type='wu': must be one of 'power', 'gnmt'"),
+        ({"coverage_penalty": -1}, "coverage_penalty=-1: must be a number of at least 0"),
+        ({"coverage_penalty": "much"}, "coverage_penalty='much'"),
+        ({"max_extra_tokens": 0}, "max_extra_tokens=0: must be an integer of at least 1"),
+        ({"max_extra_tokens": True}, "max_extra_tokens=True"),
+    ],
+)
+def test_options_out_of_range_are_refused(tiny_model, source, options, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_model().generate(**source, num_beams=2, **options)
+
+
+def test_finished_sentences_leave_the_batch(decided_model, source, monkeypatch):
+    sizes, step = [], IncrementalDecoder.step
+
+    def counted(self, tokens):
+        sizes.append(len(tokens))
+        return step(self, tokens)
+
+    monkeypatch.setattr(IncrementalDecoder, "step", counted)
+    decided_model().generate(**source, num_beams=4, bad_words_ids=[[EOS]], max_extra_tokens=1)  # 4 to 12 new tokens
+    assert sizes == [9, 9, 9, 9, 8, 7, 6, 5, 4, 3, 2, 1]
