@@ -350,4 +350,4 @@ def test_finished_sentences_leave_the_batch(decided_model, source, monkeypatch):
 
     monkeypatch.setattr(IncrementalDecoder, "step", counted)
     decided_model().generate(**source, num_beams=4, bad_words_ids=[[EOS]], max_extra_tokens=1)  # 4 to 12 new tokens
-    assert sizes == [9, 9, 9, 9, 8, 7, 6, 5, 4, 3, 2, 1]
+    assert sizes == [9, 9, 9, 9, 9, 7, 6, 5, 4, 3, 2, 1]
