@@ -145,3 +145,23 @@ class StopOnSignal(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         if self.received is not None:
             raise TrainingInterrupted(self.received, state.global_step)
+
+
+def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
+    """
+    The files of a checkpoint that continuing from it needs, to be published in the folder `place`.
+
+    It is the optimizer's state, in pickles of the host's. Not among them are the host's arguments, in which a token
+    may stand; and its log names no folders of this machine.
+    """
+    files: dict[str, Path | bytes] = {}
+    for path in sorted(checkpoint.iterdir()):
+        if path.is_file() and path.name != "training_args.bin":
+            files[f"{place}/{path.name}"] = path
+    state = f"{place}/trainer_state.json"
+    if state in files:
+        text = (checkpoint / "trainer_state.json").read_text(encoding="utf-8")
+        for folder in (str(checkpoint.parent), str(checkpoint.parent.resolve())):
+            text = text.replace(f"{folder}/", "")
+        files[state] = text.encode()
+    return files

@@ -137,26 +137,6 @@ def one_line(repo_id: str, token: str | None = None) -> Iterator[None]:
         raise PublishError(text.replace(token or get_token() or text, "<token>")) from error
 
 
-def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
-    """
-    The files of a checkpoint that continuing from it needs, to be published in the folder `place`.
-
-    It is the optimizer's state, in pickles of the host's. Not among them are the host's arguments, in which a token
-    may stand; and its log names no folders of this machine.
-    """
-    files: dict[str, Path | bytes] = {}
-    for path in sorted(checkpoint.iterdir()):
-        if path.is_file() and path.name != "training_args.bin":
-            files[f"{place}/{path.name}"] = path
-    state = f"{place}/trainer_state.json"
-    if state in files:
-        text = (checkpoint / "trainer_state.json").read_text(encoding="utf-8")
-        for folder in (str(checkpoint.parent), str(checkpoint.parent.resolve())):
-            text = text.replace(f"{folder}/", "")
-        files[state] = text.encode()
-    return files
-
-
 class _Upload:
     """One upload: where it goes, and what is known to be there."""
 
@@ -175,11 +155,15 @@ class _Upload:
             self.repo_id = f"{self.retry(self.api.whoami)['name']}/{self.repo_id}"
         self._find_or_create(private)
         info = self.retry(lambda: self._commit(files, message))
-        self.done = Published(self.repo_id, f"{self.api.endpoint}/{self.repo_id}", info.oid, info.pr_url)
+        self.done = Published(self.repo_id, self.url, info.oid, info.pr_url)
         if tag is not None:
             self.retry(lambda: self.api.create_tag(self.repo_id, tag=tag, revision=info.oid))
             self.done = Published(**{**vars(self.done), "tag": tag})
         return self.done
+
+    @property
+    def url(self) -> str:
+        return f"{self.api.endpoint}/{self.repo_id}"
 
     def _find_or_create(self, private: bool | None):
         try:
@@ -257,7 +241,9 @@ class _Upload:
         if self.created and found == self.was_at:
             return "the new repository is there without a model."
         if self.was_at is None or found == self.was_at:
-            return f"nothing of it was changed (last commit {found})."
+            unchanged = f"nothing of it was changed (last commit {found})"
+            asked = f", and whether it has the pull request stands at {self.url}/discussions" if self.create_pr else ""
+            return f"{unchanged}{asked}."
         return f"its last commit is now {found}, and was {self.was_at} before."
 
 

@@ -32,10 +32,10 @@ from transformers.utils import logging
 from . import curves
 from .averaging import MovingAverageCallback, load_average
 from .batching import TokenBatchSampler, TokenBatchStream
-from .checkpoints import UNFINISHED, StopOnSignal, move_in, remove_surplus
+from .checkpoints import UNFINISHED, StopOnSignal, move_in, remove_surplus, resumable_files
 from .data import TranslationCollator
 from .evaluation import Scores, decode_predictions, score_translations
-from .hub import Published, PublishError, one_line, publish_folder, resumable_files
+from .hub import Published, PublishError, one_line, publish_folder
 from .model_card import CARD_FILE, CURVES_FILE, CardFacts
 from .progress import TOKENS_PER_SECOND, Progress, Speedometer
 from .recipe import TranslationTrainingArguments

@@ -262,7 +262,12 @@ def _split(weights: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard
 
 
 def _check_weights(folder: Path, config: VanillaTransformerConfig, sources: dict[str, Any]) -> list[str]:
-    """What is wrong with the weights for this config: each tensor has to be there once, in its shape."""
+    """
+    What is wrong with the weights for this config: each tensor has to be there once, in its shape.
+
+    Raises:
+        ValueError: A file is damaged.
+    """
     model_class = getattr(modeling, (config.architectures or ["VanillaTransformerForConditionalGeneration"])[0], None)
     if model_class is None or getattr(config, "quantization_config", None):
         return []  # a model of somebody else's, or in a format of its own
@@ -277,7 +282,7 @@ def _check_weights(folder: Path, config: VanillaTransformerConfig, sources: dict
                 with safe_open(path, framework="pt") as file:
                     found |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
             except SafetensorError as error:
-                return [f"{path.name} is damaged or incomplete ({error})"]
+                raise ValueError(f"{folder}: {path.name} is damaged or incomplete ({error}).") from error
     problems = [f"the weights lack {name}" for name in expected.keys() - found.keys()]
     problems += [f"the weights hold {name} a second time, tied" for name in found.keys() & tied]
     problems += [f"the weights hold {name}, which the model has not" for name in found.keys() - expected.keys() - tied]
