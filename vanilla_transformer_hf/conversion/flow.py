@@ -20,8 +20,9 @@ from huggingface_hub.errors import StrictDataclassError
 from tqdm.auto import tqdm
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..generation_vanilla_transformer import check_token_ids
 from ..model_card import write_card
-from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, check_token_ids
+from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from . import (
     annotated,
     eole,
