@@ -3,61 +3,62 @@ Translate text, one sentence per line.
 
     python scripts/translate.py outputs/quickstart < numbers.en > numbers.de
     python scripts/translate.py outputs/quickstart --input numbers.en --output numbers.de --num_beams 4
-    python scripts/translate.py outputs/quickstart --input numbers.en --n_best 4    # line, score and text as TSV
+    python scripts/translate.py outputs/quickstart --input numbers.en --num_beams 4 --n_best 4    # as TSV
+    python scripts/translate.py outputs/quickstart --input numbers.en --format jsonl --alignment
+    python scripts/translate.py outputs/quickstart --input numbers.en.gz --output numbers.de --processes 2
+
+Order and empty lines are kept, memory does not grow with the input. A run that was killed leaves whole lines in
+FILE.partial; the same command continues it, and FILE becomes what it would have been.
 """
 
 import argparse
 import os
 import sys
-from contextlib import nullcontext
 
 
 def parse_arguments() -> argparse.Namespace:
+    from vanilla_transformer_hf.streams.arguments import add_arguments
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder saved by scripts/train.py, or the id of a Hub repository")
-    parser.add_argument("--input", metavar="FILE", help="UTF-8 text (default: standard input)")
-    parser.add_argument("--output", metavar="FILE", help="takes this name when it is whole (default: standard output)")
-    parser.add_argument("--num_beams", type=int, help="beams of the search (default: what the model was saved with)")
-    parser.add_argument("--n_best", type=int, metavar="N", help="write N translations per line, with number and score")
-    parser.add_argument("--batch_size", type=int, default=32, help="lines translated together (default: 32)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, mps, … (default: an accelerator if there is one)")
-    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
+    parser.add_argument("--input", metavar="FILE", help="UTF-8 text, also .gz (default: standard input)")
     parser.add_argument(
-        "--matmul",
-        default="auto",
-        choices=["auto", "default", "onednn"],
-        help="library of float32 matrix products on a processor (default: the fastest that does not round)",
+        "--format",
+        choices=["text", "tsv", "jsonl"],
+        help="text: the best translation of each line; tsv: line number, score, text, alignment; jsonl: a record for "
+        "each line with number, source and translations: text, score, tokens, alignment (default: text, or tsv "
+        "with --n_best or --alignment)",
     )
+    parser.add_argument("--n_best", type=int, metavar="N", help="write the N best translations of each line")
+    parser.add_argument("--alignment", action="store_true", help="write which words translate which: 0-0 1-2 …")
+    search = parser.add_argument_group("search (default: what the model was saved with)")
+    search.add_argument("--num_beams", type=int, metavar="N", help="beams; 1 is greedy search")
+    search.add_argument("--length_penalty", type=float, metavar="ALPHA", help="the larger, the longer")
+    search.add_argument("--length_penalty_type", choices=["power", "gnmt"], help="|Y|^α, or the paper's ((5+|Y|)/6)^α")
+    search.add_argument("--coverage_penalty", type=float, metavar="BETA", help="that of GNMT")
+    search.add_argument(
+        "--max_extra_tokens", type=int, metavar="N", help="tokens that a translation may have beyond its source's"
+    )
+    search.add_argument("--max_new_tokens", type=int, metavar="N", help="most tokens of a translation")
+    parser.add_argument(
+        "--too_long",
+        default="split",
+        choices=["split", "cut", "error"],
+        help="a line longer than the model takes: translate it in parts (default), its beginning, or stop there",
+    )
+    add_arguments(parser)
     return parser.parse_args()
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from transformers.utils import logging
+    from vanilla_transformer_hf.streams.command import run_command
+    from vanilla_transformer_hf.streams.work import LineWork
 
-    from vanilla_transformer_hf.matmul import describe_matmul
-    from vanilla_transformer_hf.text_files import open_output
-    from vanilla_transformer_hf.translation import Translator, translate_lines
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()  # of loading weights; the one for sentences stays
-    # Both files before the model, which takes longer to open.
-    with (
-        open(arguments.input, "rb") if arguments.input else nullcontext(sys.stdin.buffer) as source,
-        open_output(arguments.output) if arguments.output else nullcontext(sys.stdout.buffer) as target,
-    ):
-        translator = Translator.from_pretrained(
-            arguments.model, device=arguments.device, dtype=arguments.dtype, matmul_backend=arguments.matmul
-        )
-        if translator.matmul_rows:
-            print(describe_matmul(translator.matmul, translator.matmul_rows), file=sys.stderr)
-        translate_lines(
-            translator,
-            source,
-            target,
-            n_best=arguments.n_best,
-            batch_size=arguments.batch_size,
-            num_beams=arguments.num_beams,
-        )
+    names = ("num_beams", "length_penalty", "length_penalty_type", "coverage_penalty", "max_extra_tokens")
+    options = {name: getattr(arguments, name) for name in (*names, "max_new_tokens", "too_long")}
+    options |= {"num_return_sequences": arguments.n_best, "return_alignments": arguments.alignment}
+    form = arguments.format or ("tsv" if arguments.n_best or arguments.alignment else "text")
+    run_command(arguments, LineWork("translate", form, options), [arguments.input])
 
 
 if __name__ == "__main__":

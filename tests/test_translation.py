@@ -20,7 +20,8 @@ from vanilla_transformer_hf import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.matmul import available_matmuls
-from vanilla_transformer_hf.translation import Translation, Translator, translate_lines
+from vanilla_transformer_hf.streams.lines import translate_lines
+from vanilla_transformer_hf.translation import Translation, Translator
 
 
 NUMBERS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
@@ -142,12 +143,10 @@ def test_n_best_scores_are_those_of_beam_search(translator, length_penalty):
 
 
 def test_scores_do_not_depend_on_how_many_logits_are_held(translator, monkeypatch):
-    options = {"num_beams": 4, "num_return_sequences": 2, "return_scores": True}
-    at_once = translator.translate(MIXED, **options)
-    monkeypatch.setattr("vanilla_transformer_hf.translation.SCORED_LOGITS", 1)
-    one_by_one = translator.translate(MIXED, **options)
-    for one, other in zip(itertools.chain(*at_once), itertools.chain(*one_by_one), strict=True):
-        assert one.score == pytest.approx(other.score, abs=1e-5)
+    at_once = translator.score(SOURCES[:9], TARGETS[:9])
+    monkeypatch.setattr("vanilla_transformer_hf.forced_decoding.SCORED_LOGITS", 1)
+    for one, other in zip(at_once, translator.score(SOURCES[:9], TARGETS[:9]), strict=True):
+        assert one.token_log_probabilities == pytest.approx(other.token_log_probabilities, abs=1e-5)
 
 
 def test_score_survives_copies():
@@ -159,13 +158,16 @@ def test_score_survives_copies():
 
 
 def test_length_limit_is_source_plus_50_where_nobody_gives_one(translator, generated, monkeypatch):
-    source_length = len(translator.tokenizer("four five")["input_ids"])
     translator.translate(["two", "four five"])
-    assert generated[-1]["max_new_tokens"] == source_length + 50
-    translator.translate("two", max_new_tokens=7)
-    assert generated[-1]["max_new_tokens"] == 7
-    translator.translate("two", max_length=9)
-    assert "max_new_tokens" not in generated[-1]
+    assert (generated[-1]["max_extra_tokens"], "max_new_tokens" in generated[-1]) == (50, False), "for each its own"
+    for given in ({"max_new_tokens": 7}, {"max_length": 9}, {"max_extra_tokens": 3}):
+        translator.translate("two", **given)
+        limits = {name: value for name, value in generated[-1].items() if name.startswith("max")}
+        assert limits == given
+    monkeypatch.setattr(translator, "_has_own_options", False)  # a model of another kind
+    translator.translate(["two", "four five"])
+    longest = len(translator.tokenizer("four five")["input_ids"])
+    assert (generated[-1]["max_new_tokens"], "max_extra_tokens" in generated[-1]) == (longest + 50, False)
     monkeypatch.setattr(translator.model.generation_config, "max_length", 30)
     translator.translate("two")
     assert "max_new_tokens" not in generated[-1]
@@ -178,7 +180,7 @@ def test_search_follows_generation_config(translator, monkeypatch):
         translator.translate("two", num_beams=1, num_return_sequences=2)
 
 
-@pytest.mark.parametrize("name", ["num_beams", "num_return_sequences", "max_new_tokens", "batch_size"])
+@pytest.mark.parametrize("name", ["num_beams", "num_return_sequences", "max_new_tokens", "batch_size", "batch_tokens"])
 def test_counts_below_one_are_refused(translator, name):
     with pytest.raises(ValueError, match=f"{name}=0: must be at least 1"):
         translator.translate("two", **{name: 0})
@@ -188,7 +190,7 @@ def test_over_long_lines_are_cut_and_counted(translator, generated, caplog):
     assert translator.max_source_length == 64
     translator.max_source_length = 5
     long = "one two three four five one two"
-    translator.translate([long, "two", "one", long], batch_size=2)
+    translator.translate([long, "two", "one", long], batch_size=2, too_long="cut")
     assert caplog.messages == ["2 over-long lines cut to the first 5 tokens"]
     assert generated[0]["input_ids"].shape == (2, 5)
     assert generated[0]["input_ids"][:, -1].tolist() == [translator.tokenizer.eos_token_id] * 2
@@ -390,7 +392,7 @@ def test_terminal_is_answered_line_by_line(translator):
 
 
 def test_line_feed_within_a_translation_starts_no_line(translator, monkeypatch):
-    monkeypatch.setattr(translator.tokenizer, "batch_decode", lambda *args, **kwargs: ["a\nb"])
+    monkeypatch.setattr(translator.tokenizer, "batch_decode", lambda rows, **kwargs: ["a\nb"] * len(rows))
     target = io.BytesIO()
     translate_lines(translator, io.BytesIO(b"one\ntwo"), target)
     assert target.getvalue() == b"a b\na b\n"

@@ -29,7 +29,7 @@ _MODULES = {
     "VanillaTransformerPreTrainedModel": "modeling_vanilla_transformer",
     "VanillaTransformerTokenizer": "tokenization_vanilla_transformer",
     "Translation": "translation",
-    "TranslationPipeline": "translation",
+    "TranslationPipeline": "pipeline",
     "Translator": "translation",
 }
 
@@ -81,7 +81,7 @@ def _register_pipeline(module: ModuleType):
     # By name, as transformers enters its own. Its `register_pipeline` wants the class, and would have saved pipelines
     # ask whoever opens them for `trust_remote_code`.
     auto_class = importlib.import_module("transformers.models.auto.modeling_auto").AutoModelForSeq2SeqLM
-    entry = {"impl": f"{__name__}.translation.TranslationPipeline", "pt": (auto_class,), "default": {}, "type": "text"}
+    entry = {"impl": f"{__name__}.pipeline.TranslationPipeline", "pt": (auto_class,), "default": {}, "type": "text"}
     module.PIPELINE_REGISTRY.supported_tasks.setdefault("translation", entry)
 
 

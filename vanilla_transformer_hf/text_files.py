@@ -18,18 +18,32 @@ def decode_lines(lines: Iterable[bytes], name: str | os.PathLike, keep_ends: boo
     A byte-order mark at the start is dropped.
 
     Raises:
-        ValueError: A line is not UTF-8; the message names file and line.
+        ValueError: A line is not UTF-8, or a gzip file is not complete; the message names the file.
     """
-    for number, line in enumerate(lines, start=1):
-        if not keep_ends:
-            line = line.removesuffix(b"\n").removesuffix(b"\r")
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{name}, line {number}: not valid UTF-8 (byte 0x{line[error.start]:02x} at position {error.start}); "
-                "convert the file to UTF-8"
-            ) from error
+    try:
+        for number, line in enumerate(lines, start=1):
+            if not keep_ends:
+                line = line.removesuffix(b"\n").removesuffix(b"\r")
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{name}, line {number}: not valid UTF-8 (byte 0x{line[error.start]:02x} at position "
+                    f"{error.start}); convert the file to UTF-8"
+                ) from error
+            yield text
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(f"{name}: not a complete gzip file ({error})") from error
+
+
+def open_input(path: str | os.PathLike) -> BinaryIO:
+    """
+    A file to read bytes from (`.gz`: compressed).
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    return gzip.open(path, "rb") if Path(path).suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
 
 
 def read_lines(path: str | os.PathLike, keep_ends: bool = False) -> Iterator[str]:
@@ -40,12 +54,8 @@ def read_lines(path: str | os.PathLike, keep_ends: bool = False) -> Iterator[str
         FileNotFoundError: There is no such file.
         ValueError: A line is not UTF-8, or the file is not a complete gzip file.
     """
-    opener = gzip.open if Path(path).suffix == ".gz" else open
-    with opener(path, "rb") as file:
-        try:
-            yield from decode_lines(file, path, keep_ends)
-        except (gzip.BadGzipFile, EOFError) as error:
-            raise ValueError(f"{path}: not a complete gzip file ({error})") from error
+    with open_input(path) as file:
+        yield from decode_lines(file, path, keep_ends)
 
 
 @contextmanager

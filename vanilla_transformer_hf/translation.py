@@ -1,52 +1,73 @@
-"""Translate text with a trained model: `Translator`, transformers' "translation" pipeline, and streams of lines."""
+"""Translate text with a trained model: `Translator` and its `Translation`s, scores and word alignments."""
 
 import itertools
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, cast
 
 import torch
-from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.pipelines import Pipeline
 
+from .alignment import Alignment, align_words, attention_to_source, join_alignments
+from .forced_decoding import (
+    TextScore,
+    encode_pairs,
+    forced_batches,
+    score_sequences,
+    token_log_probabilities,
+    until_end,
+)
+from .generation_vanilla_transformer import LENGTH_PENALTIES, SEARCH_OPTIONS, VanillaTransformerGenerationMixin
 from .matmul import MatmulRow, choose_matmul, describe_matmul, matmul, probe_matmul
-from .text_files import decode_lines
+from .text_batches import Part, Tally, TextEncoder, pad_rows, sorted_batches
+from .translation_progress import ProgressBar
 
 
 logger = logging.getLogger(__name__)
 
 # "We set the maximum output length during inference to input length + 50" (section 6.1).
 EXTRA_TARGET_TOKENS = 50
-# Lines of a stream that are sorted by length together, in batches: more waste less padding and answer later.
-WINDOW_BATCHES = 32
+# Lines of a stream that are sorted by length together: more waste less padding, and answer later.
+WINDOW = 2048
 # Models often carry some rows more than their tokenizer has pieces, up to a multiple of this.
 VOCABULARY_PADDING = 128
-# Logits held at once while scores are computed: 256 MiB in float32.
-SCORED_LOGITS = 2**26
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
-LENGTH_LIMITS = ("max_length", "max_new_tokens")
+LENGTH_LIMITS = ("max_length", "max_new_tokens", "max_extra_tokens")
 # Arguments that `generate()` does not check itself.
-COUNTS = ("num_beams", "num_return_sequences", *LENGTH_LIMITS)
+COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
+WHAT_HAPPENED = {"split": "split into parts of at most", "cut": "cut to the first"}
 
 
 class Translation(str):
     """
-    A translated line. It is a `str`; `score` is None unless scores were asked for.
+    A translated line. It is a `str` that knows more.
 
-    The score is what beam search ranks by: the sum of the natural log-probabilities of the tokens, `</s>` included,
-    divided by their number to the power of `length_penalty`. An empty line has the score 0.
+    Attributes:
+        score: What beam search ranks by, None unless scores were asked for: the sum of the natural log-probabilities
+            of the tokens, divided by their number to the power of `length_penalty`, or as `length_penalty_type` has
+            it. An empty line has the score 0.
+        tokens: The pieces it is made of, the end-of-sentence token included where the model has set one.
+        alignment: Which source words its words translate, None unless alignments were asked for.
     """
 
     score: float | None
+    tokens: list[str]
+    alignment: Alignment | None
 
-    def __new__(cls, text: str, score: float | None = None) -> "Translation":
+    def __new__(
+        cls,
+        text: str,
+        score: float | None = None,
+        tokens: Sequence[str] = (),
+        alignment: Alignment | None = None,
+    ) -> "Translation":
         translation = super().__new__(cls, text)
-        translation.score = score
+        translation.score, translation.tokens, translation.alignment = score, list(tokens), alignment
         return translation
 
 
@@ -55,10 +76,9 @@ class Translator:
     A model and its tokenizer, as one thing that turns text into text.
 
     How to search (beams, penalties, limits) comes from the model's generation_config.json and may be overridden in
-    each call by any argument of `generate()`. Where neither gives a limit, a batch may produce as many tokens as its
-    longest source plus 50, as in the paper. A line of white space alone gives an empty translation and does not
-    reach the model. A line of more than `max_source_length` tokens is cut to that number, and a warning counts such
-    lines.
+    each call by any argument of `generate()`. Where neither gives a limit, a translation may have as many tokens as
+    its source plus 50, as in the paper (in models of other kinds: as the longest source of its batch). A line of white
+    space alone gives an empty translation and does not reach the model.
 
     Args:
         model: An encoder–decoder that can `generate()`. It is put into evaluation mode and stays on its device.
@@ -69,8 +89,9 @@ class Translator:
     Attributes:
         matmul (`str`): The library that is used.
         matmul_rows (`list`): What was measured to choose it; empty if nothing had to be.
-        max_source_length (`int`): Tokens of the longest source line that is not cut. It starts as the smaller of the
-            tokenizer's `model_max_length` and the model's `max_position_embeddings`; sinusoids allow a larger one.
+        max_source_length (`int`): Tokens of the longest source line that goes through the model at once. It starts as
+            the smaller of the tokenizer's `model_max_length` and the model's `max_position_embeddings`; sinusoids
+            allow a larger one, and a smaller one, as of the longest lines in training, may translate better.
 
     Raises:
         ValueError: The model does not generate from a source, or the tokenizer's vocabulary does not fit it.
@@ -83,6 +104,9 @@ class Translator:
     'einundzwanzig'
     >>> best = translator.translate("twenty-one", num_beams=4, num_return_sequences=4, return_scores=True)[0]
     >>> best, best.score
+    >>> translator.score("twenty-one", "einundzwanzig").perplexity
+    >>> str(translator.align("twenty-one", "einundzwanzig"))
+    '0-0'
     ```"""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, matmul_backend: str = "auto"):
@@ -92,7 +116,12 @@ class Translator:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self._max_positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+        self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", self._max_positions)
         self.max_source_length = min(tokenizer.model_max_length, self._max_positions)
+        # By name: a model that brought its own code is of a class of its own.
+        self._has_own_options = any(
+            base.__name__ == VanillaTransformerGenerationMixin.__name__ for base in type(model).__mro__
+        )
         self.matmul, self.matmul_rows = "default", list[MatmulRow]()
         if matmul_backend != "default" and model.device.type == "cpu" and model.dtype == torch.float32:
             self.matmul_rows = probe_matmul()
@@ -148,9 +177,12 @@ class Translator:
         texts: str | Iterable[str],
         num_beams: int | None = None,
         num_return_sequences: int = 1,
-        batch_size: int = 32,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
         max_new_tokens: int | None = None,
         return_scores: bool = False,
+        return_alignments: bool = False,
+        too_long: str = "split",
         progress_bar: bool = False,
         **generate_kwargs: Any,
     ) -> Translation | list[Any]:
@@ -161,9 +193,15 @@ class Translator:
             texts: A text, or several.
             num_beams: Beams of the search; the model's own default if not given.
             num_return_sequences: Length of the n-best list of each text.
-            batch_size: Texts that go through the model together.
+            batch_size: Most texts that go through the model together.
+            batch_tokens: Most source tokens that do, padding included. If neither is given, 2,048 and 128 texts.
             max_new_tokens: Most tokens of a translation.
-            return_scores: Fill `Translation.score`; this costs one more pass through the model.
+            return_scores: Fill `Translation.score`; greedy search, and models of other kinds, need one more pass
+                through the model for this.
+            return_alignments: Fill `Translation.alignment`, with one more pass.
+            too_long: What becomes of a text with more than `max_source_length` tokens: "split" translates it in parts,
+                which end where sentences or words do, "cut" its beginning alone, and a warning counts such texts;
+                "error" raises one.
             progress_bar: Show a progress bar on standard error.
             generate_kwargs: Other arguments of `generate()`.
 
@@ -173,29 +211,37 @@ class Translator:
 
         Raises:
             TypeError: A text is not a `str`.
+            ValueError: Arguments are out of range, or exclude each other; or a text is too long.
         """
         single = isinstance(texts, str)
         texts = [texts] if isinstance(texts, str) else list(texts)
-        with tqdm(total=len(texts), unit=" sentences", disable=not progress_bar) as progress:
+        with ProgressBar(len(texts), disable=not progress_bar) as tally:
             stream = self.translate_stream(
                 texts,
                 batch_size=batch_size,
-                progress=progress,
+                batch_tokens=batch_tokens,
+                too_long=too_long,
+                tally=tally,
+                return_scores=return_scores,
+                return_alignments=return_alignments,
                 num_beams=num_beams,
                 num_return_sequences=num_return_sequences,
                 max_new_tokens=max_new_tokens,
-                return_scores=return_scores,
                 **generate_kwargs,
             )
             results = [best if num_return_sequences > 1 else best[0] for best in stream]
+        self.warn_of_long_lines(tally, too_long)
         return results[0] if single else results
 
     def translate_stream(
         self,
         texts: Iterable[str],
-        batch_size: int = 32,
-        window: int | None = None,
-        progress: tqdm | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        window: int = WINDOW,
+        too_long: str = "split",
+        tally: Tally | None = None,
+        return_alignments: bool = False,
         **generate_kwargs: Any,
     ) -> Iterator[list[Translation]]:
         """
@@ -203,10 +249,11 @@ class Translator:
 
         Args:
             texts: An iterable, read only as far as needed.
-            batch_size: Texts that go through the model together.
-            window: Texts that are read and sorted by length before the first of them is translated; 32 batches if
-                not given. 1 answers each text before the next is read.
-            progress: A bar that is moved on after every batch.
+            batch_size, batch_tokens, too_long, return_alignments: As in `translate`.
+            window: Texts that are read and sorted by length before the first of them is translated. 1 answers each
+                text before the next is read.
+            tally: Counts sentences, target tokens and over-long texts, after every batch. If not given, a warning at
+                the end counts the last.
             generate_kwargs: `return_scores` of `translate` and any argument of `generate()`.
 
         Yields:
@@ -214,57 +261,106 @@ class Translator:
 
         Raises:
             TypeError: A text is not a `str`.
+            ValueError: As `translate`.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: must be at least 1")
-        texts, cut = iter(texts), 0
+        encoder, counted, texts = self.encoder(too_long), tally or Tally(), iter(texts)
         try:
-            while lines := list(itertools.islice(texts, window or WINDOW_BATCHES * batch_size)):
-                sources, cut_here = self.encode(lines)
-                cut += cut_here
-                yield from self._translate_sorted(sources, batch_size, progress, generate_kwargs)
+            while lines := list(itertools.islice(texts, window)):
+                parts = encoder(lines, counted)
+                found = self._translate_parts(parts, batch_size, batch_tokens, counted, generate_kwargs)
+                if return_alignments:
+                    self._align_parts(parts, found)
+                join = partial(self._join, options=generate_kwargs)
+                yield from map(join, lines, parts, found)
         finally:
-            self.warn_of_cut(cut)
+            if tally is None:
+                self.warn_of_long_lines(counted, too_long)
 
-    def encode(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+    def score(
+        self,
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        too_long: str = "error",
+        progress_bar: bool = False,
+    ) -> TextScore | list[TextScore]:
         """
-        The token ids of each text, none for a text of white space, and how many texts were cut.
+        How probable the model finds translations that are given (forced decoding).
+
+        Args:
+            sources: A text, or several.
+            targets: As many translations.
+            batch_size: Most pairs that go through the model together.
+            batch_tokens: Most tokens of both sides that do, with padding. If neither is given, 2,048 and 128 pairs.
+            too_long: "error", or "cut": score the beginnings of pairs that are too long for the model.
+            progress_bar: Show a progress bar on standard error.
+
+        Returns:
+            For a pair its [`TextScore`]: log-probability, that of each token, perplexity. For several the list.
 
         Raises:
             TypeError: A text is not a `str`.
+            ValueError: There are not as many targets as sources, or a text is too long for the model.
         """
-        for text in texts:
-            if not isinstance(text, str):
-                raise TypeError(f"cannot translate {type(text).__name__} {str(text)[:40]!r}: each text must be a str")
-        filled = [place for place, text in enumerate(texts) if text.strip()]
-        sources: list[list[int]] = [[] for _ in texts]
-        cut = 0
-        if filled:
-            # Not verbose: the tokenizer would log the length of the first over-long text, and that it is an error.
-            encoded = self.tokenizer([texts[place] for place in filled], verbose=False)["input_ids"]
-            for place, ids in zip(filled, encoded, strict=True):
-                if len(ids) > self.max_source_length:
-                    # Again, because the tokenizer knows what has to follow the last token that is kept.
-                    ids = self.tokenizer(texts[place], truncation=True, max_length=self.max_source_length)["input_ids"]
-                    cut += 1
-                sources[place] = ids
-        return sources, cut
+        options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
+        return self._of_pairs(self._score_pairs, sources, targets, progress_bar, options)
 
-    def warn_of_cut(self, cut: int) -> None:
-        """Log that `cut` texts were shortened, if there are any."""
-        if cut:
-            logger.warning(
-                "%d over-long line%s cut to the first %d tokens", cut, "" if cut == 1 else "s", self.max_source_length
-            )
+    def align(
+        self,
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        layer: int | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        too_long: str = "error",
+        progress_bar: bool = False,
+    ) -> Alignment | list[Alignment]:
+        """
+        Which source words the words of given translations translate, by the decoder's attention to the source.
 
-    def collate(self, sources: Sequence[list[int]]) -> dict[str, Any]:
+        Args:
+            sources, targets, batch_size, batch_tokens, too_long, progress_bar: As in `score`.
+            layer: Decoder layer that is asked, counted from 0, negative from the end; by default the third of six
+                (`alignment.default_layer` says why).
+
+        Returns:
+            For a pair its [`Alignment`]: `str()` of it is "0-0 1-2" (Pharaoh format), `weights` the attention of words
+            to words. For several the list.
+
+        Raises:
+            TypeError: A text is not a `str`.
+            ValueError: As `score`; or the model does not tell its attention, has no such layer, or its tokenizer does
+                not tell where in the text a piece stands.
+        """
+        options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long, "layer": layer}
+        return self._of_pairs(self._align_pairs, sources, targets, progress_bar, options)
+
+    def score_stream(
+        self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
+    ) -> Iterator[TextScore]:
+        """`score` for any number of pairs in constant memory; `options` as there, and `tally`."""
+        return self._pair_stream(self._score_pairs, pairs, window, options)
+
+    def align_stream(
+        self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
+    ) -> Iterator[Alignment]:
+        """`align` for any number of pairs in constant memory; `options` as there, and `tally`."""
+        return self._pair_stream(self._align_pairs, pairs, window, options)
+
+    def encoder(self, too_long: str = "split", is_target: bool = False) -> TextEncoder:
+        """What turns texts of one side into token ids of at most as many as the model takes."""
+        limit = min(self.tokenizer.model_max_length, self._max_target_positions - 1)
+        return TextEncoder(self.tokenizer, limit if is_target else self.max_source_length, too_long, is_target)
+
+    def warn_of_long_lines(self, tally: Tally, too_long: str) -> None:
+        """Log how many texts were too long and what became of them, if there were any."""
+        if tally.too_long:
+            logger.warning(describe_long_lines(tally, too_long, self.max_source_length))
+
+    def collate(self, sources: Sequence[Sequence[int]]) -> dict[str, Any]:
         """`input_ids` and `attention_mask` (B, S) of B sources of at most S tokens; S is at least 1."""
-        width = max(1, *map(len, sources))
-        input_ids = torch.full((len(sources), width), self.tokenizer.pad_token_id)  # (B, S)
-        attention_mask = torch.zeros_like(input_ids)  # (B, S)
-        for row, ids in enumerate(sources):
-            input_ids[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)
-            attention_mask[row, : len(ids)] = 1
+        input_ids, attention_mask = pad_rows(sources, self.tokenizer.pad_token_id)
         return {"input_ids": input_ids, "attention_mask": attention_mask}
 
     @torch.no_grad()
@@ -298,37 +394,166 @@ class Translator:
         if filled.any():
             source = {"input_ids": input_ids[filled], "attention_mask": attention_mask[filled]}
             with matmul(self.matmul):
-                found = self.model.generate(**source, **options, return_dict_in_generate=False)
-                found = found.view(-1, n_best, found.shape[-1])  # (filled, n, T)
-                if scores is not None:
-                    scores[filled] = self._score(**source, sequences=found, options=options)
+                found, found_scores = self._search(source, options, n_best, return_scores)
             sequences = sequences.repeat(1, 1, found.shape[-1])  # (B, n, T)
             sequences[filled] = found
+            if scores is not None and found_scores is not None:
+                scores[filled] = found_scores
         return {"sequences": sequences, "scores": scores}
 
     def decode(self, sequences: torch.Tensor, scores: torch.Tensor | None) -> list[Translation]:
-        """The texts of `sequences` (N, T) with their `scores` (N), if any."""
+        """The texts of `sequences` (N, T), decoder start token included, with their `scores` (N), if any."""
         texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
         values = [None] * len(texts) if scores is None else scores.tolist()
-        return [Translation(text, score) for text, score in zip(texts, values, strict=True)]
+        made = sequences[:, 1:].cpu()
+        kept = until_end(made, self._ids_of_end({}).cpu()) & (made != self.tokenizer.pad_token_id)
+        tokens = [self.tokenizer.convert_ids_to_tokens(row[keep].tolist()) for row, keep in zip(made, kept)]
+        return [Translation(*each) for each in zip(texts, values, tokens, strict=True)]
 
-    def _translate_sorted(
-        self, sources: list[list[int]], batch_size: int, progress: tqdm | None, generate_kwargs: dict[str, Any]
-    ) -> list[list[Translation]]:
-        # Longest first: what does not fit in memory shows at once, and the time left is not underestimated.
-        order = sorted(range(len(sources)), key=lambda place: -len(sources[place]))
-        results: list[list[Translation]] = [[] for _ in sources]
-        for start in range(0, len(order), batch_size):
-            places = order[start : start + batch_size]
-            batch = self.collate([sources[place] for place in places])
+    def _search(
+        self, source: dict[str, torch.Tensor], options: dict[str, Any], n_best: int, return_scores: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Sequences (B, n, T) and, if asked for, scores (B, n)."""
+        # Our model knows the scores of a beam search without `output_scores`, which would keep every step's logits.
+        tells = return_scores and (self._setting("num_beams", options) or 1) > 1
+        found: Any = self.model.generate(**source, **options, return_dict_in_generate=tells)
+        sequences, scores = (found.sequences, getattr(found, "sequences_scores", None)) if tells else (found, None)
+        sequences = sequences.view(-1, n_best, sequences.shape[-1])
+        if not return_scores:
+            return sequences, None
+        if scores is None:
+            eos, penalty = self._ids_of_end(options), self._length_penalty(options)
+            scores = score_sequences(self.model, **source, sequences=sequences, eos=eos, penalty=penalty)
+        return sequences, scores.view(-1, n_best)
+
+    def _translate_parts(
+        self,
+        parts: list[list[Part]],
+        batch_size: int | None,
+        batch_tokens: int | None,
+        tally: Tally,
+        generate_kwargs: dict[str, Any],
+    ) -> list[list[list[Translation]]]:
+        """For each text the n-best list of each of its parts."""
+        flat = [(line, place) for line, each in enumerate(parts) for place in range(len(each))]
+        results: list[list[list[Translation]]] = [[[] for _ in each] for each in parts]
+        left = list(map(len, parts))
+        tally.add(sentences=left.count(0))
+        lengths = [len(parts[line][place].ids) for line, place in flat]
+        for places in sorted_batches(lengths, batch_size, batch_tokens):
+            batch = self.collate([parts[line][place].ids for line, place in map(flat.__getitem__, places)])
             batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
             found = self.generate(**batch, **generate_kwargs)
-            for row, place in enumerate(places):
-                scores = None if found["scores"] is None else found["scores"][row]
-                results[place] = self.decode(found["sequences"][row], scores)
-            if progress is not None:
-                progress.update(len(places))
+            n_best, scores = found["sequences"].shape[1], found["scores"]
+            texts = self.decode(found["sequences"].flatten(0, 1), None if scores is None else scores.flatten())
+            finished = tokens = 0
+            for row, (line, place) in enumerate(map(flat.__getitem__, places)):
+                results[line][place] = texts[row * n_best : (row + 1) * n_best]
+                tokens += len(results[line][place][0].tokens)
+                left[line] -= 1
+                finished += left[line] == 0
+            tally.add(sentences=finished, tokens=tokens)
         return results
+
+    def _align_parts(self, parts: list[list[Part]], found: list[list[list[Translation]]]) -> None:
+        """Fill `alignment` of all translations."""
+        best = [
+            (part.text, one) for line, lists in zip(parts, found) for part, each in zip(line, lists) for one in each
+        ]
+        for (_, translation), alignment in zip(best, self._align_pairs(best, Tally(), "cut")):
+            translation.alignment = alignment
+
+    def _join(
+        self, line: str, parts: list[Part], found: list[list[Translation]], options: dict[str, Any]
+    ) -> list[Translation]:
+        """The n-best list of a text from those of its parts."""
+        if len(parts) == 1:
+            return found[0]
+        if not parts:
+            n_best = self._setting("num_return_sequences", options) or 1
+            score = 0.0 if options.get("return_scores") else None
+            return [Translation("", score) for _ in range(n_best)]
+        penalty, joined = self._length_penalty(options), []
+        for each in zip(*found):
+            score, tokens = None, [token for part in each for token in part.tokens]
+            if options.get("return_scores"):  # as if the whole had been one hypothesis
+                total = sum(part.score * float(penalty(torch.tensor(len(part.tokens)))) for part in each)
+                score = total / float(penalty(torch.tensor(len(tokens))))
+            joined.append(Translation(" ".join(filter(None, each)), score, tokens))
+            if all(part.alignment is not None for part in each):
+                first_words = [part.first_word for part in parts]
+                joined[-1].alignment = join_alignments(line, [part.alignment for part in each], first_words)
+        return joined
+
+    @torch.no_grad()
+    def _score_pairs(
+        self, pairs: Sequence[tuple[str, str]], tally: Tally, too_long: str = "error", **limits: int | None
+    ) -> list[TextScore]:
+        encoders = self.encoder(too_long), self.encoder(too_long, is_target=True)
+        ids = [side["input_ids"] for side in encode_pairs(encoders, pairs, tally)]
+        results: list[Any] = [None] * len(pairs)
+        for batch in forced_batches(self.model, self.tokenizer.pad_token_id, ids, **limits):
+            with matmul(self.matmul):
+                found = token_log_probabilities(
+                    self.model, batch.input_ids, batch.attention_mask, batch.decoder_input_ids[:, :-1], batch.labels
+                )
+            for place, row in zip(batch.places, found.tolist()):
+                tokens = cast(list[str], self.tokenizer.convert_ids_to_tokens(ids[1][place]))
+                results[place] = TextScore(tokens, row[: len(tokens)])
+            tally.add(len(batch.places), int(batch.label_mask.sum()))
+        return results
+
+    def _align_pairs(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        tally: Tally,
+        too_long: str = "error",
+        layer: int | None = None,
+        **limits: int | None,
+    ) -> list[Alignment]:
+        if not self.tokenizer.is_fast:
+            raise ValueError(f"{type(self.tokenizer).__name__} does not tell where in a text its pieces stand")
+        encoders = self.encoder(too_long), self.encoder(too_long, is_target=True)
+        encoded = encode_pairs(encoders, pairs, tally, return_offsets_mapping=True)
+        ids = [side["input_ids"] for side in encoded]
+        results: list[Any] = [None] * len(pairs)
+        for batch in forced_batches(self.model, self.tokenizer.pad_token_id, ids, **limits):
+            with matmul(self.matmul):
+                weights = attention_to_source(
+                    self.model, batch.input_ids, batch.attention_mask, batch.decoder_input_ids, layer
+                )
+            for place, row in zip(batch.places, weights.cpu()):
+                source, target = (side["offset_mapping"][place] for side in encoded)
+                results[place] = align_words(pairs[place], (source, target), row[: len(target), : len(source)])
+            tally.add(len(batch.places), int(batch.label_mask.sum()))
+        return results
+
+    def _of_pairs(
+        self,
+        work: Callable[..., list[Any]],
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        progress_bar: bool,
+        options: dict[str, Any],
+    ) -> Any:
+        single = isinstance(sources, str)
+        if single != isinstance(targets, str):
+            raise ValueError("sources and targets: give either two texts or two lists")
+        left, right = [[side] if isinstance(side, str) else list(side) for side in (sources, targets)]
+        if len(left) != len(right):
+            raise ValueError(f"{len(left)} sources and {len(right)} targets: there must be as many")
+        with ProgressBar(len(left), disable=not progress_bar) as tally:
+            results = list(self._pair_stream(work, zip(left, right), WINDOW, {**options, "tally": tally}))
+        self.warn_of_long_lines(tally, "cut")
+        return results[0] if single else results
+
+    @staticmethod
+    def _pair_stream(
+        work: Callable[..., list[Any]], pairs: Iterable[tuple[str, str]], window: int, options: dict[str, Any]
+    ) -> Iterator[Any]:
+        pairs, tally = iter(pairs), options.pop("tally", None) or Tally()
+        while some := list(itertools.islice(pairs, window)):
+            yield from work(some, tally=tally, **options)
 
     def _search_options(self, source_length: int, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
         """What to pass to `generate()`: the caller's arguments, and a limit where nobody gives one."""
@@ -340,7 +565,10 @@ class Translator:
         if n_best > beams and not self._setting("do_sample", options):
             raise ValueError(f"num_return_sequences={n_best}: needs num_beams of at least {n_best}, not {beams}")
         if not any(self._setting(name, options) for name in LENGTH_LIMITS):
-            options["max_new_tokens"] = min(source_length + EXTRA_TARGET_TOKENS, self._max_positions)
+            if self._has_own_options:
+                options["max_extra_tokens"] = EXTRA_TARGET_TOKENS
+            else:
+                options["max_new_tokens"] = min(source_length + EXTRA_TARGET_TOKENS, self._max_positions)
         return options
 
     def _setting(self, name: str, options: dict[str, Any]) -> Any:
@@ -349,125 +577,22 @@ class Translator:
         values = (options.get(name), *(getattr(config, name, None) for config in configs))
         return next((value for value in values if value is not None), None)
 
-    def _score(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, sequences: torch.Tensor, options: dict[str, Any]
-    ) -> torch.Tensor:
-        """Scores (B, n) of `sequences` (B, n, T). `output_scores` would keep every step's logits of every beam."""
-        penalty, eos = self._setting("length_penalty", options), self._setting("eos_token_id", options)
-        eos = torch.tensor([] if eos is None else eos, dtype=torch.long, device=sequences.device)
-        n_best, length = sequences.shape[1:]
-        rows = max(1, SCORED_LOGITS // (n_best * length * self.model.get_output_embeddings().weight.shape[0]))
-        scores = []
-        for part in range(0, len(sequences), rows):
-            tokens = sequences[part : part + rows].flatten(0, 1)  # (B n, T)
-            source = [
-                tensor[part : part + rows].repeat_interleave(n_best, 0) for tensor in (input_ids, attention_mask)
-            ]
-            logits = self.model(*source, decoder_input_ids=tokens[:, :-1], use_cache=False).logits.float()
-            targets = tokens[:, 1:]  # (B n, T - 1)
-            ended = torch.isin(targets, eos).long()
-            counted = ended.cumsum(dim=1) - ended == 0  # up to the first end-of-sentence token, that one included
-            found = logits.gather(-1, targets[..., None])[..., 0] - logits.logsumexp(dim=-1)  # (B n, T - 1)
-            total = found.where(counted, 0).sum(dim=1)  # (B n)
-            scores.append(total / counted.sum(dim=1) ** (1.0 if penalty is None else penalty))
-        return torch.cat(scores).view(-1, n_best)
+    def _ids_of_end(self, options: dict[str, Any]) -> torch.Tensor:
+        eos = self._setting("eos_token_id", options)
+        return torch.tensor([] if eos is None else eos, dtype=torch.long, device=self.model.device)
+
+    def _length_penalty(self, options: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Number of tokens -> what beam search divides a log-probability by."""
+        kind = self._setting("length_penalty_type", options) or SEARCH_OPTIONS["length_penalty_type"]
+        alpha = self._setting("length_penalty", options)
+        return lambda length: LENGTH_PENALTIES[kind](length, 1.0 if alpha is None else alpha)
 
 
-class TranslationPipeline(Pipeline):
-    """
-    transformers' "translation" task, on top of a [`Translator`].
-
-    A text gives `[{"translation_text": …}]`; a list, generator or `KeyDataset` gives the same for each item, and a
-    list whose items have one translation each is flattened to `[{"translation_text": …}, …]`. This is what the
-    pipeline of transformers 4 returned. Arguments at construction or in a call: `batch_size`, `return_tensors`
-    (`translation_token_ids` in place of the text), `return_scores` (adds `score`), and those of `generate()`.
-
-    Example:
-
-    ```python
-    >>> import vanilla_transformer_hf
-    >>> from transformers import pipeline
-    >>> translate = pipeline("translation", model="outputs/quickstart")
-    >>> translate("twenty-one")
-    [{'translation_text': 'einundzwanzig'}]
-    ```"""
-
-    _load_tokenizer: Any = True
-    _load_processor: Any = False
-    _load_image_processor: Any = False
-    _load_video_processor: Any = False
-    _load_feature_extractor: Any = False
-    tokenizer: Any
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.translator = Translator(self.model, self.tokenizer)
-
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(inputs, list) and not inputs:
-            return []  # the base class looks at the first item
-        results = super().__call__(inputs, *args, **kwargs)
-        if isinstance(inputs, list) and all(len(result) == 1 for result in results):
-            return [result[0] for result in results]
-        return results
-
-    def _sanitize_parameters(self, return_tensors: bool | None = None, **generate_kwargs: Any):
-        return {}, generate_kwargs, {} if return_tensors is None else {"return_tensors": return_tensors}
-
-    def preprocess(self, input_: Any, **parameters: Any) -> dict[str, Any]:
-        sources, cut = self.translator.encode([input_])
-        self.translator.warn_of_cut(cut)
-        return self.translator.collate(sources)
-
-    def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> Any:
-        return self.translator.generate(**input_tensors, **generate_kwargs)
-
-    def postprocess(self, model_outputs: Any, return_tensors: Any = False, **parameters: Any) -> list[dict[str, Any]]:
-        sequences, scores = model_outputs["sequences"][0], model_outputs["scores"]  # (n, T), (1, n)
-        if return_tensors:
-            records = [{"translation_token_ids": ids} for ids in sequences]
-        else:
-            texts = self.translator.decode(sequences, None)
-            records = [{"translation_text": str(text)} for text in texts]
-        if scores is not None:
-            for record, score in zip(records, scores[0].tolist(), strict=True):
-                record["score"] = score
-        return records
-
-
-def translate_lines(
-    translator: Translator, source: BinaryIO, target: BinaryIO, n_best: int | None = None, **options: Any
-) -> None:
-    """
-    Translate a stream of lines into another, in constant memory, with a progress bar on standard error.
-
-    Args:
-        translator: What translates.
-        source: UTF-8 text; only a line feed ends a line. A terminal is answered line by line. A file is read once
-            before the first line is translated, to check it and to know the time left.
-        target: Receives one line for each line of `source`. A line feed within a translation becomes a space.
-        n_best: Write this many lines per source line instead: its number from 1, score and text, with tabs between.
-        options: Arguments of `Translator.translate_stream`.
-
-    Raises:
-        ValueError: A line is not valid UTF-8; the message names file and line.
-    """
-    total, name = None, getattr(source, "name", "input")
-    if source.seekable():
-        start = source.tell()
-        total = sum(1 for _ in decode_lines(source, name))
-        source.seek(start)
-    if n_best is not None:
-        options.update(num_return_sequences=n_best, return_scores=True)
-    if source.isatty():
-        options["window"] = 1
-    with tqdm(total=total, unit=" sentences", dynamic_ncols=True, delay=1) as progress:
-        results = translator.translate_stream(decode_lines(source, name), progress=progress, **options)
-        for number, translations in enumerate(results, start=1):
-            for translation in translations:
-                prefix = "" if n_best is None else f"{number}\t{translation.score:.6f}\t"
-                target.write((prefix + translation.replace("\n", " ") + "\n").encode("utf-8"))
-            target.flush()
+def describe_long_lines(tally: Tally, too_long: str, limit: int) -> str:
+    """How many texts were too long and what became of them."""
+    return (
+        f"{tally.too_long} over-long line{'' if tally.too_long == 1 else 's'} {WHAT_HAPPENED[too_long]} {limit} tokens"
+    )
 
 
 def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

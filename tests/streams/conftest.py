@@ -1,0 +1,9 @@
+"""A translator that answers at once."""
+
+import pytest
+from backwards import Backwards
+
+
+@pytest.fixture
+def backwards():
+    return Backwards()

@@ -1,0 +1,83 @@
+"""Scores of given translations, against the model's own logits and loss."""
+
+import math
+
+import pytest
+import torch
+from test_translation import SIZES, SOURCES, TARGETS
+from transformers import MarianConfig, MarianMTModel
+
+from vanilla_transformer_hf import Translator, VanillaTransformerTokenizer
+
+
+PAIRS = list(zip(SOURCES, TARGETS))[:7]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return VanillaTransformerTokenizer.train(SOURCES, TARGETS, vocab_size=300, show_progress=False)
+
+
+@pytest.fixture
+def translator(tiny_model, tokenizer):
+    return Translator(tiny_model(vocab_size=len(tokenizer)), tokenizer)
+
+
+@pytest.fixture
+def marian(tokenizer):
+    special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": None}
+    return Translator(MarianMTModel(MarianConfig(vocab_size=len(tokenizer), **SIZES, **special)), tokenizer)
+
+
+@pytest.mark.parametrize("model", ["translator", "marian"])
+def test_log_probabilities_are_those_of_the_loss(model, request):
+    translator = request.getfixturevalue(model)
+    for source, target in PAIRS:
+        score = translator.score(source, target)
+        batch = translator.tokenizer(source, text_target=target, return_tensors="pt")
+        loss = translator.model(**batch).loss.item()
+        assert len(score.tokens) == batch["labels"].shape[1]
+        assert score.tokens[-1] == "</s>"
+        assert -score.log_probability / len(score.tokens) == pytest.approx(loss, abs=1e-5)
+        assert score.perplexity == pytest.approx(math.exp(loss), rel=1e-5)
+        assert sum(score.token_log_probabilities) == pytest.approx(score.log_probability)
+
+
+@pytest.mark.parametrize("limits", [{}, {"batch_size": 2}, {"batch_tokens": 10}, {"batch_tokens": 1}])
+def test_batches_change_nothing(translator, limits):
+    alone = [translator.score(*pair).token_log_probabilities for pair in PAIRS]
+    for one, other in zip(alone, translator.score(*zip(*PAIRS), **limits), strict=True):
+        assert one == pytest.approx(other.token_log_probabilities, abs=1e-5)
+
+
+def test_the_score_of_a_translation_is_that_of_its_search(translator):
+    best = translator.translate("one two", num_beams=3, length_penalty=0.0, max_new_tokens=9, return_scores=True)
+    ids = torch.tensor([translator.tokenizer.convert_tokens_to_ids(best.tokens)])
+    source = translator.tokenizer("one two", return_tensors="pt")["input_ids"]
+    start = torch.zeros(1, 1, dtype=torch.long)
+    logits = translator.model(source, decoder_input_ids=torch.cat((start, ids[:, :-1]), 1)).logits
+    assert best.score == pytest.approx(logits.log_softmax(-1).gather(-1, ids[..., None]).sum().item(), abs=1e-4)
+
+
+def test_empty_texts_have_the_score_of_their_end(translator):
+    for pair in (("", ""), ("one", ""), ("", "eins")):
+        score = translator.score(*pair)
+        assert len(score.tokens) == len(translator.tokenizer(text_target=pair[1])["input_ids"])
+        assert math.isfinite(score.log_probability)
+
+
+def test_what_cannot_be_scored_is_refused(translator, caplog):
+    with pytest.raises(ValueError, match="2 sources and 1 targets"):
+        translator.score(["one", "two"], ["eins"])
+    with pytest.raises(ValueError, match="either two texts or two lists"):
+        translator.score("one", ["eins"])
+    with pytest.raises(TypeError, match="cannot translate int '5'"):
+        translator.score(["one"], [5])
+    translator.max_source_length = 4
+    with pytest.raises(ValueError, match=r"'one two three four five'… has \d+ tokens and at most 4"):
+        translator.score("one two three four five", "eins")
+    with pytest.raises(ValueError, match="too_long='cut' would allow it"):
+        translator.score("one two three four five", "eins", too_long="split")
+    score = translator.score("one two three four five", "eins", too_long="cut")
+    assert score == translator.score("one two three", "eins", too_long="cut")
+    assert caplog.messages[0] == "1 over-long line cut to the first 4 tokens"

@@ -1,0 +1,162 @@
+"""Which source word a target word translates: read off the decoder's attention to the source."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """
+    A word alignment; `str()` gives it in the Pharaoh format, "0-0 1-2": source word, target word, counted from 0.
+
+    Attributes:
+        source_words, target_words: The words, as white space separates them.
+        weights: Attention of each target word to each source word (target words, source words), float32: summed over
+            the pieces of the source word, averaged over those of the target word and over heads. What is missing to 1
+            in a row went to the end-of-sentence token.
+    """
+
+    source_words: list[str]
+    target_words: list[str]
+    weights: torch.Tensor
+
+    @property
+    def links(self) -> list[tuple[int, int]]:
+        """For each target word the source word that it attends to most, as pairs (source, target), in source order."""
+        if not self.weights.numel():
+            return []
+        best, places = self.weights.max(dim=1)
+        return sorted((int(place), row) for row, place in enumerate(places) if best[row] > 0)
+
+    def __str__(self) -> str:
+        return " ".join(f"{source}-{target}" for source, target in self.links)
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Where the words of a text begin and end; white space separates them."""
+    return [found.span() for found in re.finditer(r"\S+", text)]
+
+
+def words_of_pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
+    """The word that each piece belongs to, given where the pieces stand in the text; -1: none, as of `</s>`."""
+    starts = [start for start, _ in word_spans(text)]
+    words = []
+    for start, end in offsets:
+        while start < end and text[start].isspace():  # the space before a word belongs to its first piece
+            start += 1
+        words.append(bisect_right(starts, start) - 1 if start < end else -1)
+    return words
+
+
+def align_words(
+    texts: tuple[str, str], offsets: tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]], weights: torch.Tensor
+) -> Alignment:
+    """
+    The alignment of a pair of texts.
+
+    Args:
+        texts: Source and target.
+        offsets: Where the pieces of each stand in it: S and T of them.
+        weights: Attention of each target piece to each source piece (T, S).
+    """
+    words = texts[0].split(), texts[1].split()
+    source, target = (words_of_pieces(text, places) for text, places in zip(texts, offsets, strict=True))
+    to_words = torch.zeros(len(words[0]) + 1, len(source))  # the last row is that of no word
+    to_words[torch.tensor(source), torch.arange(len(source))] = 1
+    from_words = torch.zeros(len(words[1]) + 1, len(target))
+    from_words[torch.tensor(target), torch.arange(len(target))] = 1
+    from_words = from_words / from_words.sum(dim=1, keepdim=True).clamp(min=1)
+    summed = from_words @ weights.float().cpu() @ to_words.t()
+    return Alignment(*words, summed[:-1, :-1])
+
+
+def join_alignments(source: str, alignments: Sequence[Alignment], first_words: Sequence[int]) -> Alignment:
+    """
+    The alignment of a text and its translation from those of its parts.
+
+    Args:
+        source: The whole text.
+        alignments: Those of the parts, in order.
+        first_words: Place in the whole text of the first word of each part.
+    """
+    source_words = source.split()
+    target_words = [word for alignment in alignments for word in alignment.target_words]
+    weights, row = torch.zeros(len(target_words), len(source_words)), 0
+    for alignment, column in zip(alignments, first_words, strict=True):
+        height, width = alignment.weights.shape
+        weights[row : row + height, column : column + width] += alignment.weights
+        row += height
+    return Alignment(source_words, target_words, weights)
+
+
+def default_layer(layers: int) -> int:
+    """
+    The decoder layer to read alignments off, of so many, counted from 0: the third of six, the second of four.
+
+    In the lower half of a decoder attention goes to what the word translates that was read last, in the upper half to
+    what the next word will translate, which is not known there yet. The upper end of the lower half is best: Chen et
+    al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation", arXiv 2004.14837.
+    """
+    return max(0, layers // 2 - 1)
+
+
+@torch.no_grad()
+def attention_to_source(
+    model: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    decoder_input_ids: torch.Tensor,
+    layer: int | None = None,
+) -> torch.Tensor:
+    """
+    Attention of the target to the source, averaged over heads.
+
+    In the lower half of the decoder it is that of the step which reads the target piece (Chen et al. 2020), in the
+    upper half, and in a decoder of one layer, that of the step before, which predicts it (Garg et al. 2019, arXiv
+    1909.02074, who take the layer before the last: -2).
+
+    Args:
+        model: An encoder–decoder.
+        input_ids, attention_mask: Sources (B, S).
+        decoder_input_ids: Target pieces behind the decoder's start token (B, T + 1).
+        layer: Decoder layer, counted from 0, negative from the end; `default_layer` if not given.
+
+    Returns:
+        (B, T, S), in float32.
+
+    Raises:
+        ValueError: The model does not tell its attention, or has no such layer.
+    """
+    with eager_attention(model):
+        outputs = model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            output_attentions=True,
+            use_cache=False,
+        )
+    layers = getattr(outputs, "cross_attentions", None)
+    if not layers or layers[0] is None:
+        raise ValueError(f"{type(model).__name__} does not tell the attention of its decoder to the source")
+    layer = default_layer(len(layers)) if layer is None else layer
+    if not -len(layers) <= layer < len(layers):
+        raise ValueError(f"layer={layer}: the decoder's layers are 0 to {len(layers) - 1}")
+    weights = layers[layer].mean(dim=1, dtype=torch.float32)  # (B, T + 1, S)
+    return weights[:, 1:] if layer % len(layers) < len(layers) // 2 else weights[:, :-1]
+
+
+@contextmanager
+def eager_attention(model: Any) -> Iterator[None]:
+    """Inside, attention is computed in plain products, the only ones that give weights; afterwards as before."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)

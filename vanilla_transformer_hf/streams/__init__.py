@@ -1,0 +1,1 @@
+"""Streams of lines through a translator: in constant memory, in several processes, continued after a kill."""

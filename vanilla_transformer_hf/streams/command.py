@@ -1,0 +1,116 @@
+"""What the commands on streams of lines do: open files and model, work, say what happened."""
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from ..matmul import describe_matmul
+from ..text_files import open_input
+from ..translation import WINDOW, Translator, describe_long_lines
+from .lines import read_items, run_lines
+from .resumable_output import open_result
+from .work import LineWork
+from .worker_pool import LocalWorker, WorkerPool
+
+
+@dataclass(frozen=True)
+class OpenTranslator:
+    """Opens a model as the arguments of a command say, in whichever process."""
+
+    model: str
+    dtype: str
+    matmul: str
+    max_source_length: int | None
+
+    def __call__(self, device: str | None) -> Translator:
+        translator = Translator.from_pretrained(self.model, device, self.dtype, matmul_backend=self.matmul)
+        if self.max_source_length is not None:
+            translator.max_source_length = self.max_source_length
+        return translator
+
+
+@dataclass(frozen=True)
+class Description:
+    """
+    What the main process has to know of a translator that another process may hold.
+
+    Attributes:
+        note: A line for people, or nothing.
+        settings: What the output depends on.
+        max_source_length: That of the translator.
+    """
+
+    note: str
+    settings: dict[str, Any]
+    max_source_length: int
+
+
+def describe(translator: Translator) -> Description:
+    """The [`Description`] of a translator."""
+    model = translator.model
+    digest = hashlib.sha256(model.config.to_json_string().encode() + model.generation_config.to_json_string().encode())
+    for name, tensor in model.state_dict().items():
+        # Training changes every tensor, so a piece of each tells models apart without reading gigabytes.
+        if torch.is_tensor(tensor):
+            digest.update(name.encode() + tensor.detach().flatten()[:256].float().cpu().numpy().tobytes())
+    settings = {
+        "model": digest.hexdigest()[:16],
+        "device": model.device.type,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "matmul": translator.matmul,
+        "max_source_length": translator.max_source_length,
+    }
+    note = describe_matmul(translator.matmul, translator.matmul_rows) if translator.matmul_rows else ""
+    return Description(note, settings, translator.max_source_length)
+
+
+def run_command(arguments: argparse.Namespace, work: LineWork, inputs: Sequence[str | None]) -> None:
+    """
+    Do what a command line says.
+
+    Args:
+        arguments: Those of `add_arguments`, and `model`.
+        work: What is done with each line.
+        inputs: Names of files, None for standard input.
+
+    Raises:
+        OSError: A file or the model cannot be opened.
+        ValueError: The input is damaged, or arguments are out of range.
+    """
+    if arguments.processes < 1:
+        raise ValueError(f"processes={arguments.processes}: must be at least 1")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()  # of loading weights; the one for sentences stays
+    limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
+    work = LineWork(work.kind, work.format, {**work.options, **limits})
+    open_translator = OpenTranslator(arguments.model, arguments.dtype, arguments.matmul, arguments.max_source_length)
+    with ExitStack() as stack:
+        # The files before the model, which takes longer to open.
+        files = [stack.enter_context(open_input(name)) if name else sys.stdin.buffer for name in inputs]
+        output = stack.enter_context(open_result(arguments.output, arguments.restart))
+        items, total = read_items(files)
+        worker: LocalWorker | WorkerPool
+        if arguments.processes == 1:
+            translator = open_translator(arguments.device)
+            worker = LocalWorker(translator, work, describe(translator))
+        else:
+            worker = WorkerPool(open_translator, work, arguments.processes, arguments.device, describe)
+        stack.enter_context(worker)
+        if worker.description.note:
+            print(worker.description.note, file=sys.stderr)
+        window = 1 if any(file.isatty() for file in files) else arguments.window or WINDOW
+        settings = {"work": work.kind, "format": work.format, "window": window, **work.options}
+        output.resume({**settings, **worker.description.settings})
+        if output.lines:
+            print(f"{arguments.output}: continued behind line {output.lines:,}", file=sys.stderr)
+        tally = run_lines(worker, items, output, window, total, str(arguments.output))
+        if tally.too_long:
+            limit = worker.description.max_source_length
+            print(describe_long_lines(tally, work.options["too_long"], limit), file=sys.stderr)

@@ -1,0 +1,203 @@
+"""An output file that a run which was killed has begun and the next one ends, with the same bytes."""
+
+import hashlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+logger = logging.getLogger(__name__)
+
+
+class StreamOutput:
+    """
+    An output that cannot be taken up again, such as a pipe or a terminal.
+
+    Attributes:
+        lines: Input lines that are answered in it already.
+        digest: That of these lines.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self.lines, self.digest = 0, ""
+
+    def resume(self, settings: dict[str, Any]) -> None:
+        """Nothing to take up."""
+
+    def write(self, content: bytes, lines: int, digest: str) -> None:
+        """Write the output of the input's lines up to number `lines`."""
+        self._file.write(content)
+        self._file.flush()
+
+
+class ResumableOutput(StreamOutput):
+    """
+    A file that takes its name when it is whole; until then it is called `path` + ".partial".
+
+    Beside it, `path` + ".partial.json" says how much of it counts: how many input lines it answers, a digest of these,
+    and how they were made. What a kill has left behind that is dropped. Where nothing has been written yet, an error
+    leaves no file.
+
+    Args:
+        path: The file.
+        restart: Begin anew, whatever an earlier run has left.
+
+    Raises:
+        OSError: The file cannot be written, or another run is writing it.
+    """
+
+    def __init__(self, path: str | os.PathLike, restart: bool = False):
+        self.path = Path(path).resolve()
+        self.partial = self.path.with_name(self.path.name + ".partial")
+        self.journal = self.path.with_name(self.path.name + ".partial.json")
+        self._settings, self._restart = dict[str, Any](), restart
+        # Without a buffer: what is written is in the file, or in no place.
+        descriptor = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
+        super().__init__(os.fdopen(descriptor, "r+b", buffering=0))
+        try:
+            _lock(self._file)
+        except OSError as error:
+            self._file.close()
+            raise OSError(f"{self.partial}: another run is writing this file") from error
+
+    def resume(self, settings: dict[str, Any]) -> None:
+        """
+        Take up what an earlier run with the same settings has left.
+
+        Args:
+            settings: Everything that the output depends on besides the input, as JSON has it.
+
+        Raises:
+            ValueError: The earlier run had other settings; the message names the first.
+        """
+        self._settings = json.loads(json.dumps(settings))
+        size = 0
+        record = None if self._restart else self._read_journal()
+        if record is not None:
+            for name in sorted({*record["settings"], *self._settings}):
+                theirs, ours = record["settings"].get(name), self._settings.get(name)
+                if theirs != ours:
+                    raise ValueError(
+                        f"{self.partial} was begun with {name}={theirs!r}, and now it is {ours!r}: the same again "
+                        "would continue it, --restart begins anew"
+                    )
+            self.lines, self.digest, size = record["lines"], record["digest"], record["bytes"]
+        else:
+            self.journal.unlink(missing_ok=True)
+        self._file.truncate(size)
+        self._file.seek(size)
+
+    def _read_journal(self) -> dict[str, Any] | None:
+        """What an earlier run has noted, None if it has not come to that."""
+        if not self.journal.exists():
+            return None
+        try:
+            record = json.loads(self.journal.read_text(encoding="utf-8"))
+            return record if record["bytes"] <= self.partial.stat().st_size else None
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{self.journal}: damaged ({error}); --restart begins anew") from error
+
+    def write(self, content: bytes, lines: int, digest: str) -> None:
+        view = memoryview(content)
+        while view:
+            view = view[self._file.write(view) :]
+        os.fsync(self._file.fileno())
+        self.lines, self.digest = lines, digest
+        record = {"lines": lines, "bytes": self._file.tell(), "digest": digest, "settings": self._settings}
+        beside = self.journal.with_name(self.journal.name + ".new")
+        beside.write_text(json.dumps(record), encoding="utf-8")
+        beside.replace(self.journal)
+
+    def __enter__(self) -> "ResumableOutput":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._file.close()
+        if kind is None:
+            self.partial.replace(self.path)
+            self.journal.unlink(missing_ok=True)
+        elif not self.journal.exists():
+            self.partial.unlink()
+        else:
+            logger.warning("%s is kept: the same command continues it", self.partial)
+
+
+@contextmanager
+def open_result(path: str | os.PathLike | None, restart: bool = False) -> Iterator[StreamOutput]:
+    """
+    A `ResumableOutput`; what is no regular file, such as a pipe, is written to directly, and so is standard output.
+
+    Args:
+        path: The file, or None for standard output.
+        restart: As in `ResumableOutput`.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if path is None:
+        yield StreamOutput(sys.stdout.buffer)
+    elif Path(path).exists() and not Path(path).is_file():
+        with Path(path).open("wb") as file:
+            yield StreamOutput(file)
+    else:
+        with ResumableOutput(path, restart) as output:
+            yield output
+
+
+def _lock(file: BinaryIO) -> None:
+    """Keep other runs from this file while it is open, where the system can."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class InputDigest:
+    """
+    Lines of an input, of which a digest is kept, so that a later run can tell whether it reads the same.
+
+    Args:
+        items: Lines, or tuples of lines.
+    """
+
+    def __init__(self, items: Iterator[Any]):
+        self._items = items
+        self._hash = hashlib.sha256()
+        self.lines = 0
+
+    def __iter__(self) -> "InputDigest":
+        return self
+
+    def __next__(self) -> Any:
+        item = next(self._items)
+        for line in (item,) if isinstance(item, str) else item:
+            self._hash.update(line.encode() + b"\n")
+        self.lines += 1
+        return item
+
+    @property
+    def digest(self) -> str:
+        """Of the lines that have been read so far."""
+        return self._hash.hexdigest()
+
+    def skip(self, lines: int, digest: str, name: str) -> None:
+        """
+        Read over the first `lines` lines.
+
+        Raises:
+            ValueError: There are fewer, or their digest is another one.
+        """
+        for _ in zip(range(lines), self):
+            pass
+        if self.lines < lines or (lines and self.digest != digest):
+            raise ValueError(
+                f"{name} was begun from another input: its first {lines} lines are not those of this one; --restart "
+                "begins anew"
+            )

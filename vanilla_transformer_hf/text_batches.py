@@ -1,0 +1,220 @@
+"""Texts to token ids, those included that are longer than a model can take, and to batches of so many tokens."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+
+# Padded source tokens of a batch, and sentences of a batch, where nobody says how many (measured on two cores).
+BATCH_TOKENS, BATCH_SENTENCES = 2048, 128
+
+# Where a text may be split, best first: behind the end of a sentence, then between words. Chinese and Japanese leave
+# no space behind a sentence.
+BREAKS = (re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？｡।])"), re.compile(r"\s+"))
+
+
+@dataclass
+class Part:
+    """
+    What of a text goes through the model at once: all of it, as a rule.
+
+    Attributes:
+        text: The characters.
+        ids: Their token ids, with what the tokenizer puts around them.
+        first_word: Place in the whole text of the word, counted by white space, in which the part begins.
+    """
+
+    text: str
+    ids: list[int]
+    first_word: int = 0
+
+
+@dataclass
+class Tally:
+    """What a stream has counted so far: sentences, target tokens, and lines that were longer than the model takes."""
+
+    sentences: int = 0
+    tokens: int = 0
+    too_long: int = 0
+
+    def add(self, sentences: int = 0, tokens: int = 0, too_long: int = 0) -> None:
+        """Count more of each; what shows progress overrides this."""
+        self.sentences += sentences
+        self.tokens += tokens
+        self.too_long += too_long
+
+
+class TextEncoder:
+    """
+    Texts to token ids of at most `limit` tokens, for one side of a model.
+
+    Args:
+        tokenizer: What encodes.
+        limit: Most tokens of a text.
+        too_long: A row of `TOO_LONG`: what becomes of a longer text.
+        is_target: Whether the texts are of the target language.
+
+    Raises:
+        ValueError: There is no such row.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, limit: int, too_long: str, is_target: bool = False):
+        if too_long not in TOO_LONG:
+            raise ValueError(f"too_long={too_long!r}: must be one of {', '.join(map(repr, TOO_LONG))}")
+        self.limit, self.too_long = limit, too_long
+        self._tokenizer, self._argument = tokenizer, "text_target" if is_target else "text"
+
+    def ids(self, texts: Sequence[str], **options: Any) -> Any:
+        """What the tokenizer makes of texts: `input_ids`, and what the options ask for."""
+        # Not verbose: the tokenizer would log the length of the first over-long text, and that it is an error.
+        return self._tokenizer(**{self._argument: list(texts)}, verbose=False, **options)
+
+    def refuse_unless(self, too_long: str, text: str, length: int) -> None:
+        """
+        Raises:
+            ValueError: What is to become of over-long texts is something else; the message says which text it is.
+        """
+        if self.too_long != too_long:
+            raise ValueError(
+                f"{text[:40]!r}… has {length} tokens and at most {self.limit} go through the model at once; "
+                f"too_long={too_long!r} would allow it"
+            )
+
+    def __call__(self, texts: Sequence[str], tally: Tally | None = None) -> list[list[Part]]:
+        """
+        The parts of each text: none of white space, several of a text that had to be split.
+
+        Raises:
+            TypeError: A text is not a `str`.
+            ValueError: A text is too long, and `too_long` is "error".
+        """
+        check_texts(texts)
+        filled = [place for place, text in enumerate(texts) if text.strip()]
+        parts: list[list[Part]] = [[] for _ in texts]
+        encoded = self.ids([texts[place] for place in filled])["input_ids"] if filled else []
+        for place, ids in zip(filled, encoded, strict=True):
+            parts[place] = [Part(texts[place], ids)]
+            if len(ids) > self.limit:
+                parts[place] = TOO_LONG[self.too_long](self, parts[place][0])
+                if tally is not None:
+                    tally.add(too_long=1)
+        return parts
+
+
+def check_texts(texts: Sequence[Any]) -> None:
+    """
+    Raises:
+        TypeError: A text is not a `str`.
+    """
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"cannot translate {type(text).__name__} {str(text)[:40]!r}: each text must be a str")
+
+
+def cut(encoder: TextEncoder, whole: Part) -> list[Part]:
+    """The first tokens alone, and what the tokenizer puts behind them."""
+    ids = encoder.ids([whole.text], truncation=True, max_length=encoder.limit)["input_ids"][0]
+    return [Part(whole.text, ids)]
+
+
+def refuse(encoder: TextEncoder, whole: Part) -> list[Part]:
+    """
+    Raises:
+        ValueError: Always; it says which text and how long it is.
+    """
+    encoder.refuse_unless("split", whole.text, len(whole.ids))
+    return [whole]
+
+
+def split(encoder: TextEncoder, whole: Part) -> list[Part]:
+    """Parts that fit, as few as possible, which end where sentences end, if not that then where words end."""
+    text = whole.text
+    around = len(encoder.ids([""])["input_ids"][0])  # what the tokenizer puts around each part
+
+    def count(texts: list[str]) -> list[int]:
+        return [len(ids) - around for ids in encoder.ids(texts)["input_ids"]]
+
+    spans = _split_span(text, 0, len(text), 0, max(1, encoder.limit - around), count)
+    spans = [(start, end) for start, end in spans if text[start:end].strip()]
+    texts = [text[start:end].strip() for start, end in spans]
+    parts = []
+    for (start, _), part, ids in zip(spans, texts, encoder.ids(texts)["input_ids"], strict=True):
+        in_word = start > 0 and not text[start - 1].isspace() and not text[start].isspace()
+        parts.append(Part(part, ids, len(text[:start].split()) - in_word))
+    return parts
+
+
+# What becomes of a text that is too long: (encoder, whole text) -> its parts.
+TOO_LONG: dict[str, Callable[[TextEncoder, Part], list[Part]]] = {"split": split, "cut": cut, "error": refuse}
+
+
+def _split_span(
+    text: str, start: int, end: int, level: int, limit: int, count: Callable[[list[str]], list[int]]
+) -> list[tuple[int, int]]:
+    """Spans of text[start:end] of at most `limit` tokens each; `level` is the kind of break to try first."""
+    if end - start < 2 or count([text[start:end]])[0] <= limit:
+        return [(start, end)]
+    if level == len(BREAKS):  # a word without end
+        middle = (start + end) // 2
+        halves = (start, middle), (middle, end)
+        return [found for half in halves for found in _split_span(text, *half, level, limit, count)]
+    ends = [found.end() for found in BREAKS[level].finditer(text, start, end) if found.end() < end] + [end]
+    starts = [start, *ends[:-1]]
+    spans: list[tuple[int, int]] = []
+    used = limit
+    for left, right, size in zip(starts, ends, count([text[left:right] for left, right in zip(starts, ends)])):
+        if used + size > limit:
+            spans.append((left, right))
+            used = size
+        else:
+            spans[-1] = (spans[-1][0], right)
+            used += size
+    # Counted again there: the pieces of a text need not be those of its sentences, one after the other.
+    return [found for span in spans for found in _split_span(text, *span, level + 1, limit, count)]
+
+
+def sorted_batches(
+    lengths: Sequence[int], batch_size: int | None = None, batch_tokens: int | None = None
+) -> Iterator[list[int]]:
+    """
+    Places of `lengths` in batches of alike lengths.
+
+    Longest first: what does not fit in memory shows at once, and the time left is not underestimated.
+
+    Args:
+        lengths: Tokens of each sentence.
+        batch_size: Most sentences of a batch.
+        batch_tokens: Most tokens of a batch, padding included; a sentence that has more is a batch of its own. Where
+            only one of the two is given, it alone counts; where none is, 2,048 tokens and 128 sentences.
+
+    Raises:
+        ValueError: A limit is below 1.
+    """
+    limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
+    for name, limit in limits.items():
+        if limit is not None and limit < 1:
+            raise ValueError(f"{name}={limit}: must be at least 1")
+    if batch_size is None and batch_tokens is None:
+        batch_size, batch_tokens = BATCH_SENTENCES, BATCH_TOKENS
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    while order:
+        rows = len(order) if batch_size is None else batch_size
+        if batch_tokens is not None:
+            rows = min(rows, max(1, batch_tokens // max(1, lengths[order[0]])))
+        yield order[:rows]
+        order = order[rows:]
+
+
+def pad_rows(rows: Sequence[Sequence[int]], value: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of ids as a tensor (B, S), filled up with `value`, and a mask (B, S) that is 1 for ids; S is at least 1."""
+    width = max(1, *map(len, rows))
+    ids = torch.full((len(rows), width), value)  # (B, S)
+    mask = torch.zeros_like(ids)  # (B, S)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = torch.tensor(row, dtype=torch.long)
+        mask[place, : len(row)] = 1
+    return ids, mask
