@@ -16,12 +16,14 @@ Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabu
 import math
 import weakref
 from collections.abc import Callable
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, QuantizedCache
 from transformers.generation import (
     EosTokenCriteria,
@@ -127,6 +129,7 @@ def is_packable(weight: torch.Tensor) -> bool:
     return (
         weight.device.type == "cpu"
         and weight.dtype in (torch.float32, torch.bfloat16)
+        and not hasattr(weight, "device_mesh")
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and (weight.dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -154,6 +157,19 @@ def side_by_side(*modules: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     return pack(weight, None if biases[0] is None else torch.cat(biases))
 
 
+class PackedProducts(TorchFunctionMode):
+    """Inside `with PackedProducts(maps):`, linear maps of weights that `maps` knows by their id are packed ones."""
+
+    def __init__(self, maps: dict[int, Callable[[torch.Tensor], torch.Tensor]]):
+        super().__init__()
+        self.maps = maps
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear and len(args) > 1 and id(args[1]) in self.maps:
+            return self.maps[id(args[1])](args[0])
+        return func(*args, **(kwargs or {}))
+
+
 class StepLayer(SimpleNamespace):
     """
     The maps of a decoder layer, as a step uses them: `qkv`, `out`, `cross_query`, `cross_out`, and what the layer's
@@ -176,20 +192,36 @@ class StepLayer(SimpleNamespace):
 
 
 class StepWeights:
-    """The maps of a whole decoder; packed ones are kept until the model's weights change or the model is gone."""
+    """A model's maps, packed where that helps; kept until its weights change or the model is gone."""
 
     _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     def __init__(self, model: Any):
-        self.layers = [StepLayer(layer) for layer in model.get_decoder().layers]
-        self.head = side_by_side(model.lm_head)
+        self.model = weakref.proxy(model)
+
+    @cached_property
+    def layers(self) -> list[StepLayer]:
+        """Of the decoder's layers."""
+        return [StepLayer(layer) for layer in self.model.get_decoder().layers]
+
+    @cached_property
+    def head(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """To the vocabulary."""
+        return side_by_side(self.model.lm_head)
+
+    @cached_property
+    def source(self) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
+        """Those of the encoder, and of keys and values for the decoder, by the ids of their weights."""
+        cross = [layer.encoder_attn for layer in self.model.get_decoder().layers]
+        modules = [*self.model.get_encoder().modules(), *(map for one in cross for map in (one.k_proj, one.v_proj))]
+        plain: list[Any] = [module for module in modules if isinstance(module, nn.Linear) and is_plain(module)]
+        return {id(module.weight): side_by_side(module) for module in plain if is_packable(module.weight)}
 
     @classmethod
     def of(cls, model: Any) -> "StepWeights":
         """Those of this model as it is now."""
-        modules = [module for module in model.get_decoder().modules() if isinstance(module, nn.Linear)]
-        parameters = [parameter for module in (*modules, model.lm_head) for parameter in module.parameters()]
-        state = [(id(parameter), parameter.data_ptr(), parameter._version) for parameter in parameters]
+        parameters = [parameter for module in model.modules() for parameter in module._parameters.values()]
+        state = [(id(one), one.data_ptr(), one._version) for one in parameters if one is not None]
         kept = cls._kept.get(model)
         if kept is None or kept[0] != state:
             cls._kept[model] = kept = (state, cls(model))
@@ -237,9 +269,11 @@ class IncrementalDecoder:
         self.decoder, self.weights = model.get_decoder(), StepWeights.of(model)
         self.beams, self.length, self.capacity = beams, 0, FIRST_CAPACITY
         self.record_attention, self.attention = record_attention, memory.new_zeros(1, dtype=torch.float32)
-        projected = [layer.encoder_attn.project_keys_values(memory) for layer in self.decoder.layers]
+        with PackedProducts(self.weights.source):
+            projected = [layer.encoder_attn.project_keys_values(memory) for layer in self.decoder.layers]
         self.source_keys = torch.stack([keys for keys, _ in projected])  # (N, B, H, S, d_k)
         self.source_values = torch.stack([values for _, values in projected])  # (N, B, H, S, d_v)
+        self.scores: torch.Tensor | None = None
         self.source_mask = None
         if attention_mask is not None and not attention_mask.all():
             hidden = torch.zeros_like(attention_mask, dtype=memory.dtype)
@@ -299,8 +333,15 @@ class IncrementalDecoder:
         return self.weights.head(states)
 
     def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The next token of each hypothesis (B, n) to log-probabilities of the one after it (B, n, V), in float32."""
-        return self.logits(self.step(tokens)).log_softmax(dim=-1, dtype=torch.float32)
+        """
+        The next token of each hypothesis (B, n) to log-probabilities of the one after it (B, n, V), in float32, which
+        are overwritten by the next call.
+        """
+        logits = self.logits(self.step(tokens))
+        if self.scores is None or self.scores.shape != logits.shape:
+            self.scores = torch.empty_like(logits, dtype=torch.float32)
+        # The largest tensor of a step: written where the last one was, because fresh memory costs more than the sums.
+        return torch.log_softmax(logits, dim=-1, dtype=torch.float32, out=self.scores)
 
     def follow(self, parents: torch.Tensor):
         """From now on, the hypothesis at a place continues the one at place `parents` (B, n) of its sentence."""
@@ -363,6 +404,31 @@ def best_candidates(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, tor
     return values, torch.where(row < GROUP, row * width + column, places + GROUP * (width - count))
 
 
+def hide_short_ends(processor: Any, generated: int, least: int, scores: torch.Tensor) -> torch.Tensor:
+    """As the processors of least lengths do, without a copy of all scores."""
+    if generated < least:
+        scores[:, processor.eos_token_id] = -math.inf
+    return scores
+
+
+# Processors whose own way of working would take longer than the step -> (processor, ids, scores) -> scores, in place.
+SHORTCUTS: dict[type, Callable[..., torch.Tensor]] = {
+    logits_process.MinLengthLogitsProcessor: lambda processor, ids, scores: hide_short_ends(
+        processor, ids.shape[1], processor.min_length, scores
+    ),
+    logits_process.MinNewTokensLengthLogitsProcessor: lambda processor, ids, scores: hide_short_ends(
+        processor, ids.shape[1] - processor.prompt_length_to_skip, processor.min_new_tokens, scores
+    ),
+}
+
+
+def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """What the processors make of scores (R, V) behind the ids (R, L); the scores may be overwritten."""
+    for processor in processors:
+        scores = SHORTCUTS.get(type(processor), type(processor).__call__)(processor, ids, scores)
+    return scores
+
+
 def greedy_search(
     decoder: IncrementalDecoder,
     prompt: torch.Tensor,
@@ -395,7 +461,7 @@ def greedy_search(
     while True:
         logits = decoder.logits(decoder.step(running[:, -1:]))[:, 0]  # (A, V)
         if processors:
-            logits = processors(running, logits.to(torch.float32, copy=True))
+            logits = process(processors, running, logits.float())
         tokens = logits.argmax(dim=-1).masked_fill(done, filler)
         running = torch.cat((running, tokens[:, None]), dim=1)
         found.append(torch.full_like(found[0], filler).scatter_(0, rows, tokens))
@@ -488,7 +554,7 @@ class BeamSearch:
         log_probs = self.decoder.log_probs(self.running[:, :, -1])  # (A, n, V)
         flat = log_probs.flatten(0, 1)  # (A n, V)
         if self.processors:
-            flat = self.processors(self.running.flatten(0, 1), flat)
+            flat = process(self.processors, self.running.flatten(0, 1), flat)
         values, ids = (found.unflatten(0, (-1, self.beams)) for found in best_candidates(flat, self.candidates))
         scores, places = (values + self.running_scores[..., None]).flatten(1).topk(self.candidates)  # (A, K)
         parents, tokens = places // ids.shape[-1], ids.flatten(1).gather(1, places)  # (A, K)
@@ -676,6 +742,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if generation_config.max_extra_tokens is not None:
             criteria.append(SourceLengthCriteria(generation_config._limits))
         return criteria
+
+    def _maybe_prepare_encoder_kwargs_for_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
+        prepare = super()._maybe_prepare_encoder_kwargs_for_generation  # type: ignore[misc]
+        if self.training or self.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+            return prepare(*args, **kwargs)
+        with PackedProducts(StepWeights.of(self).source):
+            return prepare(*args, **kwargs)
 
     def _prepare_cache_for_generation(
         self: Any, generation_config: Any, model_kwargs: dict, *args: Any, **kwargs: Any
