@@ -13,7 +13,8 @@ import datasets
 import pytest
 import torch
 import yaml
-from hub_server import TOKEN, Hub
+from hub_api import TOKEN
+from hub_server import Hub
 from transformers import logging
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration

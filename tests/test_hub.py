@@ -1,10 +1,15 @@
 """Publishing a folder, with the real client in front of a Hub on loopback: what arrives, and what a fault leaves."""
 
 import logging
+import re
+import runpy
+import subprocess
+import sys
 import traceback
 
 import pytest
-from hub_server import FIRST_COMMIT, OTHER_TOKEN, READ_ONLY_TOKEN, TOKEN
+from hub_api import FIRST_COMMIT, OTHER_TOKEN, READ_ONLY_TOKEN, TOKEN
+from hub_server import ROOT
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -172,12 +177,13 @@ LASTING = {
     "commit may wait a day": ("POST .*/commit/.*", {"status": 429, "retry_after": 86400}, "too many requests", 1),
     "commits break off": ("POST .*/commit/.*", {"cut_after": 1000}, "connection", 6),
     "card": ("POST /api/validate-yaml", {"status": 500}, "500", 6),
+    "xet": ("GET .*/xet-write-token/.*", {"status": 501}, "501", 1),
 }
 
 
 @pytest.mark.parametrize("is_new", [True, False])
 @pytest.mark.parametrize("fault", LASTING)
-def test_what_stays_changes_nothing(fault, is_new, publish, hub, folder):
+def test_what_stays_changes_nothing(fault, is_new, publish, hub, folder, monkeypatch):
     if not is_new:
         publish()
         (folder / "training_curves.png").write_bytes(b"\x89PNG another")
@@ -185,6 +191,9 @@ def test_what_stays_changes_nothing(fault, is_new, publish, hub, folder):
     before = hub.repositories[REPOSITORY].commit_id() if not is_new else FIRST_COMMIT
     hub.requests.clear()
     pattern, what, message, most = LASTING[fault]
+    if fault == "xet":
+        pytest.importorskip("hf_xet")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
     hub.fail(pattern, times=10**6, **what)
     with pytest.raises(PublishError, match=message) as caught:
         publish()
@@ -193,6 +202,35 @@ def test_what_stays_changes_nothing(fault, is_new, publish, hub, folder):
     assert ("the new repository is there without a model" if is_new else "nothing of it was changed") in line
     assert hub.repositories[REPOSITORY].commit_id() == before
     assert 0 < len(hub.sent(pattern)) <= most
+
+
+def test_a_model_that_is_there_without_its_tag_is_told(publish, hub):
+    hub.fail("POST .*/tag/.*", 403)
+    with pytest.raises(PublishError, match="the model itself is there") as caught:
+        publish(tag="v1")
+    assert hub.repositories[REPOSITORY].commit_id() in str(caught.value)
+
+
+def test_a_pull_request_is_not_opened_twice(publish, hub, folder):
+    publish()
+    (folder / "README.md").write_text("---\nlicense: cc0-1.0\n---\n# Better numbers\n")
+    hub.fail("POST .*/commit/.*", answer_is_lost=True)
+    with pytest.raises(PublishError, match=r"connection failed .* pull request"):
+        publish(create_pr=True, message="Once")
+    assert [ref for ref in hub.repositories[REPOSITORY].refs if "pr" in ref] == ["refs/pr/1"]
+
+
+def test_without_a_network(publish, hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(PublishError, match="HF_HUB_OFFLINE is set; nothing was sent"):
+        publish()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with pytest.raises(PublishError, match=r"the connection failed .*; nothing was sent"):
+        publish(endpoint="http://127.0.0.1:1")  # where nobody listens
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(PublishError, match="there is no token: run `hf auth login`"):
+        publish()
+    assert not hub.requests
 
 
 # Tokens that may not: (token, name of the repository, part of the message).
@@ -222,3 +260,61 @@ def test_tokens(case, is_there, publish, hub, caplog, capfd):
     trace = "".join(traceback.format_exception(caught.value))
     for text in (trace, caplog.text, captured.out, captured.err, *publish.said):
         assert token not in text
+
+
+SCRIPT = str(ROOT / "scripts" / "push_to_hub.py")
+
+
+@pytest.fixture
+def script(monkeypatch, capfd):
+    """`script(*arguments)`: exit status, standard output and standard error of the script."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", [SCRIPT, *map(str, arguments)])
+        capfd.readouterr()
+        try:
+            runpy.run_path(SCRIPT, run_name="__main__")
+            status = 0
+        except SystemExit as end:
+            status = end.code or 0
+        return status, *capfd.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("has_token", [True, False])
+def test_a_dry_run_shows_all_and_sends_nothing(has_token, script, hub, folder, monkeypatch):
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    if not has_token:
+        monkeypatch.delenv("HF_TOKEN")
+    status, out, _ = script(folder, REPOSITORY, *["--dry-run"] * has_token)
+    assert status == 0
+    for name, content in planned(folder).items():
+        assert re.search(rf"{name}\s+{len(content):,}\b", out), name
+    assert "training_args.bin" in out and planned(folder)["README.md"].decode() in out
+    assert not hub.requests and before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_the_script_ends_in_one_line(script, publish, hub, folder, monkeypatch):
+    for token, repo_id in ((WRONG_TOKEN, REPOSITORY), (READ_ONLY_TOKEN, REPOSITORY), (TOKEN, "somebody-else/numbers")):
+        monkeypatch.setenv("HF_TOKEN", token)
+        status, out, error = script(folder, repo_id)
+        assert status == 2 and re.fullmatch(rf"push_to_hub.py: {repo_id}: .+\n", error)
+        assert token not in out + error
+    status, _, error = script(folder / "nowhere", REPOSITORY)
+    assert status == 2 and re.fullmatch(r"push_to_hub.py: .*nowhere.*\n", error)
+    assert not hub.repositories
+
+
+def test_the_script_in_a_process_of_its_own(hub, folder, tmp_path):
+    """As users run it: with Xet, which is what the client uses unless told otherwise."""
+    pytest.importorskip("hf_xet", reason="huggingface_hub asks for it on the processors that it supports")
+    command = [sys.executable, SCRIPT, str(folder), "numbers", "--tag", "v1"]
+    environment = hub.environment(tmp_path / "home", xet=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert f"{hub.endpoint}/{REPOSITORY}" in done.stdout
+    assert hub.repositories[REPOSITORY].files("v1") == planned(folder)
+    assert len(hub.repositories[REPOSITORY].commits) == 2
+    assert hub.sent("POST /xet/v1/shards") and not hub.sent("PUT .*")
+    assert TOKEN not in done.stdout + done.stderr

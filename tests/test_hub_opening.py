@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from hub_server import OTHER_TOKEN
+from hub_api import OTHER_TOKEN
 from huggingface_hub import CommitOperationAdd, HfApi
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
