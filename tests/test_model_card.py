@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard, ModelCardData
@@ -11,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.evaluation import score_translations
 from vanilla_transformer_hf.model_card import (
+    TEMPLATE,
     CardFacts,
     ConversionFacts,
     ScoredText,
@@ -101,7 +103,7 @@ def test_a_card_states_what_was_measured(facts, folder):
         f"| test | 2 | {SCORES.bleu:.2f} | {SCORES.chrf:.2f} | 50.00 % |",
         SCORES.chrf_signature,
         "28,500 sentence pairs, 2 steps (1.0 epochs) in 2 minutes on 2 CPU threads.",
-        "| d_model | 32 |",
+        "| d_model | 32 | 512 |",
         "| dropout | 0.3 |",
         "| tokens_per_step | 25000 |",
         'name = "someone/numbers"\n',
@@ -243,3 +245,22 @@ def test_emissions_are_those_of_the_run_and_its_continuations(tmp_path):
 def test_what_the_hub_would_refuse(stated, problem):
     (found,) = check_metadata(ModelCardData(**stated))
     assert problem in found
+
+
+CARDS = Path(__file__).resolve().parent.parent / "model_cards"
+
+
+def test_the_cards_of_this_repository():
+    """They are what training wrote, with the scores that README states, and with links that lead somewhere."""
+    assert (CARDS / "template.md").samefile(TEMPLATE), "one copy, which is installed with the package"
+    readme = (CARDS.parent / "README.md").read_text(encoding="utf-8")
+    cards = sorted({*CARDS.iterdir()} - {CARDS / "template.md"})
+    assert cards
+    for path in cards:
+        card = ModelCard.load(path)
+        assert check_metadata(card.data) == []
+        assert (card.data.library_name, card.data.pipeline_tag) == ("transformers", "translation")
+        for result in card.data.eval_results:
+            assert result.metric_type == "exact_match" or f"{result.metric_value:.2f}" in readme
+        for link in re.findall(r"\]\((?!https?://)([^)]+)\)", card.text):
+            assert (CARDS / link).is_file(), link

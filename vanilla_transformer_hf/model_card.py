@@ -36,9 +36,16 @@ TRAINER_STATE_FILE = "trainer_state.json"
 
 # Where data lay on the machine that trained, and who may write where, say nothing to a reader of the card.
 PRIVATE_SETTINGS = ("_source", "_target", "_dir", "_path", "_checkpoint", "_token")
-PRIVATE_PREFIX = "hub_"
+PRIVATE_PREFIX = ("hub_", "push_to_hub", "disable_tqdm")
 
 HOST_FIELDS = ("tie_word_embeddings", "is_encoder_decoder", "use_cache")
+
+# What every table of an architecture has.
+SIZES = (
+    *("vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads"),
+    *("decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "position_encoding"),
+    *("encoder_norm_position", "decoder_norm_position", "embedding_sharing"),
+)
 
 # What of a generation config says nothing about decoding.
 NO_DECODING = ("transformers_version", "output_attentions", "output_hidden_states", "use_cache")
@@ -281,6 +288,26 @@ def _card_data(facts: CardFacts, config: VanillaTransformerConfig, title: str, l
     )
 
 
+def _architecture(config: VanillaTransformerConfig) -> list[tuple[str, Any, Any]]:
+    """Rows (field, value, value in the paper's base model): the sizes, and whatever else differs from that model."""
+    paper = VanillaTransformerConfig()
+    stated, plain = config.to_dict(), paper.to_dict()
+    names = [name for name in type(config).__annotations__ if name not in HOST_FIELDS and not name.endswith("_id")]
+    rows = [name for name in names if name in SIZES or stated[name] != plain[name]]
+    return [(name, _value(config, name), _value(paper, name)) for name in rows]
+
+
+def _value(config: VanillaTransformerConfig, name: str) -> Any:
+    """The value of a field, or what it stands for where it is not given."""
+    per_head = config.d_model // config.encoder_attention_heads
+    value = getattr(config, name)
+    return (
+        {"d_k": per_head, "d_v": per_head, "source_vocab_size": config.vocab_size}.get(name)
+        if value is None
+        else value
+    )
+
+
 def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None = None) -> ModelCard:
     """
     The card of the model in a folder.
@@ -296,8 +323,6 @@ def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None =
     languages = _languages(facts, files)
     name = facts.name or folder.resolve().name
     title = name.split("/")[-1]
-    stated = files.config.to_dict()
-    sizes = {each: stated[each] for each in type(files.config).__annotations__ if each in stated}
     return ModelCard.from_template(
         _card_data(facts, files.config, title, languages),
         template_path=str(TEMPLATE),
@@ -312,11 +337,7 @@ def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None =
         max_new_tokens=files.generation.max_new_tokens,
         example=json.dumps(facts.example or "...", ensure_ascii=False),
         tokenizer=files.has_tokenizer,
-        architecture={
-            field: value
-            for field, value in sizes.items()
-            if value is not None and field not in HOST_FIELDS and not field.endswith("_id")
-        },
+        architecture=_architecture(files.config),
         curves=CURVES_FILE if (files.has_curves if curves is None else curves) else None,
         missing=missing_facts(facts, languages),
     )
