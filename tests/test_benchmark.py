@@ -154,6 +154,8 @@ def test_arguments_of_generate_fit_each_other(tmp_path):
         (["--model", "x"], "--model and --source are given together"),
         (["--loads", "natural"], "needs --model and --source"),
         (["--beams", "0"], "are 1 or more"),
+        (["--picture", "x"], "needs one of the sections batch, beam, length"),
+        (["--dtypes", "int8"], "one of float32, bfloat16, float16 is needed, for ours"),
         *([] if torch.cuda.is_available() else [(["--device", "cuda"], "torch finds no such device")]),
     ):
         with pytest.raises(ValueError, match=message):
@@ -284,5 +286,3 @@ def test_growth_is_drawn():
     assert [line.get_label() for line in speed.lines] == ["ours float32", "MarianMT float32"]
     assert speed.lines[0].get_xydata().tolist() == [[1, 2], [8, 16], [32, 64]]
     assert memory.lines[1].get_xydata().tolist() == [[1, 100], [8, 800], [32, 3200]]
-    with pytest.raises(ValueError, match="needs one of the sections batch, beam, length"):
-        generation_picture.draw_growth([{**found[0], "section": "speed"}])

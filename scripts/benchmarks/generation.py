@@ -31,8 +31,8 @@ import torch
 from transformers.utils import logging
 
 from benchmarks.generation_models import random_model, write_models
-from benchmarks.generation_picture import draw_growth
-from benchmarks.generation_torch import DTYPES
+from benchmarks.generation_picture import GROWTH, draw_growth
+from benchmarks.generation_torch import DTYPES, OUR_DTYPES
 from benchmarks.training import SIZES
 from benchmarks.turns import Engine
 from vanilla_transformer_hf import (
@@ -85,11 +85,11 @@ def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> 
     rows = []
     for dtype in dtypes:
         own = chosen if dtype == "float32" and device == "cpu" else "default"
-        if dtype in DTYPES:
+        if dtype in OUR_DTYPES:
             rows.append(Row("ours", "ours", dtype, own, True))
             rows.append(Row("ours, host's search", "host_search", dtype, own, False))
-            if dtype != "int8":
-                rows.append(Row("MarianMT", "marian", dtype, "default", True))
+        if dtype in DTYPES:
+            rows.append(Row("MarianMT", "marian", dtype, "default", True))
         if own != "default":
             rows.append(Row("ours, default matmul", "ours", dtype, "default", False))
             rows.append(Row(f"MarianMT, {own}", "marian", dtype, own, False))
@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = __doc__
     engines = ["host_search", "marian", "ctranslate2"]
     installed = engines[: 3 if importlib.util.find_spec("ctranslate2") else 2]
-    dtypes = list(dict.fromkeys([*DTYPES, *CTRANSLATE2_DTYPES]))
+    dtypes = list(dict.fromkeys([*OUR_DTYPES, *CTRANSLATE2_DTYPES]))
     parser.add_argument("--presets", nargs="+", choices=SIZES, default=["base", "tiny"], help="of random weights")
     parser.add_argument("--loads", nargs="+", choices=["fixed", "natural"], help="default: all that are possible")
     parser.add_argument("--model", nargs="+", default=[], metavar="FOLDER", help="trained models, for natural lengths")
@@ -231,15 +231,15 @@ def add_ratios(found: list[dict[str, Any]]) -> None:
 
 def print_table(title: str, found: list[dict[str, Any]]) -> None:
     """The numbers of one load. "same" is the share of outputs that equal those of the first row."""
-    heads = ("sentences/s", "slowest–fastest", "tokens/s", "s", "ours is", "new tokens", "cut", "same", "peak MiB")
+    heads = ("sentences/s", "slowest–fastest", "tokens/s", "ms", "ours is", "new tokens", "cut", "same", "peak MiB")
     widths = (12, 18, 10, 9, 9, 11, 6, 6, 9)
     print(f"\n{title}")
     print(f"{'':33}" + "".join(f"{head:>{width}}" for head, width in zip(heads, widths)) + "  in search")
     for row in found:
-        spread = f"{row['slowest']:,.1f}–{row['fastest']:,.1f}"
+        spread, milliseconds = f"{row['slowest']:,.1f}–{row['fastest']:,.1f}", 1e3 * row["seconds"]
         print(
             f"{row['name']:23}{row['dtype']:10}{row['sentences_per_second']:12,.1f}{spread:>18}"
-            f"{row['tokens_per_second']:10,.0f}{row['seconds']:9.3f}{row['ratio']:8.2f}×{row['new_tokens']:11.1f}"
+            f"{row['tokens_per_second']:10,.0f}{milliseconds:9,.1f}{row['ratio']:8.2f}×{row['new_tokens']:11.1f}"
             f"{row['at_limit']:6.0%}{row['same_outputs']:6.0%}{row['peak_mib']:9,.0f}{row['search_mib']:11,.0f}",
             flush=True,
         )
@@ -251,9 +251,8 @@ def measure_all(
     loads: Iterator[Load],
     rows: list[Row],
     arguments: argparse.Namespace,
-) -> list[dict[str, Any]]:
-    """Write a model for all engines, and print a table for each load."""
-    found = []
+) -> Iterator[list[dict[str, Any]]]:
+    """Write a model for all engines; print a table for each load, and give its numbers."""
     with tempfile.TemporaryDirectory() as folder:
         write_models(model, Path(folder), {row.engine for row in rows})
         for load in loads:
@@ -265,8 +264,7 @@ def measure_all(
             sizes = {"sentences": sum(map(len, load.batches)), "batch": len(load.batches[0])}
             sizes["source_tokens"] = mean(len(ids) for batch in load.batches for ids in batch)
             about = {"model": name, "section": load.section, "load": load.name, "beams": load.beams, **sizes}
-            found += [about | {"limit": load.new_tokens} | row for row in measured]
-    return found
+            yield [about | {"limit": load.new_tokens} | row for row in measured]
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -285,15 +283,33 @@ def check(arguments: argparse.Namespace) -> None:
         raise ValueError("--device cuda: torch finds no such device")
     if min(arguments.rounds, arguments.threads, *arguments.beams, arguments.sentences or 1) < 1:
         raise ValueError("--rounds, --threads, --beams and --sentences are 1 or more")
-    arguments.dtypes = arguments.dtypes or [
-        *("float32", "bfloat16"),
-        "int8" if arguments.device == "cpu" else "float16",
-    ]
+    if arguments.picture and not GROWTH.keys() & set(arguments.sections):
+        raise ValueError(f"--picture needs one of the sections {', '.join(GROWTH)}")
+    if "ctranslate2" in arguments.against and not importlib.util.find_spec("ctranslate2"):
+        raise ValueError("--against ctranslate2: pip install ctranslate2")
+    last = "int8" if arguments.device == "cpu" else "float16"
+    arguments.dtypes = arguments.dtypes or ["float32", "bfloat16", last]
+    if not OUR_DTYPES.keys() & set(arguments.dtypes):
+        raise ValueError(f"--dtypes: one of {', '.join(OUR_DTYPES)} is needed, for ours")
+
+
+def measurements(arguments: argparse.Namespace, rows: list[Row]) -> Iterator[list[dict[str, Any]]]:
+    """The numbers of each load, of random and of trained weights."""
+    for size in arguments.presets if "fixed" in arguments.loads else []:
+        preset, sizes = SIZES[size]
+        config = VanillaTransformerConfig.from_preset(preset, **sizes)
+        yield from measure_all(size, random_model(config), random_loads(arguments, config.vocab_size), rows, arguments)
+    for folder in arguments.model if "natural" in arguments.loads else []:
+        batches = natural_batches(folder, arguments)
+        load = f"text in batches of {SENTENCES}, in the order of {arguments.order}"
+        loads = (Load("speed", load, batches, beams, NATURAL_LIMIT) for beams in arguments.beams)
+        name, model = Path(folder).resolve().name, trained_model(folder, arguments.vocab_size)
+        yield from measure_all(name, model, loads, rows, arguments)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """
-    Measure all loads, print a table for each, write the numbers and draw them.
+    Measure all loads, print a table for each and write the numbers after each, and draw them at the end.
 
     Raises:
         ValueError: Arguments do not fit each other, or a model cannot be written for an engine.
@@ -305,28 +321,19 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = choose_matmul("auto", probed)
     print(describe_matmul(chosen, probed))
     rows = rows_of(arguments.dtypes, arguments.against, chosen, arguments.device)
+    packages = ["torch", "transformers", *(["ctranslate2"] if "ctranslate2" in arguments.against else [])]
+    about = {
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "threads": arguments.threads,
+        "device": arguments.device,
+        "matmul": [row._asdict() for row in probed],
+    }
     found: list[dict[str, Any]] = []
-    if "fixed" in arguments.loads:
-        for size in arguments.presets:
-            preset, sizes = SIZES[size]
-            config = VanillaTransformerConfig.from_preset(preset, **sizes)
-            loads = random_loads(arguments, config.vocab_size)
-            found += measure_all(size, random_model(config), loads, rows, arguments)
-    if "natural" in arguments.loads:
-        for folder in arguments.model:
-            batches = natural_batches(folder, arguments)
-            load = f"text in batches of {SENTENCES}, in the order of {arguments.order}"
-            model, name = trained_model(folder, arguments.vocab_size), Path(folder).resolve().name
-            loads = (Load("speed", load, batches, beams, NATURAL_LIMIT) for beams in arguments.beams)
-            found += measure_all(name, model, loads, rows, arguments)
-    if arguments.json:
-        versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
-        if any(row.engine == "ctranslate2" for row in rows):
-            versions["ctranslate2"] = importlib.metadata.version("ctranslate2")
-        about = {"versions": versions, "threads": arguments.threads, "device": arguments.device}
-        about["matmul"] = [row._asdict() for row in probed]
-        with open_output(arguments.json) as file:
-            file.write(json.dumps(about | {"measurements": found}, indent=1).encode())
+    for part in measurements(arguments, rows):
+        found += part
+        if arguments.json:
+            with open_output(arguments.json) as file:
+                file.write(json.dumps(about | {"measurements": found}, indent=1).encode())
     if arguments.picture:
         with open_output(arguments.picture) as file:
             draw_growth(found).savefig(file, format="png", dpi=120)

@@ -1,5 +1,6 @@
 """What runs on torch as engines of the benchmark: our model with our search and with the host's, and MarianMT."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,8 +9,12 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from benchmarks.generation_engine import Searcher, forget_peak, peak_memory
 
 
-# Name of a type of numbers -> what our weights are opened in. Another row may do something to the model after that.
+# Types of numbers that every model on torch runs in.
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Those of ours -> what the weights are opened in, and what is done to the model then.
+OUR_DTYPES: dict[str, tuple[torch.dtype, Callable[[PreTrainedModel], PreTrainedModel]]] = {
+    name: (dtype, lambda model: model) for name, dtype in DTYPES.items()
+}
 
 
 def make_searcher(model: PreTrainedModel, settings: dict[str, Any]) -> Searcher:
@@ -59,13 +64,16 @@ def set_matmul(fp32_precision: str | None) -> None:
         torch.backends.mkldnn.matmul.fp32_precision = fp32_precision
 
 
+def open_our_weights(model_class: Any, settings: dict[str, Any]) -> Searcher:
+    set_matmul(settings["fp32_precision"])
+    dtype, finish = OUR_DTYPES[settings["dtype"]]
+    return make_searcher(finish(model_class.from_pretrained(settings["folder"], dtype=dtype)), settings)
+
+
 def open_ours(settings: dict[str, Any]) -> Searcher:
     from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 
-    set_matmul(settings["fp32_precision"])
-    dtype = DTYPES[settings["dtype"]]
-    model = VanillaTransformerForConditionalGeneration.from_pretrained(settings["folder"], dtype=dtype)
-    return make_searcher(model, settings)
+    return open_our_weights(VanillaTransformerForConditionalGeneration, settings)
 
 
 def host_search_class() -> Any:
@@ -77,10 +85,7 @@ def host_search_class() -> Any:
 
 
 def open_host_search(settings: dict[str, Any]) -> Searcher:
-    set_matmul(settings["fp32_precision"])
-    return make_searcher(
-        host_search_class().from_pretrained(settings["folder"], dtype=DTYPES[settings["dtype"]]), settings
-    )
+    return open_our_weights(host_search_class(), settings)
 
 
 def open_marian(settings: dict[str, Any]) -> Searcher:
