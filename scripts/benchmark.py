@@ -23,7 +23,13 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     subparsers = parser.add_subparsers(dest="subcommand", required=True)
     for name, module in SUBCOMMANDS.items():
-        module.add_arguments(subparsers.add_parser(name, help=module.__doc__))
+        subparser = subparsers.add_parser(
+            name,
+            help=module.__doc__.strip().splitlines()[0],
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(subparser)
     return parser.parse_args()
 
 

@@ -99,8 +99,6 @@ def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = __doc__
     engines = ["host_search", "marian", "ctranslate2"]
     installed = engines[: 3 if importlib.util.find_spec("ctranslate2") else 2]
     dtypes = list(dict.fromkeys([*OUR_DTYPES, *CTRANSLATE2_DTYPES]))
