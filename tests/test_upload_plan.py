@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM
@@ -260,6 +261,26 @@ def test_a_base_model_is_published_too(tiny_model, tmp_path):
         *("README.md", "config.json", "model.safetensors")
     }
     assert type(AutoModel.from_pretrained(tmp_path)).__name__ == "VanillaTransformerModel"
+
+
+def test_an_adapter_is_published_apart_from_its_base(folder, tmp_path):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    adapter = tmp_path / "adapter"
+    get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM")).save_pretrained(adapter)
+    with pytest.raises(ValueError, match="which is no name on the Hub: give base_model"):
+        plan_upload(adapter, NAME)
+    plan = plan_upload(adapter, NAME, base_model="someone/base", license="cc0-1.0")
+    published = contents(plan)
+    assert published.keys() == {"README.md", "adapter_config.json", "adapter_model.safetensors"}
+    assert json.loads(published["adapter_config.json"])["base_model_name_or_path"] == "someone/base"
+    data = ModelCard(plan.card).data
+    assert (data.base_model, data.base_model_relation, data.library_name) == ("someone/base", "adapter", "peft")
+    assert not any(str(tmp_path).encode() in data for data in published.values())
+    (adapter / "README.md").unlink()
+    assert "# Adapter of someone/base" in plan_upload(adapter, NAME, base_model="someone/base").card
+    (adapter / "adapter_model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no adapter_model.safetensors there"):
+        plan_upload(adapter, NAME, base_model="someone/base")
 
 
 def test_a_checkpoint_to_continue_from(folder):

@@ -35,8 +35,8 @@ from .batching import TokenBatchSampler, TokenBatchStream
 from .checkpoints import UNFINISHED, StopOnSignal, move_in, remove_surplus, resumable_files
 from .data import TranslationCollator
 from .evaluation import Scores, decode_predictions, score_translations
-from .hub import Published, PublishError, one_line, publish_folder
-from .model_card import CARD_FILE, CURVES_FILE, CardFacts
+from .hub import Published, one_line, publish_folder
+from .model_card import CURVES_FILE, CardFacts
 from .progress import TOKENS_PER_SECOND, Progress, Speedometer
 from .recipe import TranslationTrainingArguments
 from .sharding import gather_optimizer_state, gather_weights, load_optimizer_state, shard
@@ -395,7 +395,6 @@ class TranslationTrainer(Seq2SeqTrainer):
                 Path(place, path.name).symlink_to(path.resolve())
             Path(place, CURVES_FILE).unlink(missing_ok=True)
             self.plot_curves(Path(place, CURVES_FILE))
-            Path(place, CARD_FILE).unlink(missing_ok=True)
             return publish_folder(
                 place,
                 str(self.hub_model_id),
@@ -418,7 +417,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         beside = resumable_files(folder, places[strategy]) if strategy in places else {}
         try:
             self.publish(folder, f"Training in progress, step {self.state.global_step}", beside=beside)
-        except PublishError as error:
+        except (OSError, ValueError) as error:
             logger.warning(f"{error} Training goes on; the next checkpoint will be published again.")
 
     # Sharded over processes (FSDP2) or not, a checkpoint holds whole tensors in the same files, and a run continues

@@ -37,7 +37,8 @@ from .model_card import (
 
 
 PACKAGE = Path(__file__).parent
-CONFIGS = (CONFIG_NAME, GENERATION_CONFIG_NAME, TOKENIZER_CONFIG_FILE)
+ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"  # of peft
+CONFIGS = (CONFIG_NAME, GENERATION_CONFIG_NAME, TOKENIZER_CONFIG_FILE, ADAPTER_CONFIG_NAME)
 TOKENIZER_FILES = (TOKENIZER_CONFIG_FILE, "tokenizer.json", "source_tokenizer.json")
 
 # Fields of the configs that tell where something lay on the machine that wrote them.
@@ -168,18 +169,15 @@ def plan_upload(
         ValueError: It would not open, or holds what is nobody's business; the message lists everything.
     """
     folder = Path(folder)
-    if not (folder / CONFIG_NAME).is_file():
+    stated = {each: value for each, value in stated.items() if value is not None}
+    if (folder / CONFIG_NAME).is_file():
+        sources, problems = _model(folder, max_shard_size)
+        card, missing = _card(folder, name, facts, stated)
+    elif (folder / ADAPTER_CONFIG_NAME).is_file():
+        sources, card, missing = _adapter(folder, facts or CardFacts(), stated)
+        problems = []
+    else:
         raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there, so no model.")
-    config = VanillaTransformerConfig.from_pretrained(folder)
-    problems: list[str] = []
-    sources: dict[str, Path | bytes | Shard] = {**_weights(folder, max_shard_size)}
-    problems += _check_weights(folder, config, sources)
-    sources |= _configs(folder, config)
-    sources |= {each: folder / each for each in TOKENIZER_FILES if each not in sources and (folder / each).is_file()}
-    code, wrong = _code(folder, sources)
-    problems += wrong + _check_generation(folder)
-    sources |= code
-    card, missing = _card(folder, name, facts, {each: value for each, value in stated.items() if value is not None})
     problems += check_metadata(card.data)
     sources[CARD_FILE] = str(card).encode()
     pictures = [path for path in folder.glob("*.png") if path.name == CURVES_FILE or f"({path.name})" in card.text]
@@ -189,6 +187,53 @@ def plan_upload(
         raise ValueError(f"{folder} cannot be published: " + "; ".join(problems) + ".")
     files = [PlannedFile(each, sources[each]) for each in sorted(sources)]
     return Plan(folder, files, _left_out(folder, sources), missing)
+
+
+def _model(folder: Path, max_shard_size: int) -> tuple[dict[str, Path | bytes | Shard], list[str]]:
+    """Weights, configs, tokenizer and code, and what is wrong with them."""
+    config = VanillaTransformerConfig.from_pretrained(folder)
+    sources: dict[str, Path | bytes | Shard] = {**_weights(folder, max_shard_size)}
+    problems = _check_weights(folder, config, sources)
+    sources |= _configs(folder, config) | _tokenizer(folder)
+    code, wrong = _code(folder, sources)
+    return {**sources, **code}, problems + wrong + _check_generation(folder)
+
+
+def _adapter(
+    folder: Path, facts: CardFacts, stated: dict[str, Any]
+) -> tuple[dict[str, Path | bytes | Shard], ModelCard, list[str]]:
+    """
+    The files of an adapter of peft's, which are published apart from its base model, their card, and what that lacks.
+
+    Raises:
+        FileNotFoundError: There are no weights in safetensors.
+        ValueError: The base model is not named as the Hub knows it.
+    """
+    config, weights = _read_json(folder / ADAPTER_CONFIG_NAME), folder / ADAPTER_SAFE_WEIGHTS_NAME
+    if not weights.is_file():
+        raise FileNotFoundError(f"{folder}: no {weights.name} there; only weights in safetensors are published.")
+    named = config.get("base_model_name_or_path")
+    base = stated.get("base_model") or facts.base_model or named
+    if not base or (base == named and Path(base).exists()):
+        raise ValueError(f"{folder}: its base model is {named!r}, which is no name on the Hub: give base_model.")
+    after = {**config, "base_model_name_or_path": base}
+    text = (json.dumps(after, indent=2, sort_keys=True) + "\n").encode()
+    own = folder / CARD_FILE
+    entered = {"base_model": base, "base_model_relation": "adapter", "license": facts.license, **stated}
+    card, missing = _edited_card(
+        own.read_text(encoding="utf-8") if own.is_file() else f"---\nlibrary_name: peft\n---\n\n# Adapter of {base}\n",
+        {name: value for name, value in entered.items() if value is not None},
+    )
+    data: Any = card.data
+    data.tags = [tag for tag in data.tags or [] if not tag.startswith("base_model:")] or None
+    config_source = folder / ADAPTER_CONFIG_NAME if after == config else text
+    return {ADAPTER_CONFIG_NAME: config_source, weights.name: weights, **_tokenizer(folder)}, card, missing
+
+
+def _tokenizer(folder: Path) -> dict[str, Path | bytes]:
+    """The files of the tokenizer, without what tells of the machine that wrote them."""
+    files: dict[str, Path | bytes] = {name: folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
+    return files | _cleaned(folder, TOKENIZER_CONFIG_FILE)
 
 
 def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
@@ -295,23 +340,23 @@ def _check_weights(folder: Path, config: VanillaTransformerConfig, sources: dict
 
 
 def _configs(folder: Path, config: VanillaTransformerConfig) -> dict[str, Path | bytes]:
-    """The configs, without what tells of the machine that wrote them."""
-    sources: dict[str, Path | bytes] = {}
-    for name in CONFIGS:
-        path = folder / name
-        if not path.is_file():
-            continue
-        before = _read_json(path)
-        after = {key: value for key, value in before.items() if key not in PRIVATE_FIELDS}
-        if name == CONFIG_NAME:
-            plain = {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **AUTO_MODELS}
-            after["auto_map"] = plain | (config.to_dict().get("auto_map") or {})
-            after["use_cache"] = True  # the host's Trainer switches it off for as long as it trains
-        if "auto_map" in after:
-            after["auto_map"] = {key: _own(value) for key, value in after["auto_map"].items()}
-        text = json.dumps(after, indent=2, sort_keys=True, ensure_ascii=name != TOKENIZER_CONFIG_FILE) + "\n"
-        sources[name] = path if after == before else text.encode()
-    return sources
+    """The configs of a model, without what tells of the machine that wrote them."""
+    plain = {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **AUTO_MODELS}
+    # The cache the host's Trainer switches off for as long as it trains.
+    changes = {"auto_map": plain | (config.to_dict().get("auto_map") or {}), "use_cache": True}
+    return _cleaned(folder, CONFIG_NAME, **changes) | _cleaned(folder, GENERATION_CONFIG_NAME)
+
+
+def _cleaned(folder: Path, name: str, **changes: Any) -> dict[str, Path | bytes]:
+    """A config by its name, if it is there: the file itself, or its text with changes and without private fields."""
+    if not (folder / name).is_file():
+        return {}
+    before = _read_json(folder / name)
+    after = {key: value for key, value in before.items() if key not in PRIVATE_FIELDS} | changes
+    if "auto_map" in after:
+        after["auto_map"] = {key: _own(value) for key, value in after["auto_map"].items()}
+    text = json.dumps(after, indent=2, sort_keys=True, ensure_ascii=name != TOKENIZER_CONFIG_FILE) + "\n"
+    return {name: folder / name if after == before else text.encode()}
 
 
 def _own(reference: Any) -> Any:
@@ -345,7 +390,7 @@ def _code(folder: Path, sources: dict[str, Any]) -> tuple[dict[str, Path], list[
     Where the folder lacks one, all are this package's.
     """
     wanted = set()
-    for name in CONFIGS:
+    for name in (CONFIG_NAME, TOKENIZER_CONFIG_FILE):
         source = sources.get(name, b"{}")
         auto_map = json.loads(source if isinstance(source, bytes) else source.read_bytes()).get("auto_map", {})
         for entry in auto_map.values():
@@ -399,14 +444,14 @@ def _card(
         and own.is_file()
         and own.read_text(encoding="utf-8").strip() != str(make_card(known, folder)).strip()
     ):
-        return _edited_card(own, stated)
+        return _edited_card(own.read_text(encoding="utf-8"), stated)
     known = replace(known, **{**stated, "name": name or stated.get("name") or known.name})
     return make_card(known, folder), missing_in(known, folder)
 
 
-def _edited_card(path: Path, stated: dict[str, Any]) -> tuple[ModelCard, list[str]]:
+def _edited_card(text: str, stated: dict[str, Any]) -> tuple[ModelCard, list[str]]:
     """A card in somebody's own words, with what is stated in its metadata, and what that lacks."""
-    card = ModelCard(path.read_text(encoding="utf-8"))
+    card = ModelCard(text)
     data: Any = card.data
     for name, value in stated.items():
         if name not in ("source_lang", "target_lang"):
