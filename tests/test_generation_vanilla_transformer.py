@@ -236,6 +236,18 @@ def test_packed_weights_follow_the_model(decided_model, source):
     assert not torch.equal(before, after)
     model.get_decoder().layers[1].fc2 = nn.Linear(64, 32)
     same(model, source, num_beams=3, max_new_tokens=8)
+    assert model in StepWeights._kept
+    model.train()
+    assert model not in StepWeights._kept
+
+
+def test_models_opened_in_inference_mode(decided_model, source):
+    expected = decided_model()
+    with torch.inference_mode():
+        model = VanillaTransformerForConditionalGeneration(expected.config).eval()
+        model.load_state_dict(expected.state_dict())
+        found = model.generate(**source, num_beams=3, max_new_tokens=8)
+    assert torch.equal(found, expected.generate(**source, num_beams=3, max_new_tokens=8))
 
 
 @pytest.mark.parametrize("count", [1, 4, 16])

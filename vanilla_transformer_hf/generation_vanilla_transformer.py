@@ -221,11 +221,17 @@ class StepWeights:
     def of(cls, model: Any) -> "StepWeights":
         """Those of this model as it is now."""
         parameters = [parameter for module in model.modules() for parameter in module._parameters.values()]
-        state = [(id(one), one.data_ptr(), one._version) for one in parameters if one is not None]
+        counted = [one for one in parameters if one is not None]
+        state = [(id(one), one.data_ptr(), 0 if one.is_inference() else one._version) for one in counted]
         kept = cls._kept.get(model)
         if kept is None or kept[0] != state:
             cls._kept[model] = kept = (state, cls(model))
         return kept[1]
+
+    @classmethod
+    def forget(cls, model: Any) -> None:
+        """Free the memory that this model's take, as much as its weights."""
+        cls._kept.pop(model, None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -692,6 +698,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     """
 
     generation_config_class: type[GenerationConfig] = VanillaTransformerGenerationConfig
+
+    def train(self: Any, mode: bool = True) -> Any:
+        if mode:
+            StepWeights.forget(self)
+        return super().train(mode)  # type: ignore[misc]
 
     def generate(self: Any, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """
