@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from ..matmul import describe_matmul
+from ..matmul import choose_matmul, describe_matmul
 from ..text_files import open_input
 from ..translation import WINDOW, Translator, describe_long_lines
 from .lines import read_items, run_lines
@@ -30,6 +30,8 @@ class OpenTranslator:
     max_source_length: int | None
 
     def __call__(self, device: str | None) -> Translator:
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()  # of loading weights; the one for sentences stays
         translator = Translator.from_pretrained(self.model, device, self.dtype, matmul_backend=self.matmul)
         if self.max_source_length is not None:
             translator.max_source_length = self.max_source_length
@@ -86,16 +88,17 @@ def run_command(arguments: argparse.Namespace, work: LineWork, inputs: Sequence[
     """
     if arguments.processes < 1:
         raise ValueError(f"processes={arguments.processes}: must be at least 1")
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()  # of loading weights; the one for sentences stays
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
     work = LineWork(work.kind, work.format, {**work.options, **limits})
-    open_translator = OpenTranslator(arguments.model, arguments.dtype, arguments.matmul, arguments.max_source_length)
     with ExitStack() as stack:
         # The files before the model, which takes longer to open.
         files = [stack.enter_context(open_input(name)) if name else sys.stdin.buffer for name in inputs]
         output = stack.enter_context(open_result(arguments.output, arguments.restart))
         items, total = read_items(files)
+        matmul = arguments.matmul
+        if matmul == "auto":  # what is measured may differ from run to run and from process to process
+            matmul = output.recall().get("matmul", "auto" if arguments.processes == 1 else choose_matmul())
+        open_translator = OpenTranslator(arguments.model, arguments.dtype, matmul, arguments.max_source_length)
         worker: LocalWorker | WorkerPool
         if arguments.processes == 1:
             translator = open_translator(arguments.device)

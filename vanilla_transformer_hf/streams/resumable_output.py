@@ -27,6 +27,10 @@ class StreamOutput:
         self._file = file
         self.lines, self.digest = 0, ""
 
+    def recall(self) -> dict[str, Any]:
+        """The settings of the run that will be continued, nothing if none will."""
+        return {}
+
     def resume(self, settings: dict[str, Any]) -> None:
         """Nothing to take up."""
 
@@ -66,6 +70,9 @@ class ResumableOutput(StreamOutput):
             self._file.close()
             raise OSError(f"{self.partial}: another run is writing this file") from error
 
+    def recall(self) -> dict[str, Any]:
+        return (self._read_journal() or {}).get("settings", {})
+
     def resume(self, settings: dict[str, Any]) -> None:
         """
         Take up what an earlier run with the same settings has left.
@@ -77,8 +84,7 @@ class ResumableOutput(StreamOutput):
             ValueError: The earlier run had other settings; the message names the first.
         """
         self._settings = json.loads(json.dumps(settings))
-        size = 0
-        record = None if self._restart else self._read_journal()
+        size, record = 0, self._read_journal()
         if record is not None:
             for name in sorted({*record["settings"], *self._settings}):
                 theirs, ours = record["settings"].get(name), self._settings.get(name)
@@ -94,8 +100,8 @@ class ResumableOutput(StreamOutput):
         self._file.seek(size)
 
     def _read_journal(self) -> dict[str, Any] | None:
-        """What an earlier run has noted, None if it has not come to that."""
-        if not self.journal.exists():
+        """What an earlier run has noted, None if it has not come to that or does not count."""
+        if self._restart or not self.journal.exists():
             return None
         try:
             record = json.loads(self.journal.read_text(encoding="utf-8"))
