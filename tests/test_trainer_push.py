@@ -73,6 +73,17 @@ def test_the_last_checkpoint_comes_along_to_continue_from(job, prepare, hub, tmp
     assert further.trainer.state.global_step == 3
 
 
+def test_a_run_that_is_over_is_published_by_the_same_command(job, prepare, hub):
+    run_job(prepare())
+    before = {
+        path.name: path.read_bytes() for path in prepare.out.iterdir() if path.suffix != ".md" and path.is_file()
+    }
+    run_job(job())
+    published = hub.repositories[REPOSITORY].files()
+    assert published == planned(prepare.out)
+    assert published["model.safetensors"] == before["model.safetensors"]
+
+
 def test_nothing_but_the_end(job, hub):
     run_job(job(hub_strategy="end"))
     assert len(hub.repositories[REPOSITORY].commits) == 2
@@ -86,6 +97,12 @@ def test_a_hub_that_fails_does_not_stop_the_training(job, hub, caplog, prepare):
     assert run.trainer.state.global_step == 2
     AutoModelForSeq2SeqLM.from_pretrained(prepare.out)
     assert "Training goes on" in caplog.text and TOKEN not in caplog.text
+
+
+def test_without_a_token_it_is_told_before_training(prepare, hub, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(PublishError, match=f"^{REPOSITORY}: the token is not accepted"):
+        prepare(push_to_hub=True, hub_model_id=REPOSITORY)
 
 
 def test_a_repository_that_cannot_be_made_is_told_before_training(job, hub):

@@ -133,8 +133,8 @@ def one_line(repo_id: str, token: str | None = None) -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, HFValidationError, OfflineModeIsEnabled) as error:
-        text = f"{repo_id}: {explain(error)}."
-        raise PublishError(text.replace(token or get_token() or text, "<token>")) from error
+        text, secret = f"{repo_id}: {explain(error)}.", token or get_token()
+        raise PublishError(text.replace(secret, "<token>") if secret else text) from error
 
 
 class _Upload:
@@ -171,7 +171,7 @@ class _Upload:
         except RepositoryNotFoundError:
             self.retry(lambda: self.api.create_repo(self.repo_id, private=private, exist_ok=True))
             self.created = True
-            self.say(f"{self.repo_id}: made, {'private' if private else 'public'}")
+            self.say(f"{self.repo_id}: made{', private' if private else ''}")
         else:
             if private and info.private is False:
                 raise ValueError("it is there already and public; make it private first, or leave --private out")

@@ -55,8 +55,8 @@ from .trainer import TranslationTrainer
 
 # In the record of a run's settings: what "auto" was found to mean.
 CHOSEN_MATMUL = "chosen_matmul"
-# Settings that the result does not depend on: where to begin, and where to publish, with which token.
-NO_MATTER = ("resume_from_checkpoint", "push_to_hub", "hub_")
+# Settings that the result does not depend on: where to begin, where to publish, and what the card says.
+NO_MATTER = ("resume_from_checkpoint", "push_to_hub", "hub_", "license", "card_example", "corpus_name")
 # Sentence pairs at the beginning of a stream that a new tokenizer is trained on.
 STREAM_SAMPLE = 1_000_000
 

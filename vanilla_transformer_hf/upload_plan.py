@@ -470,13 +470,13 @@ def _edited_card(text: str, stated: dict[str, Any]) -> tuple[ModelCard, list[str
 def _find_secrets(folder: Path, sources: dict[str, Any]) -> list[str]:
     """Tokens in the text that would be published, and places on this machine."""
     places = {f"{path}/" for path in (Path.home(), folder.resolve().parent, Path.cwd()) if len(path.parts) > 1}
-    problems = []
+    problems, token = [], get_token()
     for name, source in sources.items():
         if isinstance(source, Shard) or not name.endswith((".json", ".md", ".py")):
             continue
         text = (source if isinstance(source, bytes) else source.read_bytes()).decode(errors="replace")
         for number, line in enumerate(text.splitlines(), start=1):
-            if TOKEN.search(line) or ((token := get_token()) and token in line):
+            if TOKEN.search(line) or (token and token in line):
                 problems.append(f"{name}, line {number}: a token of the Hub stands there")
             if name in (*CONFIGS, CARD_FILE) and any(place in line for place in places):
                 problems.append(f"{name}, line {number}: a folder of this machine is named")
