@@ -148,6 +148,8 @@ def test_command(command, workspace, tmp_path):
             run(["bash", "-ec", first], workspace, dict(os.environ))
         if arguments[0] == "scripts/convert.py" and (workspace / arguments[3]).exists():
             shutil.rmtree(workspace / arguments[3])  # the way back needed it already
+        if arguments[0] == "scripts/export.py" and (workspace / arguments[3]).exists():
+            shutil.rmtree(workspace / arguments[3])  # so did the lines of Python
         small = next((more for start, more in SMALL.items() if command.startswith(f"{start} ")), "")
         run(["bash", "-ec", f"{command} {small}"], workspace, dict(os.environ))
         for name in re.findall(r"(?:--output|>) (\S+)", command):
@@ -168,6 +170,11 @@ def test_command(command, workspace, tmp_path):
 def test_python(workspace, tmp_path):
     """All blocks of Python in one process, from top to bottom, as a reader would type them."""
     blocks = [text for language, text in FENCES if language == "python"]
+    if not (workspace / "outputs" / "quickstart-ct2").exists():
+        (export_command,) = [
+            command for command in COMMANDS if command.startswith("python scripts/export.py ctranslate2")
+        ]
+        run(["bash", "-ec", export_command], workspace, dict(os.environ))
     (workspace / "blocks.py").write_text("\n".join(blocks), encoding="utf-8")
     with Hub() as hub:
         printed = run(["python", "blocks.py"], workspace, hub.environment(tmp_path))

@@ -90,12 +90,18 @@ def _name_lora_targets(module: ModuleType):
     module.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[_MODEL_TYPE] = ["q_proj", "v_proj"]
 
 
+def _teach_ctranslate2(module: ModuleType):
+    # Its table of the models that it can convert.
+    importlib.import_module(f"{__name__}.export.ctranslate2")
+
+
 # What is done to a module as soon as it has been imported, by whomever.
 _AFTER_IMPORT: dict[str, Callable[[ModuleType], None]] = {
     **dict.fromkeys(_NAME_TABLES, _join_name_tables),
     **{f"{__name__}.{_MODULES[class_name]}": _mark_for_shipping for class_name in _AUTO_CLASSES},
     "transformers.pipelines": _register_pipeline,
     "peft.utils.constants": _name_lora_targets,
+    "ctranslate2.converters.transformers": _teach_ctranslate2,
 }
 
 

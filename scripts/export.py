@@ -1,0 +1,57 @@
+"""
+Write a model for an engine that runs it without this package: ctranslate2, onnx or torch_export.
+
+    python scripts/export.py ctranslate2 outputs/en-de outputs/en-de-ct2 --quantization int8
+    python scripts/export.py onnx outputs/en-de outputs/en-de-onnx
+    python scripts/export.py torch_export outputs/en-de outputs/en-de-pt2
+
+For the checkpoints of other training toolkits there is scripts/export_checkpoint.py.
+"""
+
+import argparse
+import sys
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    engines = parser.add_subparsers(dest="engine", required=True, metavar="ENGINE")
+    helps = {
+        "ctranslate2": "a folder for ctranslate2.Translator",
+        "onnx": "encoder, first and next decoder step for ONNX Runtime, named as optimum does",
+        "torch_export": "the same three as programs of torch.export",
+    }
+    for name, text in helps.items():
+        engine = engines.add_parser(name, help=text, description=text)
+        engine.add_argument("model", help="folder of a model")
+        engine.add_argument("output", help="new folder; takes its name when it is whole and compared")
+        if name == "ctranslate2":
+            engine.add_argument(
+                "--quantization", metavar="TYPE", help="of the weights: int8, int16, float16, bfloat16 …"
+            )
+            engine.add_argument("--vmap", metavar="FILE", help="target pieces that source pieces may lead to")
+    return parser.parse_args()
+
+
+def main(arguments: argparse.Namespace) -> None:
+    from transformers.utils import logging
+
+    from vanilla_transformer_hf.export import export_for
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    options = vars(arguments).copy()
+    done = export_for(*[options.pop(name) for name in ("engine", "model", "output")], **options)
+    print(f"saved in {arguments.output}")
+    print(f"run from there on random words, its logits differ by {done.difference:.1e} from those in float64")
+    print(f"(the model's own in float32 differ by {done.own_error:.1e})")
+    for note in done.notes:
+        print(f"note: {note}")
+
+
+if __name__ == "__main__":
+    try:
+        main(parse_arguments())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (OSError, ValueError) as error:
+        sys.exit(print(f"export.py: {error}", file=sys.stderr) or 2)

@@ -1,0 +1,43 @@
+"""What is the same for every engine: names, folders and libraries are checked, and the script says it in one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vanilla_transformer_hf.export import ENGINES, ExportError, export_for
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_names_of_engines_and_folders_are_checked(save_model, tmp_path):
+    _, folder = save_model()
+    message = (
+        r"there is no engine 'fairseq'; there are ctranslate2, onnx, torch_export \(checkpoints of other toolkits: "
+    )
+    with pytest.raises(ExportError, match=message):
+        export_for("fairseq", folder, tmp_path / "out")
+    with pytest.raises(ExportError, match="nowhere is no folder"):
+        export_for("onnx", tmp_path / "nowhere", tmp_path / "out")
+    with pytest.raises(ValueError, match="exists already; name a new folder"):
+        export_for("onnx", folder, folder)
+
+
+def test_a_missing_library_is_named(save_model, tmp_path, monkeypatch):
+    _, folder = save_model()
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.delitem(sys.modules, "vanilla_transformer_hf.export.onnx", raising=False)
+    message = r"onnx needs onnxruntime, which is not installed: pip install 'vanilla_transformer_hf\[export\]'"
+    with pytest.raises(ExportError, match=message):
+        export_for("onnx", folder, tmp_path / "out")
+
+
+def test_the_script_knows_the_engines_and_says_errors_in_one_line(tmp_path):
+    script = str(ROOT / "scripts" / "export.py")
+    described = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True).stdout
+    assert all(f"\n    {engine}" in described for engine in ENGINES)
+    arguments = ["torch_export", str(tmp_path / "nowhere"), str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, f"export.py: {tmp_path / 'nowhere'} is no folder\n")

@@ -1,0 +1,11 @@
+"""
+Our model for engines that run it without this package: one file per engine, one flow for all.
+
+The other way out, into the checkpoints of other training toolkits, is `conversion/export.py`.
+"""
+
+from .comparison import ExportError
+from .flow import ENGINES, Exported, export_for
+
+
+__all__ = ["ENGINES", "ExportError", "Exported", "export_for"]

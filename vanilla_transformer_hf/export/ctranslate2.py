@@ -1,0 +1,269 @@
+"""
+CTranslate2, an engine of its own in C++: its converter for models of transformers learns to read ours.
+
+Importing this module enters our config into that converter's table, and `import vanilla_transformer_hf` has this
+module imported as soon as the converter is: `ctranslate2.converters.TransformersConverter(folder)` then knows ours.
+`python -m vanilla_transformer_hf.export.ctranslate2` is its command, `ct2-transformers-converter`, with that entry.
+
+What it holds otherwise than we do: positions as a table, so that sinusoids have a longest sequence; queries, keys and
+values of a head in one width, so that the narrower are filled up with zeros; one ε for all norms.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import numpy as np
+import torch
+import torch.nn.functional as F
+from ctranslate2.converters import transformers as converter
+from ctranslate2.converters import utils
+from ctranslate2.specs import common_spec, model_spec, transformer_spec
+
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..modeling_vanilla_transformer import (
+    VanillaTransformerAttention,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerStack,
+)
+from .comparison import Comparison, ExportError
+
+
+# Activation functions of transformers -> theirs.
+ACTIVATIONS = {
+    **dict.fromkeys(("relu",), common_spec.Activation.RELU),
+    **dict.fromkeys(("gelu", "gelu_python"), common_spec.Activation.GELU),
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), common_spec.Activation.GELUTanh),
+    **dict.fromkeys(("quick_gelu",), common_spec.Activation.GELUSigmoid),
+    **dict.fromkeys(("silu", "swish"), common_spec.Activation.SWISH),
+    **dict.fromkeys(("tanh",), common_spec.Activation.Tanh),
+    **dict.fromkeys(("sigmoid",), common_spec.Activation.Sigmoid),
+}
+
+# Fields that need to have one value, and that value.
+FIXED = {"encoder_residual_alpha": 1.0, "decoder_residual_alpha": 1.0, "norm_type": "layer_norm"}
+
+
+def problems(config: VanillaTransformerConfig) -> list[str]:
+    """A line for each field that cannot be expressed."""
+    found = [
+        f"{name}={getattr(config, name)!r}: must be {value!r}"
+        for name, value in FIXED.items()
+        if getattr(config, name) != value
+    ]
+    for name in ("activation_function", "decoder_activation_function"):
+        if (value := getattr(config, name)) not in ACTIVATIONS:
+            found.append(f"{name}={value!r}: must be one of {', '.join(ACTIVATIONS)}")
+    if not isinstance(config.eos_token_id, int):
+        found.append(f"eos_token_id={config.eos_token_id!r}: must be one id")
+    return found
+
+
+def pieces(vocabulary: dict[str, int], size: int) -> list[str]:
+    """The pieces of a vocabulary in the order of their ids; ids up to `size` that have none get a name."""
+    names = {index: piece for piece, index in vocabulary.items()}
+    return [names.get(index, f"<unused {index}>") for index in range(size)]
+
+
+@converter.register_loader("VanillaTransformerConfig")
+class VanillaTransformerLoader(converter.ModelLoader):
+    """Our model as a specification of CTranslate2."""
+
+    architecture_name = "AutoModelForSeq2SeqLM"  # type: ignore[assignment]  # found by name in transformers
+
+    def get_model_spec(self, model: VanillaTransformerForConditionalGeneration) -> transformer_spec.TransformerSpec:
+        """
+        The specification with all weights.
+
+        Raises:
+            ValueError: Fields of the config that cannot be expressed.
+        """
+        if found := problems(model.config):
+            utils.raise_unsupported(found)
+        stacks = {}
+        for side, kind in (
+            ("encoder", transformer_spec.TransformerEncoderSpec),
+            ("decoder", transformer_spec.TransformerDecoderSpec),
+        ):
+            stacks[side] = self.empty_stack(model.config, side, kind)
+            self.fill_stack(stacks[side], model.config, side, getattr(model.model, side))
+        self.set_linear(stacks["decoder"].projection, model.lm_head)
+        return transformer_spec.TransformerSpec(stacks["encoder"], stacks["decoder"])
+
+    def empty_stack(self, config: VanillaTransformerConfig, side: str, kind: type) -> Any:
+        """The specification of one stack, by the config alone."""
+        heads = getattr(config, f"{side}_attention_heads")
+        width = config.d_model if side == "decoder" else int(config.encoder_d_model or config.d_model)
+        prefix = "decoder_" if side == "decoder" else ""
+        # Of these heads is the mean taken where attention is asked for.
+        more = {"alignment_heads": heads} if side == "decoder" else {}
+        spec = kind(
+            getattr(config, f"{side}_layers"),
+            heads,
+            # This makes a place for the final norm, whatever comes before the layers.
+            pre_norm=bool(getattr(config, f"{side}_final_norm")),
+            activation=ACTIVATIONS[getattr(config, f"{prefix}activation_function")],
+            layernorm_embedding=config.layernorm_embedding,
+            ffn_glu=config.feed_forward_type == "gated",
+            head_dim=max(config.d_k or width // heads, config.d_v or width // heads),
+            **more,
+        )
+        spec.pre_norm = getattr(config, f"{side}_norm_position") == "pre"
+        return spec
+
+    def fill_stack(self, spec: Any, config: VanillaTransformerConfig, side: str, stack: VanillaTransformerStack):
+        """Embeddings, positions, norms and layers of one stack."""
+        embeddings = spec.embeddings[0] if side == "encoder" else spec.embeddings
+        self.set_embeddings(embeddings, stack.embed_tokens)
+        spec.scale_embeddings = stack.embed_scale
+        prefix = "decoder_" if side == "decoder" else ""
+        longest = getattr(config, f"{prefix}max_position_embeddings")
+        nothing = torch.zeros(1, longest, stack.embed_tokens.embedding_dim)
+        spec.position_encodings.encodings = stack.embed_positions(nothing, torch.arange(longest).unsqueeze(0))[0]
+        if config.layernorm_embedding:
+            self.set_layer_norm(spec.layernorm_embedding, stack.layernorm_embedding)
+        if hasattr(spec, "layer_norm"):
+            self.set_layer_norm(spec.layer_norm, stack.layer_norm)
+        for layer_spec, layer in zip(spec.layer, stack.layers):
+            self.fill_layer(layer_spec, layer)
+
+    def fill_layer(self, spec: Any, layer: Any):
+        """Attention and feed-forward of one layer, each with its norm."""
+        self.fill_attention(spec.self_attention, layer.self_attn, parts=[3])
+        self.set_layer_norm(spec.self_attention.layer_norm, layer.self_attn_layer_norm)
+        if hasattr(spec, "attention"):
+            self.fill_attention(spec.attention, layer.encoder_attn, parts=[1, 2])
+            self.set_layer_norm(spec.attention.layer_norm, layer.encoder_attn_layer_norm)
+        self.set_linear(spec.ffn.linear_0, layer.fc1)
+        if hasattr(spec.ffn, "linear_0_noact"):
+            self.set_linear(spec.ffn.linear_0_noact, layer.fc3)
+        self.set_linear(spec.ffn.linear_1, layer.fc2)
+        self.set_layer_norm(spec.ffn.layer_norm, layer.final_layer_norm)
+
+    def fill_attention(self, spec: Any, attention: VanillaTransformerAttention, parts: list[int]):
+        """Projections of one attention; `parts` says how many of queries, keys and values stand in one matrix."""
+        width = max(attention.d_k, attention.d_v)
+        inputs = []
+        for projection, own_width in (
+            (attention.q_proj, attention.d_k),
+            (attention.k_proj, attention.d_k),
+            (attention.v_proj, attention.d_v),
+        ):
+            missing = width - own_width
+            linear = common_spec.LinearSpec()
+            heads = projection.weight.unflatten(0, (-1, own_width))  # (H, d_k or d_v, D)
+            linear.weight = F.pad(heads, (0, 0, 0, missing)).flatten(0, 1)  # (H width, D)
+            if projection.bias is not None:
+                linear.bias = F.pad(projection.bias.unflatten(0, (-1, own_width)), (0, missing)).flatten()
+            inputs.append(linear)
+        for linear, count in zip(spec.linear, parts):
+            utils.fuse_linear(linear, inputs[:count])
+            inputs = inputs[count:]
+        output = spec.linear[-1]
+        self.set_linear(output, attention.out_proj)
+        heads = attention.out_proj.weight.unflatten(1, (-1, attention.d_v))  # (D, H, d_v)
+        output.weight = F.pad(heads, (0, width - attention.d_v)).flatten(1)  # (D, H width)
+        spec.queries_scale = attention.scaling
+
+    def get_vocabulary(
+        self, model: VanillaTransformerForConditionalGeneration, tokenizer: Any
+    ) -> tuple[list[str], list[str]]:
+        """Pieces of the source and of the target vocabulary."""
+        config = model.config
+        source = pieces(tokenizer.source_backend_tokenizer.get_vocab(), config.source_vocab_size or config.vocab_size)
+        return source, pieces(tokenizer.get_vocab(), config.vocab_size)
+
+    def set_vocabulary(self, spec: Any, tokens: tuple[list[str], list[str]]):
+        """Both vocabularies; they are saved as one where they are the same."""
+        source, target = tokens
+        spec.register_source_vocabulary(source)
+        spec.register_target_vocabulary(target)
+
+    def set_config(self, config: Any, model: Any, tokenizer: Any):
+        """Special tokens: the tokenizer ends a source itself, and the decoder starts with a token of the config."""
+        _, names = self.get_vocabulary(model, tokenizer)
+        config.eos_token = names[model.config.eos_token_id]
+        config.unk_token = tokenizer.unk_token or names[model.config.pad_token_id]
+        config.bos_token = tokenizer.bos_token or config.eos_token
+        config.decoder_start_token = names[model.config.decoder_start_token_id]
+        config.layer_norm_epsilon = model.config.layer_norm_eps
+
+
+def save(spec: transformer_spec.TransformerSpec, folder: Path, quantization: str | None = None):
+    """Write a specification, which cannot be used again."""
+    spec.validate()
+    spec.optimize(quantization)
+    spec.save(str(folder))
+
+
+def write(
+    model: VanillaTransformerForConditionalGeneration,
+    tokenizer: Any,
+    folder: Path,
+    comparison: Comparison,
+    quantization: str | None = None,
+    vmap: str | None = None,
+) -> tuple[float, list[str]]:
+    """
+    Write the model into `folder`, and compare.
+
+    `quantization` and `vmap` are those of CTranslate2's converters: a type of weights, and a file of the target pieces
+    that may follow from source pieces.
+
+    Raises:
+        ExportError: An option has no such value, there is no tokenizer, whose pieces CTranslate2 takes and gives, or
+            the logits are others.
+    """
+    if quantization not in (None, *model_spec.ACCEPTED_MODEL_TYPES):
+        raise ExportError(
+            f"quantization={quantization!r}: must be one of {', '.join(model_spec.ACCEPTED_MODEL_TYPES)}"
+        )
+    if tokenizer is None:
+        raise ExportError("the model has no tokenizer, and CTranslate2 speaks pieces of text instead of ids")
+    if vmap is not None and not Path(vmap).is_file():
+        raise ExportError(f"there is no file {vmap}")
+    vocabularies = VanillaTransformerLoader().get_vocabulary(model, tokenizer)
+    # Whether all is in its place, the weights show before they are rounded.
+    with tempfile.TemporaryDirectory(dir=folder.parent) as exact:
+        save(VanillaTransformerLoader()(model, tokenizer), Path(exact))
+        difference = comparison.check(Forced(Path(exact), vocabularies))
+    spec = VanillaTransformerLoader()(model, tokenizer)
+    if vmap is not None:
+        spec.register_vocabulary_mapping(vmap)
+    save(spec, folder, quantization)
+    if quantization in (None, "float32"):
+        return difference, []
+    return difference, [
+        f"weights in {quantization} change logits by {comparison.rounding(Forced(folder, vocabularies))}"
+    ]
+
+
+class Forced:
+    """Logits of given targets, from a folder of CTranslate2 and its vocabularies."""
+
+    def __init__(self, folder: Path, vocabularies: tuple[list[str], list[str]]):
+        self.engine = ctranslate2.Translator(str(folder), device="cpu")
+        self.source, self.target = vocabularies
+
+    def __call__(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """A batch as `random_batches` makes it to logits (B, T, V)."""
+        rows = zip(batch["input_ids"], batch["attention_mask"], batch["decoder_input_ids"])
+        logits = []
+        for ids, mask, target in rows:
+            source = [self.source[index] for index in ids[mask.bool()]]
+            prefix = [self.target[index] for index in target[1:]]
+            (result,) = self.engine.translate_batch(
+                [source],
+                [prefix],
+                beam_size=1,
+                max_decoding_length=len(target),
+                min_decoding_length=0,
+                return_logits_vocab=True,
+            )
+            logits.append(torch.from_numpy(np.array(result.logits[0])).flatten(1))
+        return torch.stack(logits)
+
+
+if __name__ == "__main__":
+    converter.main()
