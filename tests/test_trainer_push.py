@@ -8,6 +8,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM
 
 from vanilla_transformer_hf.hub import PublishError
+from vanilla_transformer_hf.trainer import TranslationTrainer
 from vanilla_transformer_hf.training import run_job
 from vanilla_transformer_hf.upload_plan import plan_upload
 
@@ -82,6 +83,32 @@ def test_a_run_that_is_over_is_published_by_the_same_command(job, prepare, hub):
     published = hub.repositories[REPOSITORY].files()
     assert published == planned(prepare.out)
     assert published["model.safetensors"] == before["model.safetensors"]
+
+
+def test_a_trainer_of_one_s_own_makes_the_same_card(prepare, hub, tmp_path):
+    plain = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": None, "max_steps": 1}
+    ours = prepare(hub_model_id=REPOSITORY, **plain).trainer
+    ours.model.name_or_path = "someone/base"  # as if it had been opened from there
+    ours.args.output_dir = str(tmp_path / "own")
+    trainer = TranslationTrainer(
+        ours.model,
+        ours.args,
+        data_collator=ours.data_collator,
+        train_dataset=ours.train_dataset,
+        processing_class=ours.processing_class,
+    )
+    trainer.train()
+    trainer.push_to_hub(license="cc0-1.0", tasks="translation", dataset_tags="someone/pairs", dataset="Pairs")
+    data = ModelCard(hub.repositories[REPOSITORY].files()["README.md"].decode()).data
+    assert (data.license, data.datasets, data.language) == ("cc0-1.0", ["someone/pairs"], ["en", "de"])
+    assert (data.base_model, data.base_model_relation) == ("someone/base", "finetune")
+    trainer.save_model()
+    trainer.create_model_card(license="cc0-1.0")
+    assert ModelCard.load(tmp_path / "own" / "README.md").data.base_model == "someone/base"
+    assert plan_upload(tmp_path / "own", REPOSITORY).card
+    for wrong in ({"licence": "cc0-1.0"}, {"datasets": ["a"], "speed": 3}):
+        with pytest.raises(TypeError):
+            trainer.push_to_hub(**wrong)
 
 
 def test_nothing_but_the_end(job, hub):

@@ -36,7 +36,7 @@ from .checkpoints import UNFINISHED, StopOnSignal, move_in, remove_surplus, resu
 from .data import TranslationCollator
 from .evaluation import Scores, decode_predictions, score_translations
 from .hub import Published, one_line, publish_folder
-from .model_card import CURVES_FILE, CardFacts
+from .model_card import CURVES_FILE, CardFacts, write_card
 from .progress import TOKENS_PER_SECOND, Progress, Speedometer
 from .recipe import TranslationTrainingArguments
 from .sharding import gather_optimizer_state, gather_weights, load_optimizer_state, shard
@@ -44,8 +44,11 @@ from .sharding import gather_optimizer_state, gather_weights, load_optimizer_sta
 
 logger = logging.get_logger(__name__)
 
-# Facts for a card as the host's `push_to_hub` calls them -> as ours.
-HOST_FACTS = {"finetuned_from": "base_model", "dataset": "corpus", "dataset_tags": "datasets", "model_name": "name"}
+# Facts for a card as the host's `push_to_hub` calls them -> as ours; None: the tokenizer and the model tell.
+HOST_FACTS = {
+    **{"finetuned_from": "base_model", "dataset": "corpus", "dataset_tags": "datasets", "model_name": "name"},
+    **dict.fromkeys(("tasks", "tags", "language", "dataset_args")),
+}
 
 
 def r_drop_loss(
@@ -75,6 +78,21 @@ def r_drop_loss(
     return loss / (counted.sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
 
 
+def _known_facts(model: PreTrainedModel) -> CardFacts:
+    """What a model tells by itself: the repository that it was opened from."""
+    name = model.name_or_path
+    return CardFacts(further=bool(name), base_model=None if not name or Path(name).exists() else name)
+
+
+def _stated_facts(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Facts for a card in our names; `datasets` as a list, since the host takes one too."""
+    named = {HOST_FACTS.get(name, name): value for name, value in arguments.items() if value is not None}
+    stated = {name: value for name, value in named.items() if name is not None}
+    if isinstance(stated.get("datasets"), str):
+        stated["datasets"] = [stated["datasets"]]
+    return stated
+
+
 class TranslationTrainer(Seq2SeqTrainer):
     """
     The host's `Seq2SeqTrainer`, scoring generated text against the "target" column of the data it is given.
@@ -86,6 +104,8 @@ class TranslationTrainer(Seq2SeqTrainer):
     (`datasets.IterableDataset`), and has its own `train_collator` if one is given. Weights, order of the data and
     random numbers depend on the seed and the step alone: a run continued from any of its checkpoints ends bit by bit
     like one that was never interrupted.
+
+    Its cards say what it measures, and `facts`.
 
     Raises:
         FloatingPointError: From `train`, when a loss is NaN or infinite; before the weights are touched.
@@ -115,12 +135,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         **kwargs: Any,
     ):
         self.target_lang = target_lang
-        self.facts = facts or CardFacts()
         self.train_collator = train_collator
         self._batches: TokenBatchSampler | TokenBatchStream | None = None
         self._lines: list[int] = []
         self._checkpoint_place: Path | None = None
         super().__init__(*args, **kwargs)
+        self.facts = facts or _known_facts(self.model)
         if self.args.predict_with_generate:
             self.compute_metrics = self._score
         self._stop_on_signal = StopOnSignal()
@@ -339,6 +359,25 @@ class TranslationTrainer(Seq2SeqTrainer):
         bleu = next((part.scores.bleu for part in self.facts.scored if part.role == "validation"), None)
         curves.plot_curves(self.state.log_history, path, best_step=self.state.best_global_step, published=bleu)
 
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """
+        Write card and curves beside the model that `save_model` has written to `output_dir`.
+
+        Args:
+            args: None: facts have names.
+            kwargs: Facts for the card, as in `push_to_hub`.
+
+        Raises:
+            OSError: There is no model in `output_dir`.
+            TypeError: There is no such fact.
+        """
+        if args:
+            raise TypeError(f"create_model_card takes facts by their names, such as license, and not {args!r}")
+        folder = Path(str(self.args.output_dir))
+        if self.is_world_process_zero():
+            self.plot_curves(folder / CURVES_FILE)
+            write_card(replace(self.current_facts(), **_stated_facts(kwargs)), folder)
+
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """
         Raises:
@@ -370,7 +409,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             TypeError: There is no such fact.
         """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        stated = {HOST_FACTS.get(name, name): value for name, value in kwargs.items() if value is not None}
+        stated = _stated_facts(kwargs)
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
         with tempfile.TemporaryDirectory() as folder:
