@@ -472,6 +472,14 @@ class TranslationTrainer(Seq2SeqTrainer):
             return
         self._save(output_dir, state_dict=self.gather_weights())
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        # The host leaves its arguments beside the weights; the token among them is nobody else's.
+        token, self.args.hub_token = self.args.hub_token, None
+        try:
+            super()._save(output_dir, state_dict)
+        finally:
+            self.args.hub_token = token
+
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if not self.is_fsdp_enabled:
             super()._save_optimizer_and_scheduler(output_dir)
