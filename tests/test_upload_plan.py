@@ -14,13 +14,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
 import vanilla_transformer_hf
-from vanilla_transformer_hf import VanillaTransformerTokenizer, upload_plan
+from vanilla_transformer_hf import VanillaTransformerTokenizer, remote_code
 from vanilla_transformer_hf.checkpoints import resumable_files
 from vanilla_transformer_hf.model_card import CardFacts, write_card
 from vanilla_transformer_hf.upload_plan import plan_upload
+from vanilla_transformer_hf.weight_files import Shard
 
 
-CODE = {path.name for path in upload_plan.PACKAGE.glob("*_vanilla_transformer.py")}
+CODE = {path.name for path in remote_code.PACKAGE.glob("*_vanilla_transformer.py")}
 NAME = "someone/numbers"
 
 
@@ -121,7 +122,7 @@ def test_code_that_is_missing_is_the_package_s(folder):
     change_json(folder / "config.json", auto_map=None)
     published = contents(plan_upload(folder, NAME))
     assert published.keys() > CODE
-    assert all(published[name] == (upload_plan.PACKAGE / name).read_bytes() for name in CODE)
+    assert all(published[name] == (remote_code.PACKAGE / name).read_bytes() for name in CODE)
 
 
 def test_code_is_found_by_its_imports(folder):
@@ -205,13 +206,13 @@ def test_other_refusals(folder, tmp_path):
 def test_large_weights_are_split(limit, folder, tmp_path):
     plan = plan_upload(folder, NAME, max_shard_size=limit)
     assert plan.left_out["model.safetensors"] == "split into several files"
-    shards = [file for file in plan.files if isinstance(file.source, upload_plan.Shard)]
+    shards = [file for file in plan.files if isinstance(file.source, Shard)]
     assert len(shards) > 1
     split = tmp_path / "split"
     shutil.copytree(folder, split)
     (split / "model.safetensors").unlink()
     for file in plan.files:
-        if isinstance(file.source, upload_plan.Shard):
+        if isinstance(file.source, Shard):
             file.source.write(split / file.name)
             assert (split / file.name).stat().st_size == file.size
             with safe_open(split / file.name, "pt") as shard:
@@ -305,7 +306,7 @@ def test_the_script_shows_what_it_would_send(options, folder, tmp_path, monkeypa
     monkeypatch.delenv("HF_TOKEN", raising=False)
     before = snapshot(folder)
     command = [*SCRIPT, str(folder), NAME, *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=upload_plan.PACKAGE.parent, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=remote_code.PACKAGE.parent, timeout=300)
     assert snapshot(folder) == before
     assert "  model.safetensors   " in done.stdout and "# numbers\n" in done.stdout
     assert ("license: cc-by-4.0" in done.stdout) == ("--license" in options)

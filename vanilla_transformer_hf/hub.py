@@ -21,7 +21,8 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from .upload_plan import Plan, Shard, plan_upload
+from .upload_plan import Plan, plan_upload
+from .weight_files import Shard
 
 
 try:  # huggingface_hub 2 has moved to the second generation of its HTTP library

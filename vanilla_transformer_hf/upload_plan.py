@@ -4,24 +4,18 @@ What of a model's folder is published, and what is not: chosen and checked witho
 A folder is what training, averaging or conversion wrote, or any that `save_pretrained` did.
 """
 
-import ast
 import json
 import os
 import re
-import sys
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import ModelCard, get_token
-from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
-from transformers.dynamic_module_utils import get_imports, get_relative_imports
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from . import modeling_vanilla_transformer as modeling
 from .configuration_vanilla_transformer import AUTO_MODELS, VanillaTransformerConfig
 from .model_card import (
     CARD_FILE,
@@ -34,18 +28,16 @@ from .model_card import (
     missing_facts,
     missing_in,
 )
+from .remote_code import find_code
+from .weight_files import MAX_SHARD_SIZE, Shard, check_weights, find_weights
 
 
-PACKAGE = Path(__file__).parent
 ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"  # of peft
 CONFIGS = (CONFIG_NAME, GENERATION_CONFIG_NAME, TOKENIZER_CONFIG_FILE, ADAPTER_CONFIG_NAME)
 TOKENIZER_FILES = (TOKENIZER_CONFIG_FILE, "tokenizer.json", "source_tokenizer.json")
 
 # Fields of the configs that tell where something lay on the machine that wrote them.
 PRIVATE_FIELDS = ("_name_or_path", "name_or_path", "_commit_hash", "tokenizer_file", "source_tokenizer_file")
-
-# What every user of transformers has, beside Python's own modules.
-AVAILABLE = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy"}
 
 TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}")
 
@@ -69,34 +61,6 @@ LEFT_OUT = {
     "*.py": "code that the model does not import",
     "*": "no part of the model",
 }
-
-# Bytes above which weights are split into several files.
-MAX_SHARD_SIZE = 5 * 10**9
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A safetensors file with some of the tensors of another one: `parts` are its places there, (start, bytes)."""
-
-    weights: Path
-    header: bytes
-    parts: tuple[tuple[int, int], ...]
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return 8 + len(self.header) + sum(length for _, length in self.parts)
-
-    def write(self, path: Path):
-        """Write the file; no tensor is held in memory."""
-        with self.weights.open("rb") as source, path.open("wb") as target:
-            target.write(len(self.header).to_bytes(8, "little") + self.header)
-            for start, length in self.parts:
-                source.seek(start)
-                while length:
-                    block = source.read(min(length, 2**22))
-                    target.write(block)
-                    length -= len(block)
 
 
 @dataclass(frozen=True)
@@ -192,11 +156,22 @@ def plan_upload(
 def _model(folder: Path, max_shard_size: int) -> tuple[dict[str, Path | bytes | Shard], list[str]]:
     """Weights, configs, tokenizer and code, and what is wrong with them."""
     config = VanillaTransformerConfig.from_pretrained(folder)
-    sources: dict[str, Path | bytes | Shard] = {**_weights(folder, max_shard_size)}
-    problems = _check_weights(folder, config, sources)
-    sources |= _configs(folder, config) | _tokenizer(folder)
-    code, wrong = _code(folder, sources)
-    return {**sources, **code}, problems + wrong + _check_generation(folder)
+    sources: dict[str, Path | bytes | Shard] = {**find_weights(folder, max_shard_size)}
+    problems = check_weights(config, sources)
+    texts = _configs(folder, config) | _tokenizer(folder)
+    code, wrong = find_code(folder, _modules(texts))
+    return {**sources, **texts, **code}, problems + wrong + _check_generation(folder)
+
+
+def _modules(texts: dict[str, Path | bytes]) -> set[str]:
+    """The modules that the configs name as the code of the model and its tokenizer."""
+    modules = set()
+    for name in (CONFIG_NAME, TOKENIZER_CONFIG_FILE):
+        text = texts.get(name, b"{}")
+        auto_map = json.loads(text if isinstance(text, bytes) else text.read_bytes()).get("auto_map", {})
+        for entry in auto_map.values():
+            modules |= {each.split(".")[0] for each in (entry if isinstance(entry, list) else [entry]) if each}
+    return modules
 
 
 def _adapter(
@@ -249,96 +224,6 @@ def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _weights(folder: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard]:
-    """
-    The files with the weights.
-
-    Raises:
-        FileNotFoundError: There are none.
-        ValueError: A file is damaged.
-    """
-    single, index = folder / SAFE_WEIGHTS_NAME, folder / SAFE_WEIGHTS_INDEX_NAME
-    if single.is_file():
-        return {single.name: single} if single.stat().st_size <= max_shard_size else _split(single, max_shard_size)
-    if not index.is_file():
-        raise FileNotFoundError(f"{folder}: no {SAFE_WEIGHTS_NAME} there; only weights in safetensors are published.")
-    try:
-        names = {Path(name).name for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ValueError(f"{index}: damaged ({error}).") from error
-    if absent := sorted(name for name in names if not (folder / name).is_file()):
-        raise FileNotFoundError(f"{folder}: no {', '.join(absent)} there, which {index.name} names.")
-    return {index.name: index, **{name: folder / name for name in sorted(names)}}
-
-
-def _split(weights: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard]:
-    """Several files for one, in the order of its tensors, and the index of them; named as transformers names them."""
-    with weights.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-    metadata = header.pop("__metadata__", {"format": "pt"})
-    groups: list[dict[str, Any]] = [{}]
-    filled = 0
-    for name, tensor in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        length = tensor["data_offsets"][1] - tensor["data_offsets"][0]
-        if filled + length > max_shard_size and groups[-1]:
-            groups.append({})
-            filled = 0
-        groups[-1][name] = tensor
-        filled += length
-    sources: dict[str, Path | bytes | Shard] = {}
-    places: dict[str, str] = {}
-    for number, group in enumerate(groups, start=1):
-        file_name = f"model-{number:05}-of-{len(groups):05}.safetensors"
-        first = min(tensor["data_offsets"][0] for tensor in group.values())
-        moved = {
-            name: {**tensor, "data_offsets": [offset - first for offset in tensor["data_offsets"]]}
-            for name, tensor in group.items()
-        }
-        text = json.dumps({"__metadata__": metadata, **moved}, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)  # the format aligns the data
-        end = max(tensor["data_offsets"][1] for tensor in group.values())
-        sources[file_name] = Shard(weights, text, ((8 + size + first, end - first),))
-        places |= dict.fromkeys(group, file_name)
-    total = max(tensor["data_offsets"][1] for tensor in header.values())
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-    sources[SAFE_WEIGHTS_INDEX_NAME] = (json.dumps(index, indent=2) + "\n").encode()
-    return sources
-
-
-def _check_weights(folder: Path, config: VanillaTransformerConfig, sources: dict[str, Any]) -> list[str]:
-    """
-    What is wrong with the weights for this config: each tensor has to be there once, in its shape.
-
-    Raises:
-        ValueError: A file is damaged.
-    """
-    model_class = getattr(modeling, (config.architectures or ["VanillaTransformerForConditionalGeneration"])[0], None)
-    if model_class is None or getattr(config, "quantization_config", None):
-        return []  # a model of somebody else's, or in a format of its own
-    with torch.device("meta"):
-        model = model_class(config)
-    tied = model.all_tied_weights_keys.keys()
-    expected = {name: list(value.shape) for name, value in model.state_dict().items() if name not in tied}
-    found: dict[str, list[int]] = {}
-    for path in {value.weights if isinstance(value, Shard) else value for value in sources.values()}:
-        if isinstance(path, Path) and path.suffix == ".safetensors":
-            try:
-                with safe_open(path, framework="pt") as file:
-                    found |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-            except SafetensorError as error:
-                raise ValueError(f"{folder}: {path.name} is damaged or incomplete ({error}).") from error
-    problems = [f"the weights lack {name}" for name in expected.keys() - found.keys()]
-    problems += [f"the weights hold {name} a second time, tied" for name in found.keys() & tied]
-    problems += [f"the weights hold {name}, which the model has not" for name in found.keys() - expected.keys() - tied]
-    problems += [
-        f"{name} has the shape {found[name]} instead of {expected[name]}"
-        for name in expected.keys() & found.keys()
-        if found[name] != expected[name]
-    ]
-    return sorted(problems)
-
-
 def _configs(folder: Path, config: VanillaTransformerConfig) -> dict[str, Path | bytes]:
     """The configs of a model, without what tells of the machine that wrote them."""
     plain = {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **AUTO_MODELS}
@@ -381,56 +266,6 @@ def _check_generation(folder: Path) -> list[str]:
     except ValueError as error:
         return [f"{GENERATION_CONFIG_NAME} is not valid ({' '.join(str(error).split())})"]
     return []
-
-
-def _code(folder: Path, sources: dict[str, Any]) -> tuple[dict[str, Path], list[str]]:
-    """
-    The Python files that opening the model imports, found by following the imports, and what is wrong with them.
-
-    Where the folder lacks one, all are this package's.
-    """
-    wanted = set()
-    for name in (CONFIG_NAME, TOKENIZER_CONFIG_FILE):
-        source = sources.get(name, b"{}")
-        auto_map = json.loads(source if isinstance(source, bytes) else source.read_bytes()).get("auto_map", {})
-        for entry in auto_map.values():
-            wanted |= {each.split(".")[0] for each in (entry if isinstance(entry, list) else [entry]) if each}
-    for place in (folder, PACKAGE):
-        found: dict[str, Path] = {}
-        problems: list[str] = []
-        waiting = sorted(wanted)
-        while waiting:
-            path = place / f"{waiting.pop()}.py"
-            if path.name in found:
-                continue
-            if not path.is_file():
-                problems.append(f"{path.name} is not there, which the model needs")
-                continue
-            found[path.name] = path
-            imported = get_relative_imports(path)
-            problems += [
-                f"{path.name} imports .{each}: only files beside it travel" for each in imported if "." in each
-            ]
-            waiting += [each for each in imported if "." not in each]
-        if all(path.is_file() for path in found.values()) and not any("is not there" in each for each in problems):
-            break
-    for path in found.values():
-        problems += _check_imports(path)
-    return found, problems
-
-
-def _check_imports(path: Path) -> list[str]:
-    """What a file imports that those who open the model may not have. An import in a `try` may fail."""
-    problems = []
-    for library in sorted(set(get_imports(path))):
-        if library == PACKAGE.name:
-            problems.append(f"{path.name} imports {library} itself, which others may not have: from .name import")
-        elif library not in AVAILABLE and library not in sys.stdlib_module_names:
-            problems.append(f"{path.name} imports {library}, which others may not have: in a try block it may fail")
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level > 1:
-            problems.append(f"{path.name}, line {node.lineno}: imports from a folder above it")
-    return problems
 
 
 def _card(
