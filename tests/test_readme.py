@@ -65,6 +65,7 @@ def workspace(tmp_path_factory):
     (folder / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (folder / "bin" / "python").chmod(0o755)
     (folder / "numbers.en").write_text("\n".join(ENGLISH), encoding="utf-8")
+    (folder / "numbers.de").write_text("\n".join(GERMAN), encoding="utf-8")
     for name in ("train", "val"):
         for language, lines in (("en", ENGLISH), ("de", GERMAN)):
             (folder / f"{name}.{language}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
