@@ -1,9 +1,8 @@
 """What of a folder is published: every file that is, every kind that is not, and what is refused before it is sent."""
 
 import json
+import runpy
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -297,23 +296,30 @@ def test_a_checkpoint_to_continue_from(folder):
     assert json.loads(files["last-checkpoint/trainer_state.json"]) == {"best_model_checkpoint": "checkpoint-2"}
 
 
-SCRIPT = [sys.executable, "scripts/push_to_hub.py"]
+SCRIPT = str(remote_code.PACKAGE.parent / "scripts" / "push_to_hub.py")
 
 
-@pytest.mark.parametrize("options", [["--license", "cc-by-4.0"], ["--dry-run"], ["--strict"]])
-def test_the_script_shows_what_it_would_send(options, folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+@pytest.mark.parametrize(
+    "options, status, shown",
+    [
+        (["--license", "cc-by-4.0"], None, "license: cc-by-4.0"),
+        (["--datasets", "a/b", "c/d", "--example", "one"], None, "datasets:\n- a/b\n- c/d\n"),
+        (["--max_shard_size", "20KB"], None, "model.safetensors.index.json"),
+        (["--strict"], 2, "missing in the card:\n  Licence:"),
+        (["--license", "CC BY"], 2, ""),
+    ],
+)
+def test_the_script_passes_on_what_is_stated(options, status, shown, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    before = snapshot(folder)
-    command = [*SCRIPT, str(folder), NAME, *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=remote_code.PACKAGE.parent, timeout=300)
-    assert snapshot(folder) == before
-    assert "  model.safetensors   " in done.stdout and "# numbers\n" in done.stdout
-    assert ("license: cc-by-4.0" in done.stdout) == ("--license" in options)
-    if "--strict" in options:
-        assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith(
-            "push_to_hub.py: --strict: the card lacks"
-        )
+    monkeypatch.setattr("sys.argv", [SCRIPT, str(folder), NAME, *options])
+    if status is None:
+        runpy.run_path(SCRIPT, run_name="__main__")
     else:
-        assert done.returncode == 0 and "This was a dry run" in done.stdout
-        assert ("there is no token" in done.stdout) == ("--dry-run" not in options)
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(SCRIPT, run_name="__main__")
+        assert end.value.code == status
+    captured = capsys.readouterr()
+    assert shown in captured.out
+    assert ("This was a dry run: there is no token" in captured.out) == (status is None)
+    assert ("\npush_to_hub.py: " in f"\n{captured.err}") == (status is not None)
