@@ -1,5 +1,6 @@
 """What of a folder is published: every file that is, every kind that is not, and what is refused before it is sent."""
 
+import hashlib
 import json
 import runpy
 import shutil
@@ -240,6 +241,13 @@ def test_the_card_is_written_with_what_is_stated(folder):
         plan_upload(folder, NAME, licence="cc-by-4.0")
 
 
+def test_a_card_of_another_version_is_written_anew(folder):
+    path, facts = folder / "README.md", folder / "card_facts.json"
+    path.write_text("# As it was once\n")
+    change_json(facts, card_sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    assert f'name = "{NAME}"' in plan_upload(folder, NAME).card
+
+
 def test_a_card_that_somebody_edited_stays(folder):
     path = folder / "README.md"
     path.write_text(path.read_text(encoding="utf-8").replace("# model", "# My model, with notes"), encoding="utf-8")
@@ -247,6 +255,9 @@ def test_a_card_that_somebody_edited_stays(folder):
     card = ModelCard(plan.card)
     assert card.text == ModelCard(path.read_text(encoding="utf-8")).text
     assert (card.data.license, card.data.language) == ("cc-by-4.0", ["en", "fr"])
+    stated = plan_upload(folder, NAME, corpus="words", example="one")
+    assert not {"corpus", "example"} & ModelCard(stated.card).data.to_dict().keys()
+    assert not any(sentence.startswith("Training data") for sentence in stated.missing)
     (folder / "card_facts.json").unlink()
     path.write_text("# Only a title\n")
     plan = plan_upload(folder, NAME)

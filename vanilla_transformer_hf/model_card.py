@@ -6,11 +6,12 @@ and written again when it is published with more facts.
 """
 
 import csv
+import hashlib
 import json
 import math
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,8 @@ class CardFacts:
 
     `datasets` and `base_model` are ids on the Hub; `further`: training began with a model that was there. `settings`
     is what differs from the defaults, as a recipe says it; `minutes` are None for a run that was interrupted, since
-    only its last part was timed; `co2` as the Hub has it, emissions in grams.
+    only its last part was timed; `co2` as the Hub has it, emissions in grams; `card_sha256` is that of the card
+    that was written, by which one sees whether somebody has edited it.
     """
 
     name: str | None = None
@@ -122,6 +124,7 @@ class CardFacts:
     average_of: list[str] = field(default_factory=list)
     scored: list[ScoredText] = field(default_factory=list)
     conversion: ConversionFacts | None = None
+    card_sha256: str | None = None
 
     @classmethod
     def read(cls, folder: Path) -> "CardFacts":
@@ -350,8 +353,15 @@ def missing_in(facts: CardFacts, folder: str | os.PathLike) -> list[str]:
 
 def write_card(facts: CardFacts, folder: str | os.PathLike):
     """Write the card of the model in a folder, and the facts that it was made from beside it."""
-    facts.write(Path(folder))
-    make_card(facts, folder).save(Path(folder, CARD_FILE))
+    text = str(make_card(facts, folder)).encode()
+    with open_output(Path(folder, CARD_FILE)) as file:
+        file.write(text)
+    replace(facts, card_sha256=digest(text)).write(Path(folder))
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def check_metadata(data: CardData) -> list[str]:

@@ -24,6 +24,7 @@ from .model_card import (
     TOKENIZER_CONFIG_FILE,
     CardFacts,
     check_metadata,
+    digest,
     make_card,
     missing_facts,
     missing_in,
@@ -38,6 +39,9 @@ TOKENIZER_FILES = (TOKENIZER_CONFIG_FILE, "tokenizer.json", "source_tokenizer.js
 
 # Fields of the configs that tell where something lay on the machine that wrote them.
 PRIVATE_FIELDS = ("_name_or_path", "name_or_path", "_commit_hash", "tokenizer_file", "source_tokenizer_file")
+
+# Facts that stand in a card's metadata under their own names.
+METADATA = {"license", "license_name", "license_link", "datasets", "base_model", "base_model_relation"}
 
 TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}")
 
@@ -130,10 +134,13 @@ def plan_upload(
 
     Raises:
         FileNotFoundError: There is no such folder, or no model in it.
+        TypeError: There is no such fact.
         ValueError: It would not open, or holds what is nobody's business; the message lists everything.
     """
     folder = Path(folder)
     stated = {each: value for each, value in stated.items() if value is not None}
+    if unknown := stated.keys() - CardFacts.__annotations__.keys():
+        raise TypeError(f"{', '.join(sorted(unknown))}: there are only {', '.join(CardFacts.__annotations__)}")
     if (folder / CONFIG_NAME).is_file():
         sources, problems = _model(folder, max_shard_size)
         card, missing = _card(folder, name, facts, stated)
@@ -274,11 +281,7 @@ def _card(
     """The card, and what it lacks."""
     known = facts or CardFacts.read(folder)
     own = folder / CARD_FILE
-    if (
-        facts is None
-        and own.is_file()
-        and own.read_text(encoding="utf-8").strip() != str(make_card(known, folder)).strip()
-    ):
+    if facts is None and own.is_file() and digest(own.read_bytes()) != known.card_sha256:
         return _edited_card(own.read_text(encoding="utf-8"), stated)
     known = replace(known, **{**stated, "name": name or stated.get("name") or known.name})
     return make_card(known, folder), missing_in(known, folder)
@@ -288,15 +291,18 @@ def _edited_card(text: str, stated: dict[str, Any]) -> tuple[ModelCard, list[str
     """A card in somebody's own words, with what is stated in its metadata, and what that lacks."""
     card = ModelCard(text)
     data: Any = card.data
-    for name, value in stated.items():
-        if name not in ("source_lang", "target_lang"):
-            setattr(data, name, value)
+    for name in METADATA & stated.keys():
+        setattr(data, name, stated[name])
     languages = [stated[side] for side in ("source_lang", "target_lang") if side in stated]
     data.language = languages or data.language
     data.library_name = data.library_name or "transformers"
     data.pipeline_tag = data.pipeline_tag or "translation"
     entered = CardFacts(
-        license=data.license, datasets=data.datasets or [], scored=data.eval_results or [], base_model=data.base_model
+        license=data.license,
+        corpus=stated.get("corpus"),
+        datasets=data.datasets or [],
+        scored=data.eval_results or [],
+        base_model=data.base_model,
     )
     languages = data.language if isinstance(data.language, list) else [data.language or ""]
     return card, missing_facts(entered, languages)
