@@ -177,6 +177,7 @@ LASTING = {
     "commit may wait a day": ("POST .*/commit/.*", {"status": 429, "retry_after": 86400}, "too many requests", 1),
     "commits break off": ("POST .*/commit/.*", {"cut_after": 1000}, "connection", 6),
     "card": ("POST /api/validate-yaml", {"status": 500}, "500", 6),
+    "card is refused": ("POST /api/validate-yaml", {"status": 400}, "Invalid metadata", 1),
     "xet": ("GET .*/xet-write-token/.*", {"status": 501}, "501", 1),
 }
 

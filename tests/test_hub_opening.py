@@ -12,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.configuration_vanilla_transformer import VERSION
+from vanilla_transformer_hf.hub import publish_folder
 
 
 REPOSITORY, ADAPTER, FINE_TUNED = "someone/numbers", "someone/numbers-adapter", "someone/numbers-finetuned"
@@ -140,14 +141,17 @@ def differences(seen, models):
 
 
 @pytest.fixture
-def models(tiny_model, hub):
+def models(tiny_model, hub, tmp_path):
     """What is published: a model, tagged "half" another one in 16 bits, a later release's, and an adapter apart."""
+    folder = tmp_path / "published"
     tokenizer = VanillaTransformerTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
     model, half = tiny_model(vocab_size=len(tokenizer)), tiny_model(vocab_size=len(tokenizer)).bfloat16()
-    tokenizer.push_to_hub(REPOSITORY)
+    tokenizer.push_to_hub(REPOSITORY)  # as the host does it
     half.push_to_hub(REPOSITORY)
     HfApi().create_tag(REPOSITORY, tag="half")
-    model.push_to_hub(REPOSITORY)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    publish_folder(folder, REPOSITORY)
     files = hub.repositories[REPOSITORY].files()
     changed = {name: files[name] for name in ("config.json", "configuration_vanilla_transformer.py")}
     later = [
@@ -157,7 +161,8 @@ def models(tiny_model, hub):
     HfApi().create_commit(REPOSITORY, later, commit_message="Of a later release", revision="newer")
     model.name_or_path = REPOSITORY  # as if it had been opened from there
     adapted = get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM", init_lora_weights=False))
-    adapted.push_to_hub(ADAPTER)
+    adapted.save_pretrained(tmp_path / "adapter")
+    publish_folder(tmp_path / "adapter", ADAPTER)
     seen = {"adapted": look(adapted, tokenizer), "half": look(half, tokenizer)}
     return {**seen, "model": look(adapted.unload(), tokenizer)}
 
