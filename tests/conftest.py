@@ -15,6 +15,7 @@ import torch
 import yaml
 from hub_api import TOKEN
 from hub_server import Hub
+from huggingface_hub import close_session
 from transformers import logging
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -162,6 +163,8 @@ def hub(monkeypatch, tmp_path):
         monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", hub.endpoint)
         monkeypatch.setattr("transformers.utils.hub._hf_api", None)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        close_session()  # the next one reads that
         clock = SimpleNamespace(**{**vars(time), "sleep": hub.waits.append})
         for module in ("utils._http", "file_download"):
             monkeypatch.setattr(f"huggingface_hub.{module}.time", clock)
