@@ -1,19 +1,24 @@
 """CTranslate2 computes and translates as the model does, for every switch that it can express."""
 
+import json
 import os
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer_hf.conversion import convert
 from vanilla_transformer_hf.export import ExportError, export_for
 
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install '.[export]'")
 engine = pytest.importorskip("vanilla_transformer_hf.export.ctranslate2")
+
+FAIRSEQ = Path(__file__).parents[3] / "shared" / "peers" / "fairseq-a-shared-postnorm"
 
 PRE = {"encoder_norm_position": "pre", "decoder_norm_position": "pre"}
 SWITCHES = {
@@ -61,10 +66,10 @@ def ours(model, sources, **options):
 
 
 def theirs(folder, config, sources, **options):
-    """The same from CTranslate2, where an output may be empty, and its length counts the end, as in transformers."""
+    """The same from CTranslate2, with the arguments that were written for it, and others."""
     side = "s" if config.source_vocab_size else "t"
     pieces = [[f"{side}{index}" if index > 2 else "</s>" for index in ids] for ids in sources]
-    options = {"min_decoding_length": 0, "return_end_token": True, **options}
+    options = {**json.loads((folder / engine.SEARCH_FILE).read_text()), **options}
     results = ctranslate2.Translator(str(folder)).translate_batch(pieces, **options)
     tokenizer = VanillaTransformerTokenizer.from_pretrained(folder)
     outputs = [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
@@ -82,6 +87,49 @@ def test_logits_and_translations_are_the_models(switches, save_model, tmp_path):
     beams = ours(model, sources, num_beams=3, early_stopping=True, length_penalty=0.6, max_new_tokens=12)
     options = {"beam_size": 3, "length_penalty": 0.6, "max_decoding_length": 12}
     assert theirs(tmp_path / "out", model.config, sources, **options) == beams
+
+
+SEARCHES = {
+    "beams": {"num_beams": 3, "length_penalty": 0.6, "max_new_tokens": 9, "early_stopping": True},
+    "lengths": {"num_beams": 3, "min_new_tokens": 4, "max_new_tokens": 7, "early_stopping": True},
+    "suppressed": {"num_beams": 3, "max_new_tokens": 9, "early_stopping": True, "suppress_tokens": [0, 13, 27]},
+    "suppressed_greedy": {"max_new_tokens": 9, "suppress_tokens": [0, 13, 27]},
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_the_models_own_search_is_written_beside_it(search, save_model, tmp_path):
+    model, folder = save_model(embedding_sharing="none")
+    model.generation_config.update(**search)
+    model.generation_config.save_pretrained(folder)
+    assert export_for("ctranslate2", folder, tmp_path / "out").notes == []
+    sources = sentences(model.config)
+    assert theirs(tmp_path / "out", model.config, sources) == ours(model, sources)
+
+
+def test_what_the_search_lacks_is_told(save_model, tmp_path):
+    model, folder = save_model()
+    model.generation_config.update(num_beams=4, no_repeat_ngram_size=2, length_penalty_type="gnmt")
+    model.generation_config.save_pretrained(folder)
+    (note,) = export_for("ctranslate2", folder, tmp_path / "out").notes
+    assert note.endswith("cannot do with early_stopping=False, length_penalty_type='gnmt', no_repeat_ngram_size=2")
+
+
+@pytest.mark.skipif(not FAIRSEQ.is_dir(), reason="kept beside the repository")
+def test_a_converted_checkpoint_translates_as_its_toolkit_did(tmp_path):
+    convert("fairseq", FAIRSEQ, tmp_path / "model")
+    assert export_for("ctranslate2", tmp_path / "model", tmp_path / "out").difference < 1e-5
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
+    search = json.loads((tmp_path / "out" / engine.SEARCH_FILE).read_text())
+    recorded = json.loads((FAIRSEQ / "ref.json").read_text())
+    pieces = [tokenizer(text).tokens() for text in recorded["src_text"]]
+    translator = ctranslate2.Translator(str(tmp_path / "out"))
+    for name in ("greedy", "beam4", "beam4_lenpen0.6"):
+        settings = recorded[f"{name}_settings"]
+        search |= {"beam_size": settings["beam"], "length_penalty": settings["lenpen"], "max_decoding_length": 41}
+        outputs = [result.hypotheses[0] for result in translator.translate_batch(pieces, **search)]
+        expected = [output["ids"] for output in recorded[name]]
+        assert [tokenizer.convert_tokens_to_ids(output) for output in outputs] == expected, name
 
 
 def test_shared_pieces_are_written_once_and_tied_matrices_too(save_model, tmp_path):

@@ -9,6 +9,7 @@ What it holds otherwise than we do: positions as a table, so that sinusoids have
 values of a head in one width, so that the narrower are filled up with zeros; one ε for all norms.
 """
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from ctranslate2.converters import transformers as converter
 from ctranslate2.converters import utils
 from ctranslate2.specs import common_spec, model_spec, transformer_spec
+from transformers import GenerationConfig
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..modeling_vanilla_transformer import (
@@ -41,6 +43,21 @@ ACTIVATIONS = {
     **dict.fromkeys(("sigmoid",), common_spec.Activation.Sigmoid),
 }
 
+# Arguments of `translate_batch`, beside what it reads itself.
+SEARCH_FILE = "translate_batch.json"
+
+# Generation options -> the arguments of `translate_batch` that do the same, and what stands for an option not given.
+SEARCH: dict[str, tuple[str, Any]] = {
+    "num_beams": ("beam_size", 1),
+    "length_penalty": ("length_penalty", 1.0),
+    "max_new_tokens": ("max_decoding_length", 256),
+    "min_new_tokens": ("min_decoding_length", 0),
+}
+
+# Generation options that say nothing about the search, or that `search_options` reads.
+NOT_SEARCH = {"transformers_version", "_from_model_config", "use_cache", "suppress_tokens", "early_stopping"}
+NOT_SEARCH |= {"pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
+
 # Fields that need to have one value, and that value.
 FIXED = {"encoder_residual_alpha": 1.0, "decoder_residual_alpha": 1.0, "norm_type": "layer_norm"}
 
@@ -58,6 +75,22 @@ def problems(config: VanillaTransformerConfig) -> list[str]:
     if not isinstance(config.eos_token_id, int):
         found.append(f"eos_token_id={config.eos_token_id!r}: must be one id")
     return found
+
+
+def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """
+    Arguments with which `translate_batch` searches as `generate()` does with these settings, and the settings that it
+    cannot follow. `target` are the pieces of the target vocabulary.
+    """
+    given = {name: value for name, value in settings.to_diff_dict().items() if value not in (None, False)}
+    options = {theirs: given.pop(name, default) for name, (theirs, default) in SEARCH.items()}
+    options["return_end_token"] = True  # so that it counts in the length of an output
+    if settings.suppress_tokens:
+        options["suppress_sequences"] = [[target[index]] for index in settings.suppress_tokens]
+    left = {name: value for name, value in given.items() if name not in NOT_SEARCH}
+    if options["beam_size"] > 1 and settings.early_stopping is not True:
+        left["early_stopping"] = settings.early_stopping or False  # theirs ends with as many outputs as beams
+    return options, [f"{name}={value!r}" for name, value in sorted(left.items())]
 
 
 def pieces(vocabulary: dict[str, int], size: int) -> list[str]:
@@ -209,7 +242,7 @@ def write(
     Write the model into `folder`, and compare.
 
     `quantization` and `vmap` are those of CTranslate2's converters: a type of weights, and a file of the target pieces
-    that may follow from source pieces.
+    that may follow from source pieces. `SEARCH_FILE` is for whoever calls `translate_batch`.
 
     Raises:
         ExportError: An option has no such value, there is no tokenizer, whose pieces CTranslate2 takes and gives, or
@@ -232,11 +265,15 @@ def write(
     if vmap is not None:
         spec.register_vocabulary_mapping(vmap)
     save(spec, folder, quantization)
-    if quantization in (None, "float32"):
-        return difference, []
-    return difference, [
-        f"weights in {quantization} change logits by {comparison.rounding(Forced(folder, vocabularies))}"
-    ]
+    options, left = search_options(model.generation_config, vocabularies[1])
+    (folder / SEARCH_FILE).write_text(json.dumps(options, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    notes = (
+        [f"{SEARCH_FILE} has the model's search, which CTranslate2 cannot do with {', '.join(left)}"] if left else []
+    )
+    if quantization not in (None, "float32"):
+        rounding = comparison.rounding(Forced(folder, vocabularies))
+        notes.append(f"weights in {quantization} change logits by {rounding}")
+    return difference, notes
 
 
 class Forced:

@@ -11,6 +11,7 @@ from transformers import GenerationConfig
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..conversion.flow import check_new, new_folder
+from ..generation_vanilla_transformer import SEARCH_OPTIONS
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .comparison import Comparison, ExportError
@@ -84,10 +85,17 @@ def export_for(engine: str, model_folder: str | os.PathLike, output: str | os.Pa
     return Exported(difference, comparison.own_error, notes)
 
 
-def save_configs(model: VanillaTransformerForConditionalGeneration, folder: Path):
-    """Write the model's config, and how it decodes."""
+def save_configs(model: VanillaTransformerForConditionalGeneration, folder: Path) -> list[str]:
+    """Write the model's config and how it decodes; options of our own search, which the engine has not, are told."""
     model.config.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
+    settings = GenerationConfig.from_dict(model.generation_config.to_dict())
+    notes = []
+    for name, default in SEARCH_OPTIONS.items():
+        if getattr(settings, name, None) not in (None, default):
+            notes.append(f"{name}={getattr(settings, name)!r} is left out: a search around the steps may not have it")
+        vars(settings).pop(name, None)
+    settings.save_pretrained(folder)
+    return notes
 
 
 def open_configs(folder: Path) -> tuple[VanillaTransformerConfig, GenerationConfig]:

@@ -66,8 +66,8 @@ def write(
         for node in made.model.graph.all_nodes():
             node.metadata_props.clear()  # where in which file each came from
         made.save(folder / f"{step}.onnx")
-    save_configs(model, folder)
-    return comparison.check(partial(logits_by_steps, open_model(folder))), []
+    notes = save_configs(model, folder)
+    return comparison.check(partial(logits_by_steps, open_model(folder))), notes
 
 
 class Session:

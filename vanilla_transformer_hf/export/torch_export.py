@@ -28,8 +28,8 @@ def write(
     """Write the three programs and the configs into `folder`, and compare."""
     for name, (program, _) in trace(model).items():
         torch.export.save(program, folder / f"{name}.pt2")
-    save_configs(model, folder)
-    return comparison.check(partial(logits_by_steps, open_model(folder))), []
+    notes = save_configs(model, folder)
+    return comparison.check(partial(logits_by_steps, open_model(folder))), notes
 
 
 def open_model(folder: str | Path) -> StepwiseModel:
