@@ -99,6 +99,28 @@ def tiny_model(tiny_config):
 
 
 @pytest.fixture
+def decided_model(tiny_model):
+    """`decided_model(**overrides)`: a model whose translations end at different lengths, and with clear differences."""
+
+    def build(**overrides):
+        model = tiny_model(**{"output_bias": True, "embedding_sharing": "none", **overrides})
+        with torch.no_grad():
+            model.lm_head.weight.mul_(2.5)
+            model.lm_head.bias[1] += 5.5
+        return model
+
+    return build
+
+
+@pytest.fixture
+def source():
+    """Nine sentences of 3 to 11 tokens, padded on the right."""
+    lengths = torch.arange(3, 12)
+    mask = (torch.arange(11) < lengths[:, None]).long()
+    return {"input_ids": torch.randint(3, 90, (9, 11)) * mask, "attention_mask": mask}
+
+
+@pytest.fixture
 def batch():
     """Two sentences of 7 and 4 tokens, padded on the right, and decoder inputs of 6 and 3 behind the pad token."""
     source = torch.randint(3, 90, (2, 7))

@@ -27,28 +27,6 @@ class HostSearch(VanillaTransformerForConditionalGeneration):
     _beam_search = GenerationMixin._beam_search
 
 
-@pytest.fixture
-def decided_model(tiny_model):
-    """`decided_model(**overrides)`: a model whose hypotheses end at different lengths, and with clear differences."""
-
-    def build(**overrides):
-        model = tiny_model(**{"output_bias": True, "embedding_sharing": "none", **overrides})
-        with torch.no_grad():
-            model.lm_head.weight.mul_(2.5)
-            model.lm_head.bias[EOS] += 5.5
-        return model
-
-    return build
-
-
-@pytest.fixture
-def source():
-    """Nine sentences of 3 to 11 tokens, padded on the right."""
-    lengths = torch.arange(3, 12)
-    mask = (torch.arange(11) < lengths[:, None]).long()
-    return {"input_ids": torch.randint(3, 90, (9, 11)) * mask, "attention_mask": mask}
-
-
 def host(model):
     """The same weights, searched by transformers."""
     twin = HostSearch(model.config).eval()

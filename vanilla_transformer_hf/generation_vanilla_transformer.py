@@ -15,8 +15,8 @@ Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabu
 
 import math
 import weakref
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, reduce
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +36,10 @@ from transformers.generation import (
     StoppingCriteriaList,
     logits_process,
 )
+from transformers.generation.utils import GENERATION_MODES_MAPPING
 from transformers.utils import output_capturing
+
+from .constraints_vanilla_transformer import Constraints, Prefixes, Shortlist, as_ids, one_for_each
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -51,6 +54,10 @@ LENGTH_PENALTIES: dict[str, Callable[[Any, float], Any]] = {
 
 # Name in generation_config.json and among the arguments of `generate()` -> value where it is not given or None.
 SEARCH_OPTIONS: dict[str, Any] = {"length_penalty_type": "power", "coverage_penalty": 0.0, "max_extra_tokens": None}
+
+
+# Arguments of `generate()` that belong to one call and its source.
+REQUESTS = ("ensemble", "prefixes", "shortlist")
 
 
 def check_search_options(options: Any):
@@ -157,6 +164,13 @@ def side_by_side(*modules: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     return pack(weight, None if biases[0] is None else torch.cat(biases))
 
 
+def rows_of(module: Any, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Some of the outputs of a linear module; a plain one computes no others."""
+    if not is_plain(module):
+        return lambda states: module(states)[..., rows]
+    return pack(module.weight[rows], None if module.bias is None else module.bias[rows])
+
+
 class PackedProducts(TorchFunctionMode):
     """Inside `with PackedProducts(maps):`, linear maps of weights that `maps` knows by their id are packed ones."""
 
@@ -238,7 +252,7 @@ class StepWeights:
 # The decoder, one position at a time
 # ---------------------------------------------------------------------------------------------------------------------
 
-FIRST_CAPACITY = 32
+FIRST_CAPACITY, SHAPES = 32, 8
 
 
 def no_dropout(states: torch.Tensor) -> torch.Tensor:
@@ -259,6 +273,7 @@ class IncrementalDecoder:
         attention_mask: 1 for a source token, 0 for padding (B, S), or None.
         beams: n.
         record_attention: Keep the weights of the last layer's attention to the source.
+        shortlist: Ids of the tokens that get logits (V), all if None.
 
     Attributes:
         attention: Those of the last step (B, n, S), the mean over heads.
@@ -271,8 +286,10 @@ class IncrementalDecoder:
         attention_mask: torch.Tensor | None,
         beams: int,
         record_attention: bool = False,
+        shortlist: torch.Tensor | None = None,
     ):
         self.decoder, self.weights = model.get_decoder(), StepWeights.of(model)
+        self.head = self.weights.head if shortlist is None else rows_of(model.lm_head, shortlist)
         self.beams, self.length, self.capacity = beams, 0, FIRST_CAPACITY
         self.record_attention, self.attention = record_attention, memory.new_zeros(1, dtype=torch.float32)
         with PackedProducts(self.weights.source):
@@ -286,8 +303,8 @@ class IncrementalDecoder:
             self.source_mask = hidden.masked_fill(attention_mask == 0, -math.inf)[:, None, None]  # (B, 1, 1, S)
         layers, batch, heads, _, d_k = self.source_keys.shape
         slots = self.capacity * beams
-        self.keys = memory.new_empty(layers, batch, heads, slots, d_k)
-        self.values = memory.new_empty(layers, batch, heads, slots, self.source_values.shape[-1])
+        self.keys = memory.new_zeros(layers, batch, heads, slots, d_k)
+        self.values = memory.new_zeros(layers, batch, heads, slots, self.source_values.shape[-1])
         self.mask = memory.new_full((batch, beams, slots), -math.inf)
         self.apart = memory.new_full((beams, beams), -math.inf).fill_diagonal_(0)
 
@@ -296,27 +313,26 @@ class IncrementalDecoder:
         if self.length == self.capacity:
             self._grow()
         start, self.length = self.length * self.beams, self.length + 1
-        end = start + self.beams
-        mask = None
-        if self.beams > 1:
-            self.mask[:, :, start:end] = self.apart
-            mask = self.mask[:, None, :, :end]  # (B, 1, n, slots)
+        self.mask[:, :, start : start + self.beams] = self.apart
+        end = self.beams * self.length_in_use()
+        mask = self.mask[:, None, :, :end]  # (B, 1, n, slots)
         position = torch.full((1, 1), self.length - 1, device=tokens.device)
         states = self.decoder.embed(self.decoder.look_up_tokens(tokens, None), position)  # (B, n, D)
         for number in range(len(self.weights.layers)):
             states = self._layer(number, states, mask, start)
         return self.decoder.layer_norm(states)
 
-    def _layer(self, number: int, states: torch.Tensor, mask: torch.Tensor | None, start: int) -> torch.Tensor:
+    def _layer(self, number: int, states: torch.Tensor, mask: torch.Tensor, start: int) -> torch.Tensor:
         """States (B, n, D) through a layer, keys and values put into slots from `start` on."""
         layer, maps = self.decoder.layers[number], self.weights.layers[number]
         own, cross, heads, end = layer.self_attn, layer.encoder_attn, self.keys.shape[2], start + self.beams
-        keys, values = self.keys[number, :, :, :end], self.values[number, :, :, :end]
+        used = mask.shape[-1]
+        keys, values = self.keys[number, :, :, :used], self.values[number, :, :, :used]
 
         def attend_to_target(states: torch.Tensor) -> torch.Tensor:
             query, key, value = maps.qkv(states).split((heads * own.d_k, heads * own.d_k, heads * own.d_v), dim=-1)
-            keys[:, :, start:] = key.unflatten(-1, (heads, -1)).transpose(1, 2)
-            values[:, :, start:] = value.unflatten(-1, (heads, -1)).transpose(1, 2)
+            keys[:, :, start:end] = key.unflatten(-1, (heads, -1)).transpose(1, 2)
+            values[:, :, start:end] = value.unflatten(-1, (heads, -1)).transpose(1, 2)
             return maps.out(attend(query, keys, values, mask, own.scaling)[0])
 
         def attend_to_source(states: torch.Tensor) -> torch.Tensor:
@@ -336,14 +352,18 @@ class IncrementalDecoder:
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """States (B, n, D) to logits (B, n, V)."""
-        return self.weights.head(states)
+        return self.head(states)
+
+    def next_logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next token of each hypothesis (B, n) to logits of the one after it (B, n, V)."""
+        return self.logits(self.step(tokens))
 
     def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
         """
         The next token of each hypothesis (B, n) to log-probabilities of the one after it (B, n, V), in float32, which
         are overwritten by the next call.
         """
-        logits = self.logits(self.step(tokens))
+        logits = self.next_logits(tokens)
         if self.scores is None or self.scores.shape != logits.shape:
             self.scores = torch.empty_like(logits, dtype=torch.float32)
         # The largest tensor of a step: written where the last one was, because fresh memory costs more than the sums.
@@ -360,11 +380,59 @@ class IncrementalDecoder:
         self.source_mask = None if self.source_mask is None else self.source_mask[rows]
         self.keys, self.values, self.mask = self.keys[:, rows], self.values[:, rows], self.mask[rows]
 
+    def length_in_use(self) -> int:
+        """Positions that attention is computed over: a library makes code for each shape, so there shall be few."""
+        return min(-(-self.length // SHAPES) * SHAPES, self.capacity)
+
     def _grow(self):
         self.capacity *= 2
-        self.keys = torch.cat((self.keys, torch.empty_like(self.keys)), dim=-2)
-        self.values = torch.cat((self.values, torch.empty_like(self.values)), dim=-2)
+        self.keys = torch.cat((self.keys, torch.zeros_like(self.keys)), dim=-2)
+        self.values = torch.cat((self.values, torch.zeros_like(self.values)), dim=-2)
         self.mask = torch.cat((self.mask, torch.full_like(self.mask, -math.inf)), dim=-1)
+
+
+class Ensemble:
+    """
+    Several decoders as one: the mean of their probabilities. They have read the same source, each with its encoder.
+
+    Args:
+        decoders: Of one vocabulary and for as many beams each.
+    """
+
+    def __init__(self, decoders: Sequence[IncrementalDecoder]):
+        self.decoders = decoders
+
+    @property
+    def attention(self) -> torch.Tensor:
+        """The mean of theirs (B, n, S)."""
+        return torch.stack([decoder.attention for decoder in self.decoders]).mean(dim=0)
+
+    @property
+    def source_mask(self) -> torch.Tensor | None:
+        """What all of them do not look at."""
+        return self.decoders[0].source_mask
+
+    def step(self, tokens: torch.Tensor):
+        """The next tokens (B, n)."""
+        for decoder in self.decoders:
+            decoder.step(tokens)
+
+    def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next tokens (B, n) to the logarithm of the mean of their probabilities (B, n, V), in float32."""
+        total = reduce(torch.logaddexp, [decoder.log_probs(tokens) for decoder in self.decoders])
+        return total - math.log(len(self.decoders))
+
+    next_logits = log_probs
+
+    def follow(self, parents: torch.Tensor):
+        """As `IncrementalDecoder.follow`."""
+        for decoder in self.decoders:
+            decoder.follow(parents)
+
+    def keep(self, rows: torch.Tensor):
+        """Go on with these sentences alone."""
+        for decoder in self.decoders:
+            decoder.keep(rows)
 
 
 def attend(
@@ -436,12 +504,13 @@ def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.T
 
 
 def greedy_search(
-    decoder: IncrementalDecoder,
+    decoder: IncrementalDecoder | Ensemble,
     prompt: torch.Tensor,
     limits: torch.Tensor,
     processors: Any,
     eos: torch.Tensor | None,
     pad: torch.Tensor | None,
+    constraints: Constraints,
 ) -> torch.Tensor:
     """
     The most likely token at each step, as in transformers' `_sample` without sampling.
@@ -453,6 +522,7 @@ def greedy_search(
         processors: What changes the logits; must not know one row from another.
         eos: Ids that end a hypothesis; None: nothing does, before its limit.
         pad: What follows the end.
+        constraints: What it must begin with, and what it may be made of.
 
     Returns:
         Token ids (B, T).
@@ -462,13 +532,19 @@ def greedy_search(
     filler = 0 if pad is None else int(pad)
     found = [*prompt.unbind(1)]  # of all sentences, (B) each
     running = prompt  # of those in the batch (A, L)
+    shortlist = constraints.shortlist
     for token in prompt[:, :-1].unbind(1):
         decoder.step(token[:, None])
     while True:
-        logits = decoder.logits(decoder.step(running[:, -1:]))[:, 0]  # (A, V)
+        logits = decoder.next_logits(running[:, -1:])[:, 0]  # (A, V)
         if processors:
-            logits = process(processors, running, logits.float())
-        tokens = logits.argmax(dim=-1).masked_fill(done, filler)
+            logits = process(processors, running, (logits if shortlist is None else shortlist.spread(logits)).float())
+        tokens = logits.argmax(dim=-1)  # (A)
+        if shortlist is not None and not processors:
+            tokens = shortlist.ids[tokens]
+        if constraints.prefixes is not None:
+            tokens = constraints.prefixes.instead_of(tokens, rows, running.shape[1] - prompt.shape[1])
+        tokens = tokens.masked_fill(done, filler)
         running = torch.cat((running, tokens[:, None]), dim=1)
         found.append(torch.full_like(found[0], filler).scatter_(0, rows, tokens))
         done = done | (running.shape[1] >= limits[rows])
@@ -497,23 +573,26 @@ class BeamSearch:
         limits: Most tokens of a hypothesis of each sentence, prompt included (B).
         config: generation config.
         processors: What changes the log-probabilities; must not know one row from another.
+        constraints: What hypotheses must begin with, and what they may be made of.
     """
 
     # Of the A sentences in the batch, all (A, ...).
     STATE = (
-        "rows", "limits", "written", "running", "running_scores", "running_parents", "coverage", "improvable",
+        "rows", "limits", "given", "written", "running", "running_scores", "running_parents", "coverage", "improvable",
         "finished", "finished_scores", "finished_lengths", "finished_parents", "is_finished",
     )  # fmt: skip
 
     def __init__(
         self,
-        decoder: IncrementalDecoder,
+        decoder: IncrementalDecoder | Ensemble,
         prompt: torch.Tensor,
         limits: torch.Tensor,
         config: Any,
         processors: Any,
+        constraints: Constraints,
     ):
         self.decoder, self.processors, self.beams = decoder, processors, config.num_beams
+        self.prefixes, self.shortlist = constraints.prefixes, constraints.shortlist
         self.early_stopping, self.alpha = config.early_stopping, config.length_penalty
         self.length_penalty = LENGTH_PENALTIES[config.length_penalty_type]
         self.coverage_penalty = config.coverage_penalty
@@ -525,6 +604,10 @@ class BeamSearch:
         (batch, self.prompt_length), device = prompt.shape, prompt.device
         longest, n = int(limits.max()), self.beams
         self.rows, self.limits = torch.arange(batch, device=device), limits
+        # Tokens of each sentence that do not count as its own.
+        self.given = torch.full((batch,), self.prompt_length, device=device)
+        if self.prefixes is not None:
+            self.given = self.given + self.prefixes.lengths
         self.written = torch.zeros(batch, dtype=torch.bool, device=device)
         self.running = prompt[:, None].expand(-1, n, -1)  # (A, n, L)
         self.running_scores = torch.zeros(batch, n, device=device)
@@ -557,11 +640,7 @@ class BeamSearch:
 
     def step(self) -> None:
         """One more token for each running hypothesis."""
-        log_probs = self.decoder.log_probs(self.running[:, :, -1])  # (A, n, V)
-        flat = log_probs.flatten(0, 1)  # (A n, V)
-        if self.processors:
-            flat = process(self.processors, self.running.flatten(0, 1), flat)
-        values, ids = (found.unflatten(0, (-1, self.beams)) for found in best_candidates(flat, self.candidates))
+        values, ids = self._continuations()
         scores, places = (values + self.running_scores[..., None]).flatten(1).topk(self.candidates)  # (A, K)
         parents, tokens = places // ids.shape[-1], ids.flatten(1).gather(1, places)  # (A, K)
         sequences = torch.cat((take(self.running, parents), tokens[..., None]), dim=-1)  # (A, K, L + 1)
@@ -571,7 +650,7 @@ class BeamSearch:
         if self.eos is not None:
             ends = ends | torch.isin(tokens, self.eos)
         if self.coverage_penalty:
-            self.coverage = self.coverage + self.decoder.attention
+            self.coverage = self.coverage + self.decoder.attention * (sequences.shape[-1] > self.given)[:, None, None]
         self._finish(sequences, origins, parents, scores, ends)
         self.running_scores, chosen = (scores + ends * NEVER).topk(self.beams)  # (A, n)
         self.running, self.running_parents = take(sequences, chosen), take(origins, chosen)
@@ -580,6 +659,27 @@ class BeamSearch:
         if self.coverage_penalty:
             self.coverage = take(self.coverage, chosen)
         self._dismiss()
+
+    def _continuations(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and ids of the best K next tokens of each running hypothesis, both (A, n, K)."""
+        flat = self.decoder.log_probs(self.running[:, :, -1]).flatten(0, 1)  # (A n, V)
+        shortlist, spread = self.shortlist, bool(self.processors)
+        if shortlist is not None and spread:
+            flat = shortlist.spread(flat)
+        if self.processors:
+            flat = process(self.processors, self.running.flatten(0, 1), flat)
+        values, ids = (found.unflatten(0, (-1, self.beams)) for found in best_candidates(flat, self.candidates))
+        if shortlist is not None and not spread:
+            ids = shortlist.ids[ids]
+        if self.prefixes is not None:
+            step = self.running.shape[-1] - self.prompt_length
+            values, ids = self.prefixes.candidates(values, ids, self.rows, step)
+        return values, ids
+
+    def _penalties(self, lengths: torch.Tensor) -> torch.Tensor:
+        """What the scores of hypotheses of so many tokens (A), those given included, are divided by: (A, 1)."""
+        own = (lengths - self.given).clamp(min=1)
+        return self.length_penalty(own.double(), self.alpha).float()[:, None]
 
     def _finish(
         self,
@@ -594,7 +694,7 @@ class BeamSearch:
         if not ending.any():
             return
         length = sequences.shape[-1] - self.prompt_length
-        scores = scores / self.length_penalty(length, self.alpha)
+        scores = scores / self._penalties(torch.full_like(self.limits, sequences.shape[-1]))
         if self.coverage_penalty:
             covered = take(self.coverage, parents).clamp(max=1).log()  # (A, K, S)
             source = 0 if self.decoder.source_mask is None else self.decoder.source_mask[:, 0]
@@ -619,8 +719,7 @@ class BeamSearch:
         reachable = torch.full_like(self.limits, length)
         if self.early_stopping == "never" and self.alpha > 0:
             reachable = self.limits
-        penalty = self.length_penalty((reachable - self.prompt_length).double(), self.alpha).float()  # (A)
-        best = self.running_scores[:, :1] / penalty[:, None]  # (A, 1), coverage can only lower it
+        best = self.running_scores[:, :1] / self._penalties(reachable)  # (A, 1), coverage can only lower it
         worst = self.finished_scores.amin(dim=1, keepdim=True).where(self.is_finished, NEVER)  # (A, n)
         self.improvable = self.improvable & (best > worst).any(dim=1, keepdim=True)
         done = ~self.improvable[:, 0] | (length >= self.limits)
@@ -665,6 +764,13 @@ PROCESSORS = {
     logits_process.SuppressTokensLogitsProcessor,
 }
 CRITERIA = {EosTokenCriteria, MaxLengthCriteria, SourceLengthCriteria}
+# These count tokens from the end of the decoder prompt, which prefixes would have to move for each row.
+COUNTING_PROCESSORS = {
+    logits_process.ExponentialDecayLengthPenalty,
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.SuppressTokensAtBeginLogitsProcessor,
+}
 ATTENTIONS = {"eager", "sdpa"}
 # Arguments that the search uses or that cannot matter to it.
 KNOWN = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep", "synced_gpus"}
@@ -682,12 +788,21 @@ def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str):
         raise ValueError(f"{name}: token id {wrong[0].item()} lies outside the vocabulary of {vocab_size} pieces")
 
 
+def ids_of(config: Any) -> dict[str, int]:
+    """What models must share that take and give the same token ids."""
+    return {
+        "vocab_size": config.vocab_size,
+        "source_vocab_size": config.source_vocab_size or config.vocab_size,
+        "decoder_start_token_id": config.decoder_start_token_id,
+    }
+
+
 # transformers types self as a protocol that its own models do not meet either.
 class VanillaTransformerGenerationMixin(GenerationMixin):
     """
-    transformers' `generate()` with its loops replaced where the work is plain search, and with three options of ours.
+    transformers' `generate()` with its loops replaced where the work is plain search, and with options of ours.
 
-    They are arguments of `generate()` and entries of generation_config.json:
+    Three are arguments of `generate()` and entries of generation_config.json:
 
     - `length_penalty_type`: "power" divides a hypothesis' log-probability by |Y|^α, "gnmt" by ((5 + |Y|) / 6)^α as the
       paper does (section 6.1); α is `length_penalty`, |Y| counts the tokens behind the decoder prompt.
@@ -695,6 +810,15 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
       the score, with p_ij the mean attention over the heads of the last layer.
     - `max_extra_tokens`: a hypothesis has at most as many tokens as its source and these ("input length + 50" in
       section 6.1).
+
+    The others are arguments alone, of greedy and beam search:
+
+    - `ensemble`: a list of other models with the same source and target ids; the search ranks by the logarithm of the
+      mean of all their probabilities, the model's own included.
+    - `prefixes`: for each sentence a list of target ids that its translation must begin with. They count as part of
+      the decoder prompt: in no score, length penalty or `max_new_tokens`.
+    - `shortlist`: the target ids that translations may be made of; others get no logits, and the probabilities of
+      these sum to 1. Ids that end a sentence always belong to it.
     """
 
     generation_config_class: type[GenerationConfig] = VanillaTransformerGenerationConfig
@@ -716,6 +840,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             "input_ids": self.config.source_vocab_size or self.config.vocab_size,
             "decoder_input_ids": self.config.vocab_size,
         }
+        requested = [name for name in REQUESTS if kwargs.get(name) is not None]
+        if requested and kwargs.get("custom_generate") is not None:
+            raise ValueError(f"{requested[0]}: not possible together with custom_generate")
         for name, ids in {"input_ids": inputs, **kwargs}.items():
             if name in sizes and ids is not None:
                 check_token_ids(ids, sizes[name], name)
@@ -727,17 +854,22 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _prepare_generation_config(self: Any, generation_config: Any, **kwargs: Any) -> Any:
         own = {name: kwargs.pop(name) for name in SEARCH_OPTIONS if name in kwargs}
+        requests = {name: kwargs.pop(name) for name in REQUESTS if name in kwargs}
         mask = kwargs.get("attention_mask")
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)  # type: ignore[misc]
         for name, default in SEARCH_OPTIONS.items():
             value = own.get(name, getattr(generation_config, name, None))
             setattr(generation_config, name, default if value is None else value)
         check_search_options(generation_config)
+        generation_config._requests = {name: value for name, value in requests.items() if value is not None}
         generation_config._source_lengths = None if mask is None else mask.sum(dim=-1)
         return generation_config, model_kwargs
 
     def _prepare_generated_length(self: Any, generation_config: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         extra, source, prompt = generation_config.max_extra_tokens, kwargs["inputs_tensor"], kwargs["input_ids_length"]
+        generation_config._limits_new_tokens = (
+            generation_config.max_new_tokens is not None or kwargs["has_default_max_length"]
+        )
         if extra is None:
             return super()._prepare_generated_length(generation_config, **kwargs)  # type: ignore[misc]
         lengths = generation_config._source_lengths
@@ -754,12 +886,77 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             criteria.append(SourceLengthCriteria(generation_config._limits))
         return criteria
 
-    def _maybe_prepare_encoder_kwargs_for_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def _validate_generation_mode(self: Any, generation_mode: Any, generation_config: Any, *args: Any) -> None:
+        for name in generation_config._requests:
+            if GENERATION_MODES_MAPPING[generation_mode] not in ("_sample", "_beam_search"):
+                raise ValueError(f"{name}: not possible together with {generation_mode.value}")
+        super()._validate_generation_mode(generation_mode, generation_config, *args)  # type: ignore[misc]
+
+    def _maybe_prepare_encoder_kwargs_for_generation(  # type: ignore[override]
+        self: Any, inputs: torch.Tensor, model_kwargs: dict, input_name: str, generation_config: Any
+    ) -> Any:
+        # Here is all that requests depend on, and nothing has been computed yet.
+        requests = getattr(generation_config, "_requests", {})  # that of an assistant was not prepared by us
+        generation_config._constraints = self._read_constraints(requests, len(inputs), generation_config)
+        members = requests.get("ensemble", ())
+        self._check_ensemble(members, input_name, model_kwargs)
+        generation_config._members = [
+            (member, member._encode(inputs, dict(model_kwargs), input_name, generation_config)["encoder_outputs"][0])
+            for member in members
+        ]
+        return self._encode(inputs, model_kwargs, input_name, generation_config)
+
+    def _encode(self: Any, *args: Any) -> Any:
+        """What transformers does instead of `_maybe_prepare_encoder_kwargs_for_generation`, with packed weights."""
         prepare = super()._maybe_prepare_encoder_kwargs_for_generation  # type: ignore[misc]
         if self.training or self.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
-            return prepare(*args, **kwargs)
+            return prepare(*args)
         with PackedProducts(StepWeights.of(self).source):
-            return prepare(*args, **kwargs)
+            return prepare(*args)
+
+    def _check_ensemble(self: Any, members: Any, input_name: str, model_kwargs: dict[str, Any]):
+        """
+        Raises:
+            ValueError: A member of the ensemble does not fit the model, or cannot search as it does.
+        """
+        if not isinstance(members, (list, tuple)):
+            raise ValueError(f"ensemble: must be a list of models, not {type(members).__name__}")
+        if members and (input_name != "input_ids" or model_kwargs.get("encoder_outputs") is not None):
+            raise ValueError("ensemble: needs input_ids, so that each model reads the source itself")
+        for number, member in enumerate(members):
+            name = f"ensemble[{number}]"
+            if not hasattr(member, "_model_obstacles"):
+                raise ValueError(f"{name}: {type(member).__name__} is no model of this kind")
+            found_ids, expected_ids = ids_of(member.config), ids_of(self.config)
+            for field, found in found_ids.items():
+                if found != (expected := expected_ids[field]):
+                    raise ValueError(f"{name}: its {field} is {found} and the model's is {expected}")
+            if member.device != self.device:
+                raise ValueError(f"{name}: it is on {member.device} and the model on {self.device}")
+            for reason, found in member._model_obstacles().items():
+                if found:
+                    raise ValueError(f"{name}: not possible together with {reason}")
+
+    def _read_constraints(self: Any, requests: dict[str, Any], batch: int, config: Any) -> Constraints:
+        """
+        Raises:
+            ValueError: Constraints are no token ids of the vocabulary, or not as many as sentences.
+        """
+        size, device, constraints = self.config.vocab_size, self.device, Constraints()
+        if not requests:
+            return constraints
+        eos = [] if config._eos_token_tensor is None else config._eos_token_tensor.tolist()
+        if "prefixes" in requests:
+            prefixes = one_for_each(requests["prefixes"], "prefixes", batch)
+            prefixes = [as_ids(ids, f"prefixes[{row}]", size, eos) for row, ids in enumerate(prefixes)]
+            constraints.prefixes = Prefixes(prefixes, device)
+        if "shortlist" in requests:
+            shortlist = set(as_ids(requests["shortlist"], "shortlist", size))
+            if not shortlist - {*eos}:
+                raise ValueError("shortlist: must name a token that does not end a sentence")
+            ids = torch.tensor(sorted(shortlist | {*eos}), device=device)
+            constraints.shortlist = Shortlist(ids, size)
+        return constraints
 
     def _prepare_cache_for_generation(
         self: Any, generation_config: Any, model_kwargs: dict, *args: Any, **kwargs: Any
@@ -779,31 +976,28 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             "a dictionary of outputs" if config.return_dict_in_generate else None
         )
         if obstacle is not None:
-            self._check_options_of_beams(config, obstacle)
+            self._check_own_options(config, obstacle)
             return super()._sample(input_ids, logits_processor, stopping_criteria, config, **kwargs)
-        memory, mask = kwargs["encoder_outputs"][0], kwargs.get("attention_mask")
         return greedy_search(
-            IncrementalDecoder(self, memory, mask, beams=1),
+            self._decoder(kwargs, config, beams=1),
             input_ids,
-            self._limits(stopping_criteria, input_ids),
+            self._limits(stopping_criteria, input_ids, config, logits_processor),
             logits_processor,
             config._eos_token_tensor,
             config._pad_token_tensor,
+            config._constraints,
         )
 
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):  # type: ignore
         config, beams = generation_config, generation_config.num_beams
         obstacle = self._obstacle(logits_processor, stopping_criteria, config, kwargs)
         if obstacle is not None:
-            self._check_options_of_beams(config, obstacle)
+            self._check_own_options(config, obstacle)
             return super()._beam_search(input_ids, logits_processor, stopping_criteria, config, **kwargs)
-        # generate() has repeated them for each beam; here the beams of a sentence share them.
-        memory, mask, prompt = (
-            tensor if tensor is None else tensor[::beams]
-            for tensor in (kwargs["encoder_outputs"][0], kwargs.get("attention_mask"), input_ids)
-        )
-        decoder = IncrementalDecoder(self, memory, mask, beams, record_attention=config.coverage_penalty > 0)
-        search = BeamSearch(decoder, prompt, self._limits(stopping_criteria, prompt), config, logits_processor)
+        prompt = input_ids[::beams]
+        decoder = self._decoder(kwargs, config, beams)
+        limits = self._limits(stopping_criteria, prompt, config, logits_processor)
+        search = BeamSearch(decoder, prompt, limits, config, logits_processor, config._constraints)
         found = {name: tensor[:, : config.num_return_sequences].flatten(0, 1) for name, tensor in search.run().items()}
         longest = int(found["finished_lengths"].max())
         sequences = found["finished"][:, : prompt.shape[1] + longest]
@@ -815,20 +1009,56 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             beam_indices=found["finished_parents"][:, :longest],
         )
 
+    def _decoder(self: Any, kwargs: dict[str, Any], config: Any, beams: int) -> IncrementalDecoder | Ensemble:
+        """What has read the source and takes the tokens of each sentence's beams."""
+        # generate() has repeated them for each beam; here the beams of a sentence share them.
+        memory, mask = kwargs["encoder_outputs"][0][::beams], kwargs.get("attention_mask")
+        mask = mask if mask is None else mask[::beams]
+        shortlist = config._constraints.shortlist
+        ids = None if shortlist is None else shortlist.ids
+        decoders = [
+            IncrementalDecoder(model, states, mask, beams, config.coverage_penalty > 0, ids)
+            for model, states in [(self, memory), *config._members]
+        ]
+        return Ensemble(decoders) if len(decoders) > 1 else decoders[0]
+
     @staticmethod
-    def _limits(criteria: StoppingCriteriaList, prompt: torch.Tensor) -> torch.Tensor:
-        """Most tokens of each of the B sentences' hypotheses (B), prompt included."""
+    def _limits(
+        criteria: StoppingCriteriaList, prompt: torch.Tensor, config: Any, processors: LogitsProcessorList
+    ) -> torch.Tensor:
+        """
+        Most tokens of each of the B sentences' hypotheses (B), prompt and prefixes included.
+
+        Raises:
+            ValueError: A prefix leaves no room, or something counts from the prompt and prefixes alike.
+        """
         limits = torch.full(prompt.shape[:1], int(criteria.max_length or 0), device=prompt.device)
+        prefixes = config._constraints.prefixes
+        given = torch.zeros_like(limits) if prefixes is None else prefixes.lengths
+        if config._limits_new_tokens:
+            limits = limits + given
         for criterion in criteria:
             if isinstance(criterion, SourceLengthCriteria):
-                limits = limits.minimum(criterion.limits.to(limits.device))
+                limits = limits.minimum(criterion.limits.to(limits.device) + given)
+        for one in processors:
+            if prefixes is not None and type(one) in COUNTING_PROCESSORS:
+                raise ValueError(f"prefixes: not possible together with {type(one).__name__}")
+        full = (limits <= prompt.shape[1] + given).nonzero()
+        if prefixes is not None and len(full):
+            raise ValueError(f"prefixes[{int(full[0])}]: leaves no room for another token within max_length")
         return limits
 
     @staticmethod
-    def _check_options_of_beams(config: Any, obstacle: str):
+    def _check_own_options(config: Any, obstacle: str):
+        """
+        Raises:
+            ValueError: An option of ours has to be honoured, and something stands in the way.
+        """
         for name in ("length_penalty_type", "coverage_penalty"):
             if getattr(config, name) != SEARCH_OPTIONS[name]:
                 raise ValueError(f"{name}={getattr(config, name)!r}: not possible together with {obstacle}")
+        for name in config._requests:
+            raise ValueError(f"{name}: not possible together with {obstacle}")
 
     def _obstacle(
         self: Any, processors: LogitsProcessorList, criteria: StoppingCriteriaList, config: Any, kwargs: dict[str, Any]
@@ -836,10 +1066,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """What transformers' own loop is needed for, None if for nothing."""
         cache = kwargs.get("past_key_values")
         halves = () if cache is None else (cache.self_attention_cache, cache.cross_attention_cache)
-        stack = self.get_decoder()
-        # What a step does without calling the module, so that nothing may be put around or in place of it.
-        layers = [module for layer in stack.layers for module in (layer, layer.self_attn, layer.encoder_attn)]
-        head = self.lm_head.weight() if callable(self.lm_head.weight) else self.lm_head.weight
         reasons = {
             "sampling": config.do_sample,
             "assisted decoding": config.is_assistant,
@@ -850,19 +1076,29 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             "past_key_values": any(half.get_seq_length() for half in halves) or hasattr(cache, "_is_user_defined"),
             "prefill_chunk_size": config.prefill_chunk_size is not None,
             "low_memory": config.low_memory,
-            "training mode": self.training,
-            f"attn_implementation={self.config._attn_implementation!r}": self.config._attn_implementation
-            not in ATTENTIONS,
-            "a subclass of the model": type(self).forward is not type(self)._step_forward,
-            "modules of another kind": any(type(module) not in self._step_types for module in (stack, *layers)),
-            "hooks": any(map(is_hooked, (self, self.model, stack, *layers))),
-            "weights on several devices": hasattr(head, "device_mesh") or head.device != self.device,
+            **self._model_obstacles(),
             **{name: getattr(config, name) for name in OUTPUTS},
             **{type(one).__name__: type(one) not in PROCESSORS for one in processors},
             **{type(one).__name__: type(one) not in CRITERIA for one in criteria},
             **{name: value is not None and value is not False for name, value in kwargs.items() if name not in KNOWN},
         }
         return next((reason for reason, found in reasons.items() if found), None)
+
+    def _model_obstacles(self: Any) -> dict[str, bool]:
+        """What of a model a step would not respect, and whether it is so."""
+        stack = self.get_decoder()
+        # What a step does without calling the module, so that nothing may be put around or in place of it.
+        layers = [module for layer in stack.layers for module in (layer, layer.self_attn, layer.encoder_attn)]
+        head = self.lm_head.weight() if callable(self.lm_head.weight) else self.lm_head.weight
+        attention = self.config._attn_implementation
+        return {
+            "training mode": self.training,
+            f"attn_implementation={attention!r}": attention not in ATTENTIONS,
+            "a subclass of the model": type(self).forward is not type(self)._step_forward,
+            "modules of another kind": any(type(module) not in self._step_types for module in (stack, *layers)),
+            "hooks": any(map(is_hooked, (self, self.model, stack, *layers))),
+            "weights on several devices": hasattr(head, "device_mesh") or head.device != self.device,
+        }
 
 
 def is_hooked(module: nn.Module) -> bool:
