@@ -209,7 +209,7 @@ def test_a_moving_average_is_evaluated_and_published(prepare):
 
 def test_the_log_has_the_speed_and_the_picture_the_published_score(prepare, monkeypatch, capfd):
     marks = {}
-    monkeypatch.setattr("vanilla_transformer_hf.training.plot_curves", lambda *_, **kwargs: marks.update(kwargs))
+    monkeypatch.setattr("vanilla_transformer_hf.curves.plot_curves", lambda *_, **kwargs: marks.update(kwargs))
     job = prepare()
     scored = run_job(job)
     log = [entry for entry in job.trainer.state.log_history if entry.keys() & {"loss", "eval_loss"}]
