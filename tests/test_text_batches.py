@@ -43,7 +43,7 @@ def test_parts_fit_and_are_the_whole(tokenizer, limit):
 
 
 def test_sentences_are_kept_together_then_words(tokenizer):
-    length = len(tokenizer("One two three. Four five six! ")["input_ids"]) + 1
+    length = len(tokenizer("One two three. Four five six!")["input_ids"])
     parts, _ = encode(tokenizer, LINE, length)
     texts = [part.text.strip() for part in parts]
     assert texts[0] == "One two three. Four five six!"
@@ -54,6 +54,12 @@ def test_sentences_are_kept_together_then_words(tokenizer):
 def test_chinese_is_split_where_sentences_end(tokenizer):
     parts, _ = encode(tokenizer, "一二三。四五六。", 14)
     assert [part.text for part in parts] == ["一二三。", "四五六。"]
+
+
+def test_white_space_around_a_line_is_no_part_of_it(tokenizer):
+    inside, _ = encode(tokenizer, LINE, 9)
+    around, _ = encode(tokenizer, f" \t {LINE} ", 9)
+    assert [(part.text, part.first_word) for part in around] == [(part.text, part.first_word) for part in inside]
 
 
 def test_a_word_without_end_is_cut_into_parts_that_know_their_word(tokenizer):

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from transformers.pipelines.pt_utils import KeyDataset
 from transformers.utils import logging as host_logging
 
 import vanilla_transformer_hf
+import vanilla_transformer_hf.translation as translation_module
 from vanilla_transformer_hf import (
     TranslationPipeline,
     VanillaTransformerConfig,
@@ -21,6 +23,7 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.matmul import available_matmuls
 from vanilla_transformer_hf.streams.lines import translate_lines
+from vanilla_transformer_hf.text_batches import Tally
 from vanilla_transformer_hf.translation import Translation, Translator
 
 
@@ -140,6 +143,80 @@ def test_n_best_scores_are_those_of_beam_search(translator, length_penalty):
     limits = {"max_new_tokens": 50, "output_scores": True, "return_dict_in_generate": True}
     expected = translator.model.generate(**inputs, **options, **limits).sequences_scores
     assert scores == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("penalty", ["power", "gnmt"])
+def test_scores_of_a_search_and_of_a_second_pass_are_the_same(translator, monkeypatch, penalty):
+    """Beam search tells its scores; greedy search, and models of other kinds, need the pass."""
+    options = {"length_penalty": 0.6, "length_penalty_type": penalty, "return_scores": True}
+    beams = {"num_beams": 3, "num_return_sequences": 3}
+    told = translator.translate(MIXED, **beams, **options)
+    passes = []
+    score = translation_module.score_sequences
+    monkeypatch.setattr(translation_module, "score_sequences", lambda *a, **k: passes.append(1) or score(*a, **k))
+    assert translator.translate(MIXED, **beams, **options) == told
+    assert not passes
+    search = translator.model.generate
+    silent = lambda **arguments: SimpleNamespace(sequences=search(**arguments).sequences)  # noqa: E731
+    monkeypatch.setattr(translator.model, "generate", silent)
+    computed = translator.translate(MIXED, **beams, **options)
+    assert passes and computed == told
+    for one, other in zip(itertools.chain(*told), itertools.chain(*computed), strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+def test_score_of_greedy_search_follows_the_length_penalty(translator):
+    plain = translator.translate("four five one", num_beams=1, length_penalty=0.0, return_scores=True)
+    length = len(plain.tokens)
+    for kind, divisor in (("power", length**0.6), ("gnmt", ((5 + length) / 6) ** 0.6)):
+        options = {"length_penalty": 0.6, "length_penalty_type": kind}
+        score = translator._length_penalty(options)(torch.tensor(length))
+        assert float(score) == pytest.approx(divisor)
+    found = translator.translate("four five one", num_beams=1, length_penalty=0.6, return_scores=True)
+    assert found.score == pytest.approx(plain.score / length**0.6, abs=1e-5)
+
+
+def test_tokens_are_the_pieces_with_their_end(translator):
+    for beams in (1, 3):
+        for translation in translator.translate(MIXED, num_beams=beams):
+            ids = translator.tokenizer.convert_tokens_to_ids(translation.tokens)
+            assert translator.tokenizer.decode(ids, skip_special_tokens=True) == translation
+            assert translation.tokens[-1:] == (["</s>"] if translation else [])
+
+
+def test_a_split_line_is_joined_and_scored_as_a_whole(translator, caplog):
+    line = "one two three four five one two"
+    translator.max_source_length = 4
+    options = {"num_beams": 2, "num_return_sequences": 2, "return_scores": True}
+    parts = translator.translate(["one two three", "four five one", "two"], **options)
+    joined = translator.translate(line, **options)
+    assert joined == [" ".join(texts) for texts in zip(*parts)]
+    assert caplog.messages == ["1 over-long line split into parts of at most 4 tokens"]
+    for whole, each in zip(joined, zip(*parts), strict=True):
+        assert whole.tokens == [token for part in each for token in part.tokens]
+        total = sum(part.score * len(part.tokens) for part in each)
+        assert whole.score == pytest.approx(total / len(whole.tokens), abs=1e-5)
+    with pytest.raises(ValueError, match="has 8 tokens and at most 4 go through the model at once"):
+        translator.translate(line, too_long="error")
+
+
+def test_batches_by_tokens_change_nothing(translator, generated):
+    for limits in ({"batch_tokens": 6}, {"batch_tokens": 1}, {"batch_size": 3, "batch_tokens": 100}):
+        assert translator.translate(MIXED, **limits) == TRANSLATED
+        sizes = [call["input_ids"].numel() for call in generated]
+        most = max(len(call["input_ids"]) for call in generated)
+        assert most == 3 if "batch_size" in limits else max(sizes) <= max(limits["batch_tokens"], 4)
+        generated.clear()
+
+
+def test_progress_counts_lines_and_tokens(translator):
+    tally = Tally()
+    translator.max_source_length = 3
+    lines = [*MIXED, "one two three four five"]
+    found = list(translator.translate_stream(lines, batch_size=2, tally=tally))
+    assert tally.sentences == len(lines), "a line of several parts once"
+    assert tally.tokens == sum(len(best[0].tokens) for best in found)
+    assert tally.too_long == 3
 
 
 def test_scores_do_not_depend_on_how_many_logits_are_held(translator, monkeypatch):

@@ -136,7 +136,7 @@ def split(encoder: TextEncoder, whole: Part) -> list[Part]:
     around = len(encoder.ids([""])["input_ids"][0])  # what the tokenizer puts around each part
 
     def count(texts: list[str]) -> list[int]:
-        return [len(ids) - around for ids in encoder.ids(texts)["input_ids"]]
+        return [len(ids) - around for ids in encoder.ids([text.strip() for text in texts])["input_ids"]]
 
     spans = _split_span(text, 0, len(text), 0, max(1, encoder.limit - around), count)
     spans = [(start, end) for start, end in spans if text[start:end].strip()]
@@ -163,18 +163,30 @@ def _split_span(
         halves = (start, middle), (middle, end)
         return [found for half in halves for found in _split_span(text, *half, level, limit, count)]
     ends = [found.end() for found in BREAKS[level].finditer(text, start, end) if found.end() < end] + [end]
-    starts = [start, *ends[:-1]]
-    spans: list[tuple[int, int]] = []
-    used = limit
-    for left, right, size in zip(starts, ends, count([text[left:right] for left, right in zip(starts, ends)])):
-        if used + size > limit:
-            spans.append((left, right))
-            used = size
-        else:
-            spans[-1] = (spans[-1][0], right)
-            used += size
-    # Counted again there: the pieces of a text need not be those of its sentences, one after the other.
-    return [found for span in spans for found in _split_span(text, *span, level + 1, limit, count)]
+    pieces = list(zip([start, *ends[:-1]], ends))
+    groups: list[list[tuple[int, int]]] = []
+    used = 0
+    for piece, size in zip(pieces, count([text[left:right] for left, right in pieces])):
+        if not groups or used + size > limit:
+            groups.append([])
+            used = 0
+        groups[-1].append(piece)
+        used += size
+    return [found for group in groups for found in _fit(text, group, level, limit, count)]
+
+
+def _fit(
+    text: str, pieces: list[tuple[int, int]], level: int, limit: int, count: Callable[[list[str]], list[int]]
+) -> list[tuple[int, int]]:
+    """Spans of neighbouring pieces; the tokens of a text need not be those of its pieces, one after the other."""
+    start, end = pieces[0][0], pieces[-1][1]
+    if len(pieces) == 1:
+        return _split_span(text, start, end, level + 1, limit, count)
+    if count([text[start:end]])[0] <= limit:
+        return [(start, end)]
+    middle = len(pieces) // 2
+    halves = pieces[:middle], pieces[middle:]
+    return [found for half in halves for found in _fit(text, half, level, limit, count)]
 
 
 def sorted_batches(
