@@ -37,17 +37,19 @@ def test_sample(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", samples("joeynmt-*"))
-def test_sample_beam_search_without_length_penalty(name, tmp_path):
-    """Where JoeyNMT divides by nothing, generate() finds the same sentences in nearly all cases, or better ones."""
+def test_sample_beam_search(name, tmp_path):
+    """generate() finds the same sentences in nearly all cases, or better ones, with JoeyNMT's penalty and without."""
     folder = PEERS / name
     convert("joeynmt", folder, tmp_path / "out")
     record = json.loads((folder / "ref.json").read_text(encoding="utf-8"))
     model = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "out")
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
     batch = tokenizer(record["src_text"], return_tensors="pt", padding=True)
-    out = model.generate(**batch, length_penalty=0.0, output_scores=True, return_dict_in_generate=True)
-    for score, theirs in zip(out.sequences_scores.tolist(), record["beam4_alpha0"], strict=True):
-        assert score >= theirs["score"][0] - 1e-4
+    for key, alpha in {"beam4": 1.0, "beam4_alpha0": 0.0}.items():
+        assert record[f"{key}_settings"]["beam_alpha"] == alpha
+        out = model.generate(**batch, length_penalty=alpha, return_dict_in_generate=True)
+        for score, theirs in zip(out.sequences_scores.tolist(), record[key], strict=True):
+            assert score >= theirs["score"][0] - 1e-4
 
 
 # ---------------------------------------------------------------------------------------- checkpoints for every option
@@ -323,14 +325,20 @@ def test_own_special_symbols(tmp_path):
         ({"max_output_length": 40, "generate_unk": False}, {"max_new_tokens": 40, "suppress_tokens": [2, 0]}, []),
         (
             {"beam_size": 5, "beam_alpha": 0.6, "max_output_length": 9, "min_output_length": 2},
-            {"num_beams": 5, "length_penalty": 0.6, "min_new_tokens": 2, "suppress_tokens": [2, 1]},
-            ["beam_alpha", "JoeyNMT stops"],
+            {
+                "num_beams": 5,
+                "length_penalty": 0.6,
+                "length_penalty_type": "gnmt",
+                "min_new_tokens": 2,
+                "suppress_tokens": [2, 1],
+            },
+            ["JoeyNMT stops"],
         ),
         ({"beam_size": 4, "max_output_length": 9}, {"length_penalty": 0.0}, ["JoeyNMT stops"]),
         (
             {"beam_size": 4, "alpha": 2, "max_output_length": 9},
             {"length_penalty": 2.0},
-            ["beam_alpha", "JoeyNMT stops"],
+            ["JoeyNMT stops"],
         ),
         ({"repetition_penalty": 1.2, "max_output_length": 9}, {}, ["repetition_penalty"]),
     ],

@@ -212,7 +212,8 @@ def test_options(name, tmp_path):
     ids = tokenizer("ab a" if name != "words" else "ab q a")["input_ids"]
     assert ids == ([18, 2, 16, 1] if name == "words" else [19, 16, 13, 1])
     generation = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "out").generation_config
-    assert (generation.num_beams, generation.length_penalty) == (4, 0.6)
+    assert (generation.num_beams, generation.length_penalty, generation.length_penalty_type) == (4, 0.6, "gnmt")
+    assert generation.max_extra_tokens == 100
 
 
 @pytest.mark.parametrize(

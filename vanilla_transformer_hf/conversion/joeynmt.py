@@ -405,7 +405,8 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
     banned += [] if options["generate_unk"] else [specials["unk_id"]]
     beams: dict[str, Any] = {}
     if options["beam_size"] > 1:
-        beams = {"length_penalty": max(float(options["beam_alpha"]), 0.0), "early_stopping": False}
+        alpha = max(float(options["beam_alpha"]), 0.0)
+        beams = {"length_penalty": alpha, "length_penalty_type": "gnmt", "early_stopping": False}
     return GenerationConfig(
         num_beams=options["beam_size"],
         **beams,
@@ -427,11 +428,6 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
         notes.append(
             "max_output_length: JoeyNMT stops at 1.5 times the longest source of a batch; "
             f"here max_new_tokens is {LONGEST_OUTPUT}"
-        )
-    if options["beam_size"] > 1 and options["beam_alpha"] > 0:
-        notes.append(
-            f"beam_alpha: JoeyNMT divides a score by ((5 + length) / 6)^{options['beam_alpha']}, generate() by "
-            f"length^{options['beam_alpha']}"
         )
     if options["beam_size"] > 1:
         notes.append("JoeyNMT stops when all beams have ended, generate() when no other can become better")

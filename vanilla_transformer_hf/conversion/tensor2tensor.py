@@ -392,8 +392,9 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
     return GenerationConfig(
         num_beams=4,
         length_penalty=0.6,
+        length_penalty_type="gnmt",
         early_stopping=False,
-        max_new_tokens=_options(checkpoint)["max_length"] + 100,
+        max_extra_tokens=100,
         pad_token_id=PAD,
         eos_token_id=EOS,
         decoder_start_token_id=PAD,
@@ -402,7 +403,4 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     """What of t2t_decoder's decoding `generate()` does not do."""
-    return [
-        "t2t_decoder divides a score by ((5 + length) / 6)^0.6, generate() by length^0.6",
-        "t2t_decoder stops 100 tokens behind the source's length, generate() at a fixed length",
-    ]
+    return []
