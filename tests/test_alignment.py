@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from test_translation import SOURCES, TARGETS
+from test_translation import SIZES, SOURCES, TARGETS
+from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer_hf import Translator, VanillaTransformerTokenizer
 from vanilla_transformer_hf.alignment import (
@@ -108,6 +109,14 @@ def test_a_split_line_has_the_alignment_of_the_whole(translator):
     assert translation.alignment.source_words == line.split()
     assert translation.alignment.target_words == translation.split()
     assert translation.alignment.weights.shape == (len(translation.split()), 8)
+
+
+def test_models_of_other_kinds_align_too(tokenizer):
+    special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": None}
+    marian = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), **SIZES, **special))
+    found = Translator(marian, tokenizer).align("one two three", "eins zwei")
+    assert found.weights.shape == (2, 3)
+    assert len(found.links) == 2
 
 
 def test_what_tells_no_attention_is_refused(translator, monkeypatch):

@@ -28,6 +28,8 @@ _MODULES = {
     "VanillaTransformerModel": "modeling_vanilla_transformer",
     "VanillaTransformerPreTrainedModel": "modeling_vanilla_transformer",
     "VanillaTransformerTokenizer": "tokenization_vanilla_transformer",
+    "Alignment": "alignment",
+    "TextScore": "forced_decoding",
     "Translation": "translation",
     "TranslationPipeline": "pipeline",
     "Translator": "translation",

@@ -23,13 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max_source_length",
         type=int,
         metavar="N",
-        help="tokens of a line that is too long (default: as the model says)",
+        help="tokens of the longest line that goes through the model at once (default: the model's positions)",
     )
     parser.add_argument(
         "--processes", type=int, default=1, metavar="N", help="each with a model and its share of threads"
     )
     parser.add_argument("--device", help="cpu, cuda, cuda:1, mps, … (default: an accelerator if there is one)")
-    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        choices=["auto", "float32", "bfloat16", "float16"],
+        help="floating-point type of the weights (default: the one they were saved in)",
+    )
     parser.add_argument(
         "--matmul",
         default="auto",
