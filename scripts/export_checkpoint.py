@@ -3,6 +3,8 @@ Write a model in the layout of another toolkit: marianmt or bart (folders of tra
 
     python scripts/export_checkpoint.py marianmt outputs/en-de outputs/en-de-marianmt
     python scripts/export_checkpoint.py fairseq outputs/en-de outputs/en-de-fairseq
+
+For engines that only run the model, such as CTranslate2, there is scripts/export.py.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """What is the same for every engine: names, folders and libraries are checked, and the script says it in one line."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from vanilla_transformer_hf.export import ENGINES, ExportError, export_for
 
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "vanilla_transformer_hf"
 
 
 def test_names_of_engines_and_folders_are_checked(save_model, tmp_path):
@@ -32,6 +34,13 @@ def test_a_missing_library_is_named(save_model, tmp_path, monkeypatch):
     message = r"onnx needs onnxruntime, which is not installed: pip install 'vanilla_transformer_hf\[export\]'"
     with pytest.raises(ExportError, match=message):
         export_for("onnx", folder, tmp_path / "out")
+
+
+def test_no_engine_imports_another():
+    for engine in ENGINES:
+        tree = ast.parse((PACKAGE / "export" / f"{engine}.py").read_text(encoding="utf-8"))
+        imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1}
+        assert imported <= {"comparison", "flow", "steps"}, engine
 
 
 def test_the_script_knows_the_engines_and_says_errors_in_one_line(tmp_path):

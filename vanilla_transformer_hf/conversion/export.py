@@ -2,6 +2,7 @@
 The way out: our model as a folder of MarianMT or BART, which other tools open at once, or as a checkpoint of fairseq.
 
 Each target lists what it cannot express before anything is written, and what was written is opened again and compared.
+Engines that only run the model (CTranslate2, ONNX) are in the package `export` beside this one.
 """
 
 import argparse
@@ -286,7 +287,10 @@ def export(target: str, model_folder: str | os.PathLike, output: str | os.PathLi
         OSError: A file cannot be read or written.
     """
     if target not in TARGETS:
-        raise ConversionError(f"there is no target {target!r}; there are {', '.join(TARGETS)}")
+        raise ConversionError(
+            f"there is no target {target!r}; there are {', '.join(TARGETS)} (engines that only run the model: "
+            "scripts/export.py)"
+        )
     check_new(Path(output))
     config = VanillaTransformerConfig.from_pretrained(model_folder)
     if problems := TARGETS[target].problems(config):
