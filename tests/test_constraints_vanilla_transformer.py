@@ -1,5 +1,6 @@
-"""Ensembles, prefixes and shortlists under `generate()`, against plain loops over whole forward passes."""
+"""Ensembles, prefixes, phrases and shortlists under `generate()`, against plain loops over whole forward passes."""
 
+import itertools
 import math
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from transformers import GenerationMixin, MarianConfig, MarianMTModel
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.constraints_vanilla_transformer import Phrases
 
 
 EOS = 1
@@ -126,6 +128,122 @@ def test_prefixes_are_decoder_prompts_of_different_lengths(decided_model, source
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Phrases
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+PHRASES = [
+    [[20]],
+    [],
+    [[30, 31, 32]],
+    [[40, 41], [41, 42]],  # the end of one may be the beginning of the other
+    [[50], [51], [52]],
+    [],
+    [[60, 60, 61], [60, 61]],  # one contains the other, and itself begins as it goes on
+    [[70, 71, 70, 72]],
+    [[80, 81], [82]],
+]
+
+
+def contains(ids, phrase):
+    return any(ids[start : start + len(phrase)] == phrase for start in range(len(ids)))
+
+
+def contain_all(rows, phrases):
+    """Whether each of the rows, as many for each sentence, contains that sentence's phrases before its end."""
+    n_best = len(rows) // len(phrases)
+    lists = [row[: row.index(EOS)] if EOS in row else row for row in rows.tolist()]
+    return [all(contains(ids, phrase) for phrase in phrases[row // n_best]) for row, ids in enumerate(lists)]
+
+
+OTHER_OPTIONS = [
+    {"num_beams": 2},
+    {"num_beams": 5, "num_return_sequences": 3},
+    {"num_beams": 4, "early_stopping": True, "length_penalty": 0.0},
+    {"num_beams": 4, "length_penalty_type": "gnmt", "coverage_penalty": 0.2, "max_extra_tokens": 10},
+    {"num_beams": 4, "no_repeat_ngram_size": 3, "min_length": 6},
+    {"num_beams": 4, "shortlist": list(range(3, 40))},
+    {"num_beams": 4, "prefixes": PREFIXES},
+]
+
+
+@pytest.mark.parametrize("options", OTHER_OPTIONS, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_all_phrases_are_in_all_translations(decided_model, source, options, seed):
+    torch.manual_seed(seed)
+    model = decided_model()
+    if "max_extra_tokens" not in options:
+        options = {**options, "max_new_tokens": 14}
+    found = model.generate(**source, **options, required_phrases=PHRASES, return_dict_in_generate=True)
+    assert contain_all(found.sequences, PHRASES) == [True] * len(found.sequences)
+    assert found.phrases_met.all()
+    plain = model.generate(**source, **options, return_dict_in_generate=True)
+    assert plain.phrases_met is None
+    n_best = options.get("num_return_sequences", 1)
+    if "shortlist" not in options:  # the tokens of phrases join it
+        for row in range(9 * n_best):
+            if not PHRASES[row // n_best]:
+                both = torch.nn.utils.rnn.pad_sequence([found.sequences[row], plain.sequences[row]], True, EOS)
+                assert torch.equal(*both.masked_fill(both == 0, EOS)[:, 1:]), "sentences without phrases do not notice"
+                assert found.sequences_scores[row] == plain.sequences_scores[row]
+    assert all(contains(row, PREFIXES[at // n_best]) for at, row in enumerate(found.sequences.tolist())) or (
+        "prefixes" not in options
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("phrases", [[[3]], [[4, 5]], [[3, 4], [4, 3]], [[5], [3], [4]], [[3, 3, 4]]], ids=str)
+def test_nothing_better_than_what_a_wide_beam_finds(decided_model, phrases, alpha):
+    model, new_tokens = decided_model(vocab_size=6, source_vocab_size=99), 4
+    source = {"input_ids": torch.tensor([[7, 8, 9, 10]])}
+    best = (-math.inf, None)
+    for ids in itertools.product(range(6), repeat=new_tokens):
+        length = ids.index(EOS) + 1 if EOS in ids else new_tokens
+        if all(contains(list(ids[: length - (EOS in ids)]), phrase) for phrase in phrases):
+            inputs = torch.tensor([[0, *ids]])
+            scores = model(**source, decoder_input_ids=inputs[:, :-1]).logits.log_softmax(-1)
+            total = scores[0].gather(1, inputs[0, 1:, None])[:length].sum().item()
+            best = max(best, (total / length**alpha, ids[:length]))
+    options = {"num_beams": 300, "length_penalty": alpha, "early_stopping": "never", "max_new_tokens": new_tokens}
+    found = model.generate(**source, **options, required_phrases=[phrases], return_dict_in_generate=True)
+    assert found.sequences[0, 1 : 1 + len(best[1])].tolist() == list(best[1])
+    assert found.sequences_scores[0].item() == pytest.approx(best[0], abs=1e-5)
+
+
+def test_an_ensemble_with_phrases(decided_model, source):
+    models = [decided_model(), decided_model()]
+    found = models[0].generate(**source, num_beams=4, max_new_tokens=12, required_phrases=PHRASES, ensemble=models[1:])
+    assert contain_all(found, PHRASES) == [True] * 9
+
+
+def test_what_cannot_be_met_is_told(decided_model, source):
+    model = decided_model()
+    phrases = [[[20, 21, 22, 23], [30]], [[30]], *[[]] * 7]
+    options = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 3, "return_dict_in_generate": True}
+    found = model.generate(**source, **options, required_phrases=phrases)
+    assert found.phrases_met.tolist() == contain_all(found.sequences, phrases)
+    assert found.phrases_met.tolist() == [False] * 2 + [True] * 16
+    assert 30 in found.sequences[0] and 30 in found.sequences[1], "the rest is met"
+    forbidden = model.generate(**source, **options, required_phrases=phrases, bad_words_ids=[[30]])
+    assert forbidden.phrases_met.tolist() == [False] * 4 + [True] * 14
+
+
+def test_progress_in_phrases_is_that_of_a_search_for_them():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        lengths = torch.randint(1, 5, (3,), generator=generator).tolist()
+        phrases = Phrases([torch.randint(2, (length,), generator=generator).tolist() for length in lengths])
+        ids, state = [], phrases.start
+        for token in torch.randint(2, (12,), generator=generator).tolist():
+            ids.append(token)
+            state = phrases.advance(state, token)
+            for phrase, done in zip(phrases.phrases, state):
+                ends_with = max(k for k in range(len(phrase) + 1) if tuple(ids[len(ids) - k :]) == phrase[:k])
+                assert done == (len(phrase) if contains(ids, list(phrase)) else ends_with)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Shortlists
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -186,6 +304,15 @@ def range_ids(*limits):
         ({"prefixes": ["no"] * 9}, r"prefixes\[0\]: must be a list of token ids, not no"),
         ({"prefixes": [[5] * 4] * 9, "max_length": 5}, r"prefixes\[0\]: leaves no room for another token"),
         ({"prefixes": [[5]] * 9, "min_new_tokens": 3}, "prefixes: not possible together with MinNewTokensLength"),
+        ({"required_phrases": [[[5]]] * 9, "num_beams": 1}, "required_phrases: needs num_beams of at least 2, not 1"),
+        ({"required_phrases": [[[5]]] * 8}, "required_phrases: must be a list with an entry for each of the 9"),
+        ({"required_phrases": [5] * 9}, r"required_phrases\[0\]: must be a list of phrases, not 5"),
+        ({"required_phrases": [[[5], []]] * 9}, r"required_phrases\[0\]: a phrase is empty"),
+        ({"required_phrases": [[[5], [99]]] * 9}, r"required_phrases\[0\]\[1\]: token id 99 lies outside"),
+        (
+            {"required_phrases": [[[5]]] * 9, "do_sample": True},
+            "required_phrases: not possible together with sampling",
+        ),
         ({"shortlist": [EOS]}, "shortlist: must name a token that does not end a sentence"),
         ({"shortlist": [5, -1]}, "shortlist: token id -1 lies outside the vocabulary"),
         ({"shortlist": [5], "do_sample": True}, "shortlist: not possible together with sampling"),

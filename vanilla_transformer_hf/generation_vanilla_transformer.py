@@ -16,6 +16,7 @@ Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabu
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +40,15 @@ from transformers.generation import (
 from transformers.generation.utils import GENERATION_MODES_MAPPING
 from transformers.utils import output_capturing
 
-from .constraints_vanilla_transformer import Constraints, Prefixes, Shortlist, as_ids, one_for_each
+from .constraints_vanilla_transformer import (
+    NEVER,
+    Constraints,
+    PhraseSearch,
+    Prefixes,
+    Shortlist,
+    as_ids,
+    one_for_each,
+)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -57,7 +66,7 @@ SEARCH_OPTIONS: dict[str, Any] = {"length_penalty_type": "power", "coverage_pena
 
 
 # Arguments of `generate()` that belong to one call and its source.
-REQUESTS = ("ensemble", "prefixes", "shortlist")
+REQUESTS = ("ensemble", "prefixes", "required_phrases", "shortlist")
 
 
 def check_search_options(options: Any):
@@ -104,6 +113,13 @@ class VanillaTransformerGenerationConfig(GenerationConfig):
         if SEARCH_OPTIONS.keys() & settings.keys():
             settings.pop("_from_model_config", None)
         return settings
+
+
+@dataclass
+class VanillaTransformerBeamOutput(GenerateBeamEncoderDecoderOutput):
+    """transformers' output of a beam search, and whether each sequence contains all its `required_phrases`."""
+
+    phrases_met: torch.Tensor | None = None
 
 
 class SourceLengthCriteria(StoppingCriteria):
@@ -458,7 +474,8 @@ def attend(
 STAGED_FROM, GROUP = 2**13, 16
 # Sentences leave the batch as soon as those that have ended are this share of it; leaving copies what stays.
 LEAVING_SHARE = 1 / 8
-NEVER = -1.0e9
+# One token of a required phrase that is missing outweighs all scores.
+MISSING = 1.0e10
 
 
 def best_candidates(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -573,11 +590,11 @@ class BeamSearch:
         limits: Most tokens of a hypothesis of each sentence, prompt included (B).
         config: generation config.
         processors: What changes the log-probabilities; must not know one row from another.
-        constraints: What hypotheses must begin with, and what they may be made of.
+        constraints: What hypotheses must begin with or contain, and what they may be made of.
     """
 
     # Of the A sentences in the batch, all (A, ...).
-    STATE = (
+    STATE: tuple[str, ...] = (
         "rows", "limits", "given", "written", "running", "running_scores", "running_parents", "coverage", "improvable",
         "finished", "finished_scores", "finished_lengths", "finished_parents", "is_finished",
     )  # fmt: skip
@@ -592,7 +609,7 @@ class BeamSearch:
         constraints: Constraints,
     ):
         self.decoder, self.processors, self.beams = decoder, processors, config.num_beams
-        self.prefixes, self.shortlist = constraints.prefixes, constraints.shortlist
+        self.prefixes, self.phrases, self.shortlist = constraints.prefixes, constraints.phrases, constraints.shortlist
         self.early_stopping, self.alpha = config.early_stopping, config.length_penalty
         self.length_penalty = LENGTH_PENALTIES[config.length_penalty_type]
         self.coverage_penalty = config.coverage_penalty
@@ -621,6 +638,9 @@ class BeamSearch:
         self.finished_parents = prompt.new_full((batch, n, longest - self.prompt_length), -1)
         self.is_finished = torch.zeros(batch, n, dtype=torch.bool, device=device)
         self.coverage = torch.zeros(batch, n, 1, device=device)  # attention that each source token got (A, n, S)
+        if self.phrases is not None:  # more than any phrase has, so that what is no hypothesis comes last
+            self.STATE = (*self.STATE, "finished_missing")
+            self.finished_missing = torch.full_like(self.finished_lengths, 2**20)
         self.results = {name: getattr(self, name).clone() for name in self.STATE if name.startswith("finished")}
 
     def run(self) -> dict[str, torch.Tensor]:
@@ -630,7 +650,7 @@ class BeamSearch:
         Returns:
             `finished` hypotheses (B, n, T), best first, their `finished_scores` (B, n), `finished_lengths` without the
             prompt (B, n), and `finished_parents` (B, n, T - P): the place b n + j of the beam that each token
-            continues, -1 behind the end.
+            continues, -1 behind the end; with phrases, `finished_missing` tokens of them (B, n).
         """
         for position in range(self.prompt_length - 1):
             self.decoder.step(self.running[:, :, position])
@@ -640,9 +660,17 @@ class BeamSearch:
 
     def step(self) -> None:
         """One more token for each running hypothesis."""
-        values, ids = self._continuations()
+        log_probs, values, ids = self._continuations()
         scores, places = (values + self.running_scores[..., None]).flatten(1).topk(self.candidates)  # (A, K)
         parents, tokens = places // ids.shape[-1], ids.flatten(1).gather(1, places)  # (A, K)
+        missing = None
+        if self.phrases is not None:
+            is_last = self.running.shape[-1] + 1 >= self.limits
+            is_forced = self.running.shape[-1] < self.given
+            plain = scores, parents, tokens
+            scores, parents, tokens, missing = self.phrases.choose(
+                self.rows, log_probs, (values, ids), self.running_scores, plain, is_last, is_forced
+            )
         sequences = torch.cat((take(self.running, parents), tokens[..., None]), dim=-1)  # (A, K, L + 1)
         origins = (self.rows[:, None] * self.beams + parents)[..., None]
         origins = torch.cat((take(self.running_parents, parents), origins), dim=-1)  # (A, K, L + 1 - P)
@@ -651,19 +679,24 @@ class BeamSearch:
             ends = ends | torch.isin(tokens, self.eos)
         if self.coverage_penalty:
             self.coverage = self.coverage + self.decoder.attention * (sequences.shape[-1] > self.given)[:, None, None]
-        self._finish(sequences, origins, parents, scores, ends)
+        self._finish(sequences, origins, parents, scores, ends, missing)
         self.running_scores, chosen = (scores + ends * NEVER).topk(self.beams)  # (A, n)
         self.running, self.running_parents = take(sequences, chosen), take(origins, chosen)
         chosen = parents.gather(1, chosen)
         self.decoder.follow(chosen)
+        if self.phrases is not None:
+            self.phrases.follow(self.rows, chosen, self.running[..., -1])
         if self.coverage_penalty:
             self.coverage = take(self.coverage, chosen)
         self._dismiss()
 
-    def _continuations(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and ids of the best K next tokens of each running hypothesis, both (A, n, K)."""
+    def _continuations(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """
+        Log-probabilities of the next tokens of each running hypothesis (A, n, V); of a shortlist alone (A, n, S) where
+        nothing needs the others. Then those and the ids of the best K, both (A, n, K).
+        """
         flat = self.decoder.log_probs(self.running[:, :, -1]).flatten(0, 1)  # (A n, V)
-        shortlist, spread = self.shortlist, bool(self.processors)
+        shortlist, spread = self.shortlist, bool(self.processors) or self.phrases is not None
         if shortlist is not None and spread:
             flat = shortlist.spread(flat)
         if self.processors:
@@ -674,7 +707,7 @@ class BeamSearch:
         if self.prefixes is not None:
             step = self.running.shape[-1] - self.prompt_length
             values, ids = self.prefixes.candidates(values, ids, self.rows, step)
-        return values, ids
+        return flat.unflatten(0, (-1, self.beams)), values, ids
 
     def _penalties(self, lengths: torch.Tensor) -> torch.Tensor:
         """What the scores of hypotheses of so many tokens (A), those given included, are divided by: (A, 1)."""
@@ -688,6 +721,7 @@ class BeamSearch:
         parents: torch.Tensor,
         scores: torch.Tensor,
         ends: torch.Tensor,
+        missing: torch.Tensor | None,
     ) -> None:
         """Of those that have finished before and those of the n best candidates that end now, the best n."""
         ending = ends & (torch.arange(self.candidates, device=ends.device) < self.beams)  # (A, K)
@@ -700,16 +734,21 @@ class BeamSearch:
             source = 0 if self.decoder.source_mask is None else self.decoder.source_mask[:, 0]
             covered = covered.masked_fill(torch.as_tensor(source != 0, device=covered.device), 0)
             scores = scores + self.coverage_penalty * covered.sum(dim=-1)
-        missing = self.finished.shape[-1] - sequences.shape[-1]
+        behind = self.finished.shape[-1] - sequences.shape[-1]
         new = {
-            "finished": F.pad(sequences, (0, missing), value=self.filler),
+            "finished": F.pad(sequences, (0, behind), value=self.filler),
             "finished_scores": scores + ~ending * NEVER,
             "finished_lengths": torch.full_like(parents, length),
-            "finished_parents": F.pad(origins, (0, missing), value=-1),
+            "finished_parents": F.pad(origins, (0, behind), value=-1),
             "is_finished": ending,
         }
+        if missing is not None:
+            new["finished_missing"] = missing.where(ending, 2**20)
         merged = {name: torch.cat((getattr(self, name), tensor), dim=1) for name, tensor in new.items()}
-        best = merged["finished_scores"].topk(self.beams).indices  # (A, n)
+        ranks = merged["finished_scores"]
+        if missing is not None:
+            ranks = ranks.double() - MISSING * merged["finished_missing"]
+        best = ranks.topk(self.beams).indices  # (A, n)
         for name, tensor in merged.items():
             setattr(self, name, take(tensor, best))
 
@@ -817,6 +856,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
       mean of all their probabilities, the model's own included.
     - `prefixes`: for each sentence a list of target ids that its translation must begin with. They count as part of
       the decoder prompt: in no score, length penalty or `max_new_tokens`.
+    - `required_phrases`: for each sentence a list of phrases, each a list of target ids that its translation must
+      contain side by side. It needs two beams, better some more than the longest list of phrases has tokens. What
+      cannot be met within the limit (`phrases_met` of the output tells) stays as good as it can be.
     - `shortlist`: the target ids that translations may be made of; others get no logits, and the probabilities of
       these sum to 1. Ids that end a sentence always belong to it.
     """
@@ -950,13 +992,35 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             prefixes = one_for_each(requests["prefixes"], "prefixes", batch)
             prefixes = [as_ids(ids, f"prefixes[{row}]", size, eos) for row, ids in enumerate(prefixes)]
             constraints.prefixes = Prefixes(prefixes, device)
+        if "required_phrases" in requests:
+            if config.num_beams < 2:
+                raise ValueError(f"required_phrases: needs num_beams of at least 2, not {config.num_beams}")
+            phrases = self._read_phrases(requests["required_phrases"], batch, eos)
+            constraints.phrases = PhraseSearch(phrases, eos, config.num_beams)
         if "shortlist" in requests:
             shortlist = set(as_ids(requests["shortlist"], "shortlist", size))
             if not shortlist - {*eos}:
                 raise ValueError("shortlist: must name a token that does not end a sentence")
-            ids = torch.tensor(sorted(shortlist | {*eos}), device=device)
+            required = set() if constraints.phrases is None else constraints.phrases.tokens
+            ids = torch.tensor(sorted(shortlist | required | {*eos}), device=device)
             constraints.shortlist = Shortlist(ids, size)
         return constraints
+
+    def _read_phrases(self: Any, required: Any, batch: int, eos: list[int]) -> list[list[list[int]]]:
+        """
+        Raises:
+            ValueError: They are not lists of non-empty lists of token ids, or not as many as sentences.
+        """
+        phrases = []
+        for row, each in enumerate(one_for_each(required, "required_phrases", batch)):
+            name = f"required_phrases[{row}]"
+            if not isinstance(each, (list, tuple)):
+                raise ValueError(f"{name}: must be a list of phrases, not {str(each)[:40]}")
+            named = [(f"{name}[{number}]", phrase) for number, phrase in enumerate(each)]
+            phrases.append([as_ids(phrase, name, self.config.vocab_size, eos) for name, phrase in named])
+            if [] in phrases[-1]:
+                raise ValueError(f"{name}: a phrase is empty")
+        return phrases
 
     def _prepare_cache_for_generation(
         self: Any, generation_config: Any, model_kwargs: dict, *args: Any, **kwargs: Any
@@ -1003,10 +1067,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         sequences = found["finished"][:, : prompt.shape[1] + longest]
         if not config.return_dict_in_generate:
             return sequences
-        return GenerateBeamEncoderDecoderOutput(
+        missing = found.get("finished_missing")
+        return VanillaTransformerBeamOutput(
             sequences=sequences,
             sequences_scores=found["finished_scores"],
             beam_indices=found["finished_parents"][:, :longest],
+            phrases_met=None if missing is None else missing == 0,
         )
 
     def _decoder(self: Any, kwargs: dict[str, Any], config: Any, beams: int) -> IncrementalDecoder | Ensemble:
