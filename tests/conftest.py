@@ -100,7 +100,7 @@ def tiny_model(tiny_config):
 
 @pytest.fixture
 def decided_model(tiny_model):
-    """`decided_model(**overrides)`: a model whose translations end at different lengths, and with clear differences."""
+    """`decided_model(**overrides)`: a model whose translations end at different lengths, with clear differences."""
 
     def build(**overrides):
         model = tiny_model(**{"output_bias": True, "embedding_sharing": "none", **overrides})
