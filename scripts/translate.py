@@ -6,6 +6,7 @@ Translate text, one sentence per line.
     python scripts/translate.py outputs/quickstart --input numbers.en --num_beams 4 --n_best 4    # as TSV
     python scripts/translate.py outputs/quickstart --input numbers.en --format jsonl --alignment
     python scripts/translate.py outputs/quickstart --input numbers.en.gz --output numbers.de --processes 2
+    python scripts/translate.py outputs/quickstart --constraints --num_beams 8 < phrases.tsv    # with tabs
 
 Order and empty lines are kept, memory does not grow with the input. A run that was killed leaves whole lines in
 FILE.partial; the same command continues it, and FILE becomes what it would have been.
@@ -40,6 +41,20 @@ def parse_arguments() -> argparse.Namespace:
         "--max_extra_tokens", type=int, metavar="N", help="tokens that a translation may have beyond its source's"
     )
     search.add_argument("--max_new_tokens", type=int, metavar="N", help="most tokens of a translation")
+    search.add_argument(
+        "--ensemble",
+        nargs="+",
+        default=[],
+        metavar="MODEL",
+        help="other models, to search by the mean of probabilities",
+    )
+    search.add_argument(
+        "--constraints",
+        action="store_true",
+        help="lines are SOURCE, tab, PHRASE, tab, PHRASE, …; a translation contains all its phrases (needs 2 beams)",
+    )
+    search.add_argument("--prefixes", metavar="FILE", help="what each translation begins with, line by line")
+    search.add_argument("--shortlist", metavar="FILE", help="target text; no pieces but its own are used")
     parser.add_argument(
         "--too_long",
         default="split",
@@ -58,7 +73,9 @@ def main(arguments: argparse.Namespace) -> None:
     options = {name: getattr(arguments, name) for name in (*names, "max_new_tokens", "too_long")}
     options |= {"num_return_sequences": arguments.n_best, "return_alignments": arguments.alignment}
     form = arguments.format or ("tsv" if arguments.n_best or arguments.alignment else "text")
-    run_command(arguments, LineWork("translate", form, options), [arguments.input])
+    inputs = [arguments.input, arguments.prefixes] if arguments.prefixes else [arguments.input]
+    work = LineWork("translate", form, options, arguments.constraints)
+    run_command(arguments, work, inputs, arguments.ensemble, arguments.shortlist)
 
 
 if __name__ == "__main__":

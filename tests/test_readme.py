@@ -77,6 +77,9 @@ def workspace(tmp_path_factory):
     for step in range(1, 6):
         checkpoint = folder / "outputs" / "wmt14" / "checkpoints" / f"checkpoint-{step}"
         shutil.copytree(folder / "outputs" / "quickstart", checkpoint)
+    shutil.copytree(folder / "outputs" / "quickstart", folder / "outputs" / "quickstart-2")
+    (folder / "phrases.tsv").write_text("".join(f"{line}\tdrei\tvier\n" for line in ENGLISH), encoding="utf-8")
+    (folder / "begun.de").write_text("".join(f"{line[:4]}\n" for line in GERMAN), encoding="utf-8")
     (folder / "checkpoints").mkdir()
     (folder / "outputs" / "for-fairseq").mkdir()
     write_fairseq_checkpoint(folder / "outputs" / "for-fairseq", folder / "checkpoints" / "en-de", folder / "ref.npz")

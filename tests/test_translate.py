@@ -236,3 +236,24 @@ def test_help_shows_examples(run, script):
     code, output, _ = run("--help", script=script)
     assert code == 0
     assert f"python scripts/{script}.py outputs/quickstart ".encode() in output
+
+
+def test_ensembles_constraints_prefixes_and_shortlists(run, folder, tmp_path):
+    plain = ("--matmul", "default", "--num_beams", "6")
+    assert run(folder, *plain, "--ensemble", folder, folder, text=TEXT) == (0, OUTPUT, "")
+    (tmp_path / "prefixes").write_text("drei\n\n", encoding="utf-8")
+    (tmp_path / "words").write_text("zwei drei vier\n", encoding="utf-8")
+    text = b"one two\tvier\tdrei\ntwo one\n"
+    options = ("--constraints", "--format", "jsonl", "--processes", "2")
+    code, output, errors = run(folder, *plain, *options, text=text)
+    first, second = map(json.loads, output.splitlines())
+    assert (code, errors, first["source"]) == (0, "", "one two")
+    assert all(word in first["translations"][0]["text"] for word in ("vier", "drei"))
+    assert second["translations"][0]["text"] == "eins zwei"
+    options = ("--prefixes", tmp_path / "prefixes", "--shortlist", tmp_path / "words")
+    code, output, errors = run(folder, *plain, *options, text=text.replace(b"\tvier\tdrei", b""))
+    assert (code, errors) == (0, "") and output.startswith(b"drei") and output.count(b"\n") == 2
+    code, output, errors = run(folder, "--matmul", "default", "--num_beams", "1", "--constraints", text=text)
+    assert (code, errors) == (2, "translate.py: required_phrases: needs num_beams of at least 2, not 1\n")
+    code, output, errors = run(folder, "--shortlist", tmp_path / "none", text=text)
+    assert code == 2 and errors.count("\n") == 1 and "none" in errors

@@ -23,7 +23,7 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.matmul import available_matmuls
 from vanilla_transformer_hf.streams.lines import translate_lines
-from vanilla_transformer_hf.text_batches import Tally
+from vanilla_transformer_hf.text_batches import ConstrainedText, Tally
 from vanilla_transformer_hf.translation import Translation, Translator
 
 
@@ -504,3 +504,50 @@ def test_matmul_is_measured_for_float32_on_a_processor_alone(translator):
         assert (other.matmul, other.matmul_rows) == ("default", [])
     with pytest.raises(ValueError, match="matmul='openblas': here there are 'auto'"):
         Translator(translator.model, translator.tokenizer, matmul_backend="openblas")
+
+
+def test_constrained_texts(translator):
+    texts = [
+        ConstrainedText("one two", phrases=["vier", " "]),
+        ConstrainedText("one two", prefix="drei"),
+        "one two",
+        ConstrainedText("one two", "drei", ["fünf eins", "vier"]),
+        ConstrainedText("", "drei", ["vier"]),
+        ConstrainedText("three one"),
+    ]
+    phrase, prefix, *rest = translator.translate(texts, num_beams=6, return_scores=True)
+    assert "vier" in phrase and prefix.startswith("drei ")
+    assert (rest[0], rest[2], rest[3]) == ("zwei eins", "", "eins drei")
+    assert rest[1].startswith("drei") and "fünf eins" in rest[1] and "vier" in rest[1]
+    assert all(found.score < 0 for found in (phrase, prefix, *rest[:2])) and phrase.score < rest[0].score
+    copied = copy.deepcopy(texts[3])
+    assert (copied, copied.prefix, copied.phrases) == ("one two", "drei", ["fünf eins", "vier"])
+    for options, message in (
+        ({}, "required_phrases: needs num_beams of at least 2, not 1"),
+        ({"return_scores": True}, "prefixes: scores of such translations need num_beams of at least 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            translator.translate(texts, **options)
+    with pytest.raises(ValueError, match="has constraints and is too long to be translated at once"):
+        translator.translate(ConstrainedText("one two " * 60, "drei"))
+
+
+def test_an_ensemble_and_a_shortlist(translator, folder, tmp_path):
+    both = Translator.from_pretrained(folder, "cpu", matmul_backend="default", ensemble=[folder])
+    assert both.translate(MIXED, num_beams=3) == TRANSLATED == both.translate(MIXED)
+    with torch.no_grad():
+        both.ensemble[0].lm_head.weight.mul_(-1)
+    one_scored, both_scored = (
+        each.translate("one two", num_beams=2, return_scores=True).score for each in (translator, both)
+    )
+    assert both_scored < one_scored - 0.01, "the other model is asked"
+    both.ensemble = []
+    both.shortlist = both.pieces_of(["zwei drei", ""])
+    found = both.translate(MIXED, num_beams=3)
+    allowed = {"</s>", *both.tokenizer.convert_ids_to_tokens(both.shortlist)}
+    assert found != TRANSLATED and {token for each in found for token in each.tokens} <= allowed
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    VanillaTransformerTokenizer.train(["sechs"], vocab_size=300, show_progress=False).save_pretrained(other)
+    with pytest.raises(ValueError, match="other"):
+        Translator.from_pretrained(folder, "cpu", matmul_backend="default", ensemble=[other])

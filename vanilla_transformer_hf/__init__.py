@@ -29,6 +29,7 @@ _MODULES = {
     "VanillaTransformerPreTrainedModel": "modeling_vanilla_transformer",
     "VanillaTransformerTokenizer": "tokenization_vanilla_transformer",
     "Alignment": "alignment",
+    "ConstrainedText": "text_batches",
     "TextScore": "forced_decoding",
     "Translation": "translation",
     "TranslationPipeline": "pipeline",

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +17,24 @@ BATCH_TOKENS, BATCH_SENTENCES = 2048, 128
 BREAKS = (re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？｡।])"), re.compile(r"\s+"))
 
 
+class ConstrainedText(str):
+    """
+    A text to translate, and what its translation must begin with or contain; a `str` that knows more.
+
+    Attributes:
+        prefix: How the translation begins.
+        phrases: What it must contain, in any order; phrases without any characters do not count.
+    """
+
+    prefix: str
+    phrases: list[str]
+
+    def __new__(cls, text: str, prefix: str = "", phrases: Sequence[str] = ()) -> "ConstrainedText":
+        constrained = super().__new__(cls, text)
+        constrained.prefix, constrained.phrases = prefix.strip(), [each.strip() for each in phrases if each.strip()]
+        return constrained
+
+
 @dataclass
 class Part:
     """
@@ -26,11 +44,14 @@ class Part:
         text: The characters.
         ids: Their token ids, with what the tokenizer puts around them.
         first_word: Place in the whole text of the word, counted by white space, in which the part begins.
+        prefix, phrases: Target token ids of what its translation must begin with and contain.
     """
 
     text: str
     ids: list[int]
     first_word: int = 0
+    prefix: list[int] = field(default_factory=list)
+    phrases: list[list[int]] = field(default_factory=list)
 
 
 @dataclass

@@ -24,7 +24,7 @@ from .forced_decoding import (
 )
 from .generation_vanilla_transformer import LENGTH_PENALTIES, SEARCH_OPTIONS, VanillaTransformerGenerationMixin
 from .matmul import MatmulRow, choose_matmul, describe_matmul, matmul, probe_matmul
-from .text_batches import Part, Tally, TextEncoder, pad_rows, sorted_batches
+from .text_batches import ConstrainedText, Part, Tally, TextEncoder, pad_rows, sorted_batches
 from .translation_progress import ProgressBar
 
 
@@ -40,6 +40,8 @@ REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 LENGTH_LIMITS = ("max_length", "max_new_tokens", "max_extra_tokens")
 # Arguments that `generate()` does not check itself.
 COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
+# Of `generate()`, by our search alone.
+REQUESTS = ("ensemble", "shortlist", "prefixes", "required_phrases")
 WHAT_HAPPENED = {"split": "split into parts of at most", "cut": "cut to the first"}
 
 
@@ -85,8 +87,12 @@ class Translator:
         tokenizer: The tokenizer it was trained with.
         matmul_backend: Library of float32 matrix products on a processor while translating (`matmul.py`): "auto"
             measures for 50 ms and takes the fastest that does not round, or "default", or "onednn".
+        ensemble: Other models of the same vocabularies; the search goes by the mean of all probabilities. Scores and
+            alignments of given translations (`score`, `align`, `return_alignments`) are the first model's.
 
     Attributes:
+        shortlist (`list[int]`, *optional*): Token ids that translations may be made of, for example `pieces_of` a
+            text; None: all.
         matmul (`str`): The library that is used.
         matmul_rows (`list`): What was measured to choose it; empty if nothing had to be.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once. It starts as
@@ -109,12 +115,19 @@ class Translator:
     '0-0'
     ```"""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, matmul_backend: str = "auto"):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        matmul_backend: str = "auto",
+        ensemble: Sequence[PreTrainedModel] = (),
+    ):
         if not model.config.is_encoder_decoder or not model.can_generate():
             raise ValueError(f"{type(model).__name__} is no encoder–decoder that can generate text")
         _check_vocabulary(model, tokenizer)
-        self.model = model.eval()
+        self.model, self.ensemble = model.eval(), [member.eval() for member in ensemble]
         self.tokenizer = tokenizer
+        self.shortlist: list[int] | None = None
         self._max_positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
         self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", self._max_positions)
         self.max_source_length = min(tokenizer.model_max_length, self._max_positions)
@@ -137,6 +150,7 @@ class Translator:
         trust_remote_code: bool = False,
         revision: str | None = None,
         matmul_backend: str = "auto",
+        ensemble: Sequence[str | os.PathLike] = (),
     ) -> "Translator":
         """
         Open a saved folder or a Hub repository.
@@ -148,6 +162,7 @@ class Translator:
             trust_remote_code: Run model code that the repository brings.
             revision: Branch, tag or commit of the repository.
             matmul_backend: As in the class.
+            ensemble: Folders or repositories of the other models; each is opened as the first.
 
         Raises:
             OSError: Config, weights or tokenizer are missing, damaged or of another model; one line says which.
@@ -170,7 +185,13 @@ class Translator:
             lacking = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
             if lacking:
                 raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")
-        return cls(_to_device(model, device), tokenizer, matmul_backend)
+        others = []
+        for other_name in ensemble:
+            other = cls.from_pretrained(other_name, device, dtype, trust_remote_code, matmul_backend="default")
+            if other.tokenizer.get_vocab() != tokenizer.get_vocab():
+                raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
+            others.append(other.model)
+        return cls(_to_device(model, device), tokenizer, matmul_backend, others)
 
     def translate(
         self,
@@ -190,7 +211,7 @@ class Translator:
         Translate one text, or a list of texts in any order of lengths.
 
         Args:
-            texts: A text, or several.
+            texts: A text, or several; those that are a [`ConstrainedText`] say what their translations must contain.
             num_beams: Beams of the search; the model's own default if not given.
             num_return_sequences: Length of the n-best list of each text.
             batch_size: Most texts that go through the model together.
@@ -266,7 +287,7 @@ class Translator:
         encoder, counted, texts = self.encoder(too_long), tally or Tally(), iter(texts)
         try:
             while lines := list(itertools.islice(texts, window)):
-                parts = encoder(lines, counted)
+                parts = self._constrain(lines, encoder(lines, counted))
                 found = self._translate_parts(parts, batch_size, batch_tokens, counted, generate_kwargs)
                 if return_alignments:
                     self._align_parts(parts, found)
@@ -348,6 +369,10 @@ class Translator:
         """`align` for any number of pairs in constant memory; `options` as there, and `tally`."""
         return self._pair_stream(self._align_pairs, pairs, window, options)
 
+    def pieces_of(self, texts: Iterable[str]) -> list[int]:
+        """The token ids that texts of the target language are made of, in order."""
+        return sorted({piece for ids in self._target_ids(list(texts)) for piece in ids})
+
     def encoder(self, too_long: str = "split", is_target: bool = False) -> TextEncoder:
         """What turns texts of one side into token ids of at most as many as the model takes."""
         limit = min(self.tokenizer.model_max_length, self._max_target_positions - 1)
@@ -386,13 +411,17 @@ class Translator:
         Raises:
             ValueError: The arguments exclude each other or are out of range.
         """
-        options = self._search_options(input_ids.shape[1], generate_kwargs)
+        own = {"ensemble": self.ensemble or None, "shortlist": self.shortlist}
+        options = self._search_options(input_ids.shape[1], {**own, **generate_kwargs})
         n_best = self._setting("num_return_sequences", options) or 1
         filled = attention_mask.any(dim=1)  # (B)
         sequences = torch.full((len(filled), n_best, 1), self.tokenizer.pad_token_id, device=input_ids.device)
         scores = torch.zeros(len(filled), n_best, device=input_ids.device) if return_scores else None
         if filled.any():
             source = {"input_ids": input_ids[filled], "attention_mask": attention_mask[filled]}
+            for name in ("prefixes", "required_phrases"):
+                if name in options:
+                    options[name] = [each for each, fill in zip(options[name], filled.tolist()) if fill]
             with matmul(self.matmul):
                 found, found_scores = self._search(source, options, n_best, return_scores)
             sequences = sequences.repeat(1, 1, found.shape[-1])  # (B, n, T)
@@ -416,6 +445,11 @@ class Translator:
         """Sequences (B, n, T) and, if asked for, scores (B, n)."""
         # Our model knows the scores of a beam search without `output_scores`, which would keep every step's logits.
         tells = return_scores and (self._setting("num_beams", options) or 1) > 1
+        requested = [name for name in REQUESTS if options.get(name) is not None]
+        if requested and not self._has_own_options:
+            raise ValueError(f"{requested[0]}: {type(self.model).__name__} cannot search like that")
+        if requested and return_scores and not tells:
+            raise ValueError(f"{requested[0]}: scores of such translations need num_beams of at least 2")
         found: Any = self.model.generate(**source, **options, return_dict_in_generate=tells)
         sequences, scores = (found.sequences, getattr(found, "sequences_scores", None)) if tells else (found, None)
         sequences = sequences.view(-1, n_best, sequences.shape[-1])
@@ -425,6 +459,25 @@ class Translator:
             eos, penalty = self._ids_of_end(options), self._length_penalty(options)
             scores = score_sequences(self.model, **source, sequences=sequences, eos=eos, penalty=penalty)
         return sequences, scores.view(-1, n_best)
+
+    def _target_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts of the target language, with nothing around them."""
+        options = {"add_special_tokens": False}
+        return self.encoder(is_target=True).ids(texts, **options)["input_ids"] if texts else []
+
+    def _constrain(self, lines: Sequence[str], parts: list[list[Part]]) -> list[list[Part]]:
+        """
+        The parts of each line, those of a [`ConstrainedText`] with the constraints.
+
+        Raises:
+            ValueError: Such a line was too long and had to be split.
+        """
+        for line, each in zip(lines, parts):
+            if isinstance(line, ConstrainedText) and each and (line.prefix or line.phrases):
+                if len(each) > 1:
+                    raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
+                each[0].prefix, *each[0].phrases = self._target_ids([line.prefix, *line.phrases])
+        return parts
 
     def _translate_parts(
         self,
@@ -441,9 +494,13 @@ class Translator:
         tally.add(sentences=left.count(0))
         lengths = [len(parts[line][place].ids) for line, place in flat]
         for places in sorted_batches(lengths, batch_size, batch_tokens):
-            batch = self.collate([parts[line][place].ids for line, place in map(flat.__getitem__, places)])
+            chosen = [parts[line][place] for line, place in map(flat.__getitem__, places)]
+            batch = self.collate([part.ids for part in chosen])
             batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
-            found = self.generate(**batch, **generate_kwargs)
+            prefixes, phrases = [part.prefix for part in chosen], [part.phrases for part in chosen]
+            given: dict[str, Any] = {"prefixes": prefixes if any(prefixes) else None}
+            given["required_phrases"] = phrases if any(phrases) else None
+            found = self.generate(**batch, **generate_kwargs, **given)
             n_best, scores = found["sequences"].shape[1], found["scores"]
             texts = self.decode(found["sequences"].flatten(0, 1), None if scores is None else scores.flatten())
             finished = tokens = 0

@@ -2,17 +2,18 @@
 
 import argparse
 import hashlib
+import itertools
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from transformers.utils import logging
 
 from ..matmul import choose_matmul, describe_matmul
-from ..text_files import open_input
+from ..text_files import open_input, read_lines
 from ..translation import WINDOW, Translator, describe_long_lines
 from .lines import read_items, run_lines
 from .resumable_output import open_result
@@ -28,11 +29,17 @@ class OpenTranslator:
     dtype: str
     matmul: str
     max_source_length: int | None
+    ensemble: tuple[str, ...] = ()
+    shortlist: str | None = None
 
     def __call__(self, device: str | None) -> Translator:
         logging.set_verbosity_error()
         logging.disable_progress_bar()  # of loading weights; the one for sentences stays
-        translator = Translator.from_pretrained(self.model, device, self.dtype, matmul_backend=self.matmul)
+        translator = Translator.from_pretrained(
+            self.model, device, self.dtype, matmul_backend=self.matmul, ensemble=self.ensemble
+        )
+        if self.shortlist is not None:
+            translator.shortlist = translator.pieces_of(read_lines(self.shortlist))
         if self.max_source_length is not None:
             translator.max_source_length = self.max_source_length
         return translator
@@ -58,7 +65,9 @@ def describe(translator: Translator) -> Description:
     """The [`Description`] of a translator."""
     model = translator.model
     digest = hashlib.sha256(model.config.to_json_string().encode() + model.generation_config.to_json_string().encode())
-    for name, tensor in model.state_dict().items():
+    digest.update(str(translator.shortlist).encode() if translator.shortlist is not None else b"")
+    models = [model, *translator.ensemble]
+    for name, tensor in itertools.chain.from_iterable(one.state_dict().items() for one in models):
         # Training changes every tensor, so a piece of each tells models apart without reading gigabytes.
         if torch.is_tensor(tensor):
             digest.update(name.encode() + tensor.detach().flatten()[:256].float().cpu().numpy().tobytes())
@@ -73,7 +82,13 @@ def describe(translator: Translator) -> Description:
     return Description(note, settings, translator.max_source_length)
 
 
-def run_command(arguments: argparse.Namespace, work: LineWork, inputs: Sequence[str | None]) -> None:
+def run_command(
+    arguments: argparse.Namespace,
+    work: LineWork,
+    inputs: Sequence[str | None],
+    ensemble: Sequence[str] = (),
+    shortlist: str | None = None,
+) -> None:
     """
     Do what a command line says.
 
@@ -81,6 +96,8 @@ def run_command(arguments: argparse.Namespace, work: LineWork, inputs: Sequence[
         arguments: Those of `add_arguments`, and `model`.
         work: What is done with each line.
         inputs: Names of files, None for standard input.
+        ensemble: Names of models that translate beside the first.
+        shortlist: Name of a file of target text, beyond whose pieces translations use none.
 
     Raises:
         OSError: A file or the model cannot be opened.
@@ -89,7 +106,7 @@ def run_command(arguments: argparse.Namespace, work: LineWork, inputs: Sequence[
     if arguments.processes < 1:
         raise ValueError(f"processes={arguments.processes}: must be at least 1")
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
-    work = LineWork(work.kind, work.format, {**work.options, **limits})
+    work = replace(work, options={**work.options, **limits})
     with ExitStack() as stack:
         # The files before the model, which takes longer to open.
         files = [stack.enter_context(open_input(name)) if name else sys.stdin.buffer for name in inputs]
@@ -98,7 +115,9 @@ def run_command(arguments: argparse.Namespace, work: LineWork, inputs: Sequence[
         matmul = arguments.matmul
         if matmul == "auto":  # what is measured may differ from run to run and from process to process
             matmul = output.recall().get("matmul", "auto" if arguments.processes == 1 else choose_matmul())
-        open_translator = OpenTranslator(arguments.model, arguments.dtype, matmul, arguments.max_source_length)
+        open_translator = OpenTranslator(
+            arguments.model, arguments.dtype, matmul, arguments.max_source_length, tuple(ensemble), shortlist
+        )
         worker: LocalWorker | WorkerPool
         if arguments.processes == 1:
             translator = open_translator(arguments.device)
@@ -110,6 +129,7 @@ def run_command(arguments: argparse.Namespace, work: LineWork, inputs: Sequence[
             print(worker.description.note, file=sys.stderr)
         window = 1 if any(file.isatty() for file in files) else arguments.window or WINDOW
         settings = {"work": work.kind, "format": work.format, "window": window, **work.options}
+        settings |= {"constraints": True} if work.constraints else {}
         output.resume({**settings, **worker.description.settings})
         if output.lines:
             print(f"{arguments.output}: continued behind line {output.lines:,}", file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..alignment import Alignment
 from ..forced_decoding import TextScore
-from ..text_batches import Tally
+from ..text_batches import ConstrainedText, Tally
 from ..translation import Translation, Translator
 
 
@@ -97,6 +97,13 @@ WORKS: dict[str, tuple[Callable[..., Iterable[Any]], dict[str, Callable[..., Ite
 }
 
 
+def as_constrained(item: Item, has_phrases: bool) -> ConstrainedText:
+    """A line, or a line and the prefix of its translation; behind its tabs stand phrases, if such were announced."""
+    line, prefix = (item, "") if isinstance(item, str) else item
+    text, *phrases = line.split("\t") if has_phrases else [line]
+    return ConstrainedText(text, prefix, phrases)
+
+
 @dataclass(frozen=True)
 class LineWork:
     """
@@ -106,6 +113,7 @@ class LineWork:
         kind: A row of `WORKS`.
         format: A format of that row.
         options: Arguments of `Translator.translate_stream`, `score_stream` or `align_stream`.
+        constraints: To translate: behind a tab, lines have phrases that their translations must contain.
 
     Raises:
         ValueError: There is no such format, or it cannot hold what was asked for.
@@ -114,6 +122,7 @@ class LineWork:
     kind: str
     format: str = "text"
     options: dict[str, Any] = field(default_factory=dict)
+    constraints: bool = False
 
     def __post_init__(self) -> None:
         formats = WORKS[self.kind][1]
@@ -130,10 +139,12 @@ class LineWork:
         Args:
             translator: What does the work.
             first: Number of the first of them.
-            items: Lines, or pairs of lines.
+            items: Lines, or pairs of lines; to translate, pairs of a line and a prefix.
             tally: Counts, after every batch.
         """
         work, formats = WORKS[self.kind]
+        if self.kind == "translate":
+            items = [as_constrained(item, self.constraints) for item in items]
         results = work(translator, items, {**self.options, "window": len(items), "tally": tally}, self.format)
         lines = (formats[self.format](first + place, items[place], result) for place, result in enumerate(results))
         return b"".join(f"{line}\n".encode() for some in lines for line in some)
