@@ -320,7 +320,7 @@ def range_ids(*limits):
         ({"shortlist": [5], "custom_generate": lambda *a, **k: 0}, "shortlist: not .* custom_generate"),
         ({"prefixes": [[5]] * 9, "use_cache": False}, "prefixes: not possible together with use_cache=False"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_requests_that_cannot_be_met_are_refused(tiny_model, source, options, message):
     with pytest.raises(ValueError, match=message):

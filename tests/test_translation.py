@@ -475,21 +475,25 @@ def test_line_feed_within_a_translation_starts_no_line(translator, monkeypatch):
     assert target.getvalue() == b"a b\na b\n"
 
 
-def test_matmul_is_used_while_translating_and_at_no_other_time(translator, monkeypatch):
+def test_matmul_is_used_while_scoring_and_at_no_other_time(translator, monkeypatch):
     if "onednn" not in available_matmuls():
         pytest.skip("this torch has no such switch")
     before = torch.backends.mkldnn.matmul.fp32_precision
-    used, generate = [], translator.model.generate
+    used, model = [], translator.model
 
     def spy(*args, **kwargs):
         used.append(torch.backends.mkldnn.matmul.fp32_precision)
-        return generate(*args, **kwargs)
 
-    monkeypatch.setattr(translator.model, "generate", spy)
+    hook = model.register_forward_pre_hook(spy)
     for name in ("default", "onednn"):
         monkeypatch.setattr(translator, "matmul", name)
-        assert translator.translate("two") == "zwei"
+        translator.score("two", "zwei")
     assert used == ["none", "bf16"]
+    hook.remove()
+    generate = model.generate
+    monkeypatch.setattr(model, "generate", lambda *args, **kwargs: (spy(), generate(*args, **kwargs))[1])
+    assert translator.translate("two") == "zwei"
+    assert used == ["none", "bf16", "none"]  # the search has products of its own
     assert torch.backends.mkldnn.matmul.fp32_precision == before
 
 

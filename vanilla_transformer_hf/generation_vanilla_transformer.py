@@ -268,7 +268,9 @@ class StepWeights:
 # The decoder, one position at a time
 # ---------------------------------------------------------------------------------------------------------------------
 
-FIRST_CAPACITY, SHAPES = 32, 8
+# Positions by which the room for keys and values grows. All of it takes part in attention, and is one piece of memory:
+# libraries make code for each shape, and copy what has gaps.
+ROOM = 8
 
 
 def no_dropout(states: torch.Tensor) -> torch.Tensor:
@@ -306,13 +308,14 @@ class IncrementalDecoder:
     ):
         self.decoder, self.weights = model.get_decoder(), StepWeights.of(model)
         self.head = self.weights.head if shortlist is None else rows_of(model.lm_head, shortlist)
-        self.beams, self.length, self.capacity = beams, 0, FIRST_CAPACITY
+        self.beams, self.length, self.capacity = beams, 0, ROOM
         self.record_attention, self.attention = record_attention, memory.new_zeros(1, dtype=torch.float32)
         with PackedProducts(self.weights.source):
             projected = [layer.encoder_attn.project_keys_values(memory) for layer in self.decoder.layers]
         self.source_keys = torch.stack([keys for keys, _ in projected])  # (N, B, H, S, d_k)
         self.source_values = torch.stack([values for _, values in projected])  # (N, B, H, S, d_v)
         self.scores: torch.Tensor | None = None
+        self.exact_logits: torch.Tensor | None = None
         self.source_mask = None
         if attention_mask is not None and not attention_mask.all():
             hidden = torch.zeros_like(attention_mask, dtype=memory.dtype)
@@ -330,20 +333,17 @@ class IncrementalDecoder:
             self._grow()
         start, self.length = self.length * self.beams, self.length + 1
         self.mask[:, :, start : start + self.beams] = self.apart
-        end = self.beams * self.length_in_use()
-        mask = self.mask[:, None, :, :end]  # (B, 1, n, slots)
         position = torch.full((1, 1), self.length - 1, device=tokens.device)
         states = self.decoder.embed(self.decoder.look_up_tokens(tokens, None), position)  # (B, n, D)
         for number in range(len(self.weights.layers)):
-            states = self._layer(number, states, mask, start)
+            states = self._layer(number, states, start)
         return self.decoder.layer_norm(states)
 
-    def _layer(self, number: int, states: torch.Tensor, mask: torch.Tensor, start: int) -> torch.Tensor:
+    def _layer(self, number: int, states: torch.Tensor, start: int) -> torch.Tensor:
         """States (B, n, D) through a layer, keys and values put into slots from `start` on."""
         layer, maps = self.decoder.layers[number], self.weights.layers[number]
         own, cross, heads, end = layer.self_attn, layer.encoder_attn, self.keys.shape[2], start + self.beams
-        used = mask.shape[-1]
-        keys, values = self.keys[number, :, :, :used], self.values[number, :, :, :used]
+        keys, values, mask = self.keys[number], self.values[number], self.mask[:, None]
 
         def attend_to_target(states: torch.Tensor) -> torch.Tensor:
             query, key, value = maps.qkv(states).split((heads * own.d_k, heads * own.d_k, heads * own.d_v), dim=-1)
@@ -380,10 +380,13 @@ class IncrementalDecoder:
         are overwritten by the next call.
         """
         logits = self.next_logits(tokens)
+        # The largest tensors of a step: written where the last ones were, as fresh memory costs more than the sums.
         if self.scores is None or self.scores.shape != logits.shape:
             self.scores = torch.empty_like(logits, dtype=torch.float32)
-        # The largest tensor of a step: written where the last one was, because fresh memory costs more than the sums.
-        return torch.log_softmax(logits, dim=-1, dtype=torch.float32, out=self.scores)
+            self.exact_logits = None if logits.dtype == torch.float32 else torch.empty_like(self.scores)
+        if self.exact_logits is not None:
+            logits = self.exact_logits.copy_(logits)
+        return torch.log_softmax(logits, dim=-1, out=self.scores)
 
     def follow(self, parents: torch.Tensor):
         """From now on, the hypothesis at a place continues the one at place `parents` (B, n) of its sentence."""
@@ -396,15 +399,11 @@ class IncrementalDecoder:
         self.source_mask = None if self.source_mask is None else self.source_mask[rows]
         self.keys, self.values, self.mask = self.keys[:, rows], self.values[:, rows], self.mask[rows]
 
-    def length_in_use(self) -> int:
-        """Positions that attention is computed over: a library makes code for each shape, so there shall be few."""
-        return min(-(-self.length // SHAPES) * SHAPES, self.capacity)
-
     def _grow(self):
-        self.capacity *= 2
-        self.keys = torch.cat((self.keys, torch.zeros_like(self.keys)), dim=-2)
-        self.values = torch.cat((self.values, torch.zeros_like(self.values)), dim=-2)
-        self.mask = torch.cat((self.mask, torch.full_like(self.mask, -math.inf)), dim=-1)
+        self.capacity += ROOM
+        room = ROOM * self.beams
+        self.keys, self.values = F.pad(self.keys, (0, 0, 0, room)), F.pad(self.values, (0, 0, 0, room))
+        self.mask = F.pad(self.mask, (0, room), value=-math.inf)
 
 
 class Ensemble:
@@ -556,7 +555,7 @@ def greedy_search(
         logits = decoder.next_logits(running[:, -1:])[:, 0]  # (A, V)
         if processors:
             logits = process(processors, running, (logits if shortlist is None else shortlist.spread(logits)).float())
-        tokens = logits.argmax(dim=-1)  # (A)
+        tokens = best_candidates(logits.float(), 1)[1][:, 0]  # (A), sooner than argmax
         if shortlist is not None and not processors:
             tokens = shortlist.ids[tokens]
         if constraints.prefixes is not None:

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -85,8 +85,9 @@ class Translator:
     Args:
         model: An encoder–decoder that can `generate()`. It is put into evaluation mode and stays on its device.
         tokenizer: The tokenizer it was trained with.
-        matmul_backend: Library of float32 matrix products on a processor while translating (`matmul.py`): "auto"
-            measures for 50 ms and takes the fastest that does not round, or "default", or "onednn".
+        matmul_backend: Library of float32 matrix products on a processor (`matmul.py`), save in the search of our
+            models, which has its own: "auto" measures for 50 ms and takes the fastest that does not round, or
+            "default", or "onednn".
         ensemble: Other models of the same vocabularies; the search goes by the mean of all probabilities. Scores and
             alignments of given translations (`score`, `align`, `return_alignments`) are the first model's.
 
@@ -422,7 +423,8 @@ class Translator:
             for name in ("prefixes", "required_phrases"):
                 if name in options:
                     options[name] = [each for each, fill in zip(options[name], filled.tolist()) if fill]
-            with matmul(self.matmul):
+            # Our search has its own products; the other library would have to make code for the shapes of each step.
+            with nullcontext() if isinstance(self.model, VanillaTransformerGenerationMixin) else matmul(self.matmul):
                 found, found_scores = self._search(source, options, n_best, return_scores)
             sequences = sequences.repeat(1, 1, found.shape[-1])  # (B, n, T)
             sequences[filled] = found

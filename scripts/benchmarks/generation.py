@@ -84,15 +84,15 @@ def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> 
     """As users run them, ours with the host's search, and, with another matmul backend, the same one on both sides."""
     rows = []
     for dtype in dtypes:
-        own = chosen if dtype == "float32" and device == "cpu" else "default"
+        other = chosen if dtype == "float32" and device == "cpu" else "default"
         if dtype in OUR_DTYPES:
-            rows.append(Row("ours", "ours", dtype, own, True))
-            rows.append(Row("ours, host's search", "host_search", dtype, own, False))
+            rows.append(Row("ours", "ours", dtype, "default", True))
+            rows.append(Row("ours, host's search", "host_search", dtype, "default", False))
         if dtype in DTYPES:
             rows.append(Row("MarianMT", "marian", dtype, "default", True))
-        if own != "default":
-            rows.append(Row("ours, default matmul", "ours", dtype, "default", False))
-            rows.append(Row(f"MarianMT, {own}", "marian", dtype, own, False))
+        if other != "default":
+            rows.append(Row(f"ours, {other}", "ours", dtype, other, False))
+            rows.append(Row(f"MarianMT, {other}", "marian", dtype, other, False))
         if dtype in CTRANSLATE2_DTYPES and device == "cpu":
             rows.append(Row("CTranslate2", "ctranslate2", dtype, "default", True))
     return [row for row in rows if row.engine in ("ours", *against)]

@@ -13,9 +13,13 @@ from vanilla_transformer_hf.conversion import ConversionError, convert
 from vanilla_transformer_hf.conversion.export import export
 
 
+# They name the files that a model was made from.
+CARD = {"README.md", "card_facts.json"}
+
+
 def files(folder):
     """Everything in a folder of ours but the card, which says what it was made from."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "README.md"}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in CARD}
 
 
 FAIRSEQ = {name: fields for name, fields in test_fairseq.OPTIONS.items() if name != "decoder_of_format_2"}
