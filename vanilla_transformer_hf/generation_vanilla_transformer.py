@@ -222,7 +222,11 @@ class StepLayer(SimpleNamespace):
 
 
 class StepWeights:
-    """A model's maps, packed where that helps; kept until its weights change or the model is gone."""
+    """
+    A model's maps, packed where that helps; kept until its weights change or the model is gone.
+
+    torch does not count changes made through `.data`, so these are not seen before `model.train()` or `forget`.
+    """
 
     _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
