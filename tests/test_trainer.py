@@ -7,13 +7,12 @@ import signal
 import datasets
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from vanilla_transformer_hf.checkpoints import TrainingInterrupted, find_last_checkpoint
 from vanilla_transformer_hf.modeling_vanilla_transformer import smoothed_cross_entropy
-from vanilla_transformer_hf.trainer import r_drop_loss
+from vanilla_transformer_hf.r_drop import r_drop_loss
 from vanilla_transformer_hf.training import run_job
 
 
@@ -32,36 +31,6 @@ class AtStep(TrainerCallback):
 def same(model, other):
     weights = other.state_dict()
     return all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
-
-
-def r_drop_by_the_equations(logits, labels, smoothing, weight):
-    """Equation 4 of arXiv 2106.14448, a sentence and a position at a time; half of it, over the labels that count."""
-    first, second = logits.double().chunk(2)
-    total, count = 0.0, 0
-    for one, two, row in zip(first, second, labels):
-        for p, q, label in zip(one.softmax(-1), two.softmax(-1), row):
-            if label == -100:
-                continue
-            wanted = torch.full_like(p, smoothing / len(p))
-            wanted[label] += 1 - smoothing
-            likelihood = -(wanted * p.log()).sum() - (wanted * q.log()).sum()
-            divergence = (p * (p / q).log()).sum() + (q * (q / p).log()).sum()
-            total += likelihood + weight / 2 * divergence
-            count += 1
-    return total / 2 / count
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("weight", [0.0, 5.0])
-def test_r_drop_is_the_papers_equation(smoothing, weight):
-    logits, labels = torch.randn(6, 4, 11), torch.randint(0, 11, (3, 4))
-    labels[0, 2:] = -100
-    loss = r_drop_loss(logits, labels, smoothing, weight)
-    torch.testing.assert_close(loss.double(), r_drop_by_the_equations(logits, labels, smoothing, weight))
-    torch.testing.assert_close(r_drop_loss(logits, labels, smoothing, weight, 20), loss * 10 / 20)
-    if weight == 0:
-        twice = F.cross_entropy(logits.flatten(0, 1), labels.repeat(2, 1).flatten(), label_smoothing=smoothing)
-        torch.testing.assert_close(loss, twice)
 
 
 def test_r_drop_trains_on_two_dropout_masks_and_evaluates_as_ever(prepare):

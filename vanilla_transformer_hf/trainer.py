@@ -38,6 +38,7 @@ from .evaluation import Scores, decode_predictions, score_translations
 from .hub import Published, one_line, publish_folder
 from .model_card import CURVES_FILE, CardFacts, write_card
 from .progress import TOKENS_PER_SECOND, Progress, Speedometer
+from .r_drop import r_drop_loss
 from .recipe import TranslationTrainingArguments
 from .sharding import gather_optimizer_state, gather_weights, load_optimizer_state, shard
 
@@ -49,33 +50,6 @@ HOST_FACTS = {
     **{"finetuned_from": "base_model", "dataset": "corpus", "dataset_tags": "datasets", "model_name": "name"},
     **dict.fromkeys(("tasks", "tags", "language", "dataset_args")),
 }
-
-
-def r_drop_loss(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    label_smoothing: float,
-    weight: float,
-    num_items_in_batch: torch.Tensor | int | None = None,
-) -> torch.Tensor:
-    """
-    Half of ½ α [KL(P₁‖P₂) + KL(P₂‖P₁)] - log P₁(y) - log P₂(y); Liang et al. 2021, arXiv 2106.14448, equation 4, with
-    smoothed labels: with α = 0 the mean of two losses. In nats per token.
-
-    Args:
-        logits: (2B, T, V) of the same B sentences twice, under two dropout masks.
-        labels: (B, T), -100 where they do not count.
-        weight: α.
-        num_items_in_batch: Labels of all accumulated batches, each sentence counted once.
-    """
-    counted = labels != -100
-    first, second = (half[counted].float().log_softmax(dim=-1) for half in logits.chunk(2))  # (N, V) each
-    likelihood = (first + second).gather(-1, labels[counted].unsqueeze(-1)).sum()
-    if label_smoothing:
-        likelihood = (1 - label_smoothing) * likelihood + label_smoothing * (first + second).mean(dim=-1).sum()
-    divergence = ((first.exp() - second.exp()) * (first - second)).sum()
-    loss = (weight / 2 * divergence - likelihood) / 2
-    return loss / (counted.sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
 
 
 def _known_facts(model: PreTrainedModel) -> CardFacts:
