@@ -1,46 +1,18 @@
 """The search loops of ours against transformers' own, on the same model: same sequences, same scores."""
 
-import math
 
 import pytest
 import torch
-from torch import nn
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList, StoppingCriteria
+from host_search import host, same
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, generation_vanilla_transformer
-from vanilla_transformer_hf.generation_vanilla_transformer import (
-    LENGTH_PENALTIES,
-    IncrementalDecoder,
-    StepWeights,
-    best_candidates,
-)
+from vanilla_transformer_hf.incremental_decoder_vanilla_transformer import IncrementalDecoder
+from vanilla_transformer_hf.search_vanilla_transformer import LENGTH_PENALTIES
 
 
 EOS = 1
-
-
-class HostSearch(VanillaTransformerForConditionalGeneration):
-    """Our model with the loops of transformers."""
-
-    _sample = GenerationMixin._sample
-    _beam_search = GenerationMixin._beam_search
-
-
-def host(model):
-    """The same weights, searched by transformers."""
-    twin = HostSearch(model.config).eval()
-    twin.load_state_dict(model.state_dict())
-    twin.generation_config = model.generation_config
-    return twin
-
-
-def same(model, source, **options):
-    """Search both ways and compare; returns our sequences."""
-    ours = model.generate(**source, **options)
-    theirs = host(model).generate(**source, **options)
-    assert torch.equal(ours, theirs), options
-    return ours
 
 
 SEARCHES = [
@@ -200,43 +172,6 @@ def test_a_subclass_with_a_forward_of_its_own_is_obeyed(decided_model, source):
     other = DoublingModel(model.config).eval()
     other.load_state_dict(model.state_dict())
     assert not torch.equal(other.generate(**source, max_new_tokens=5), model.generate(**source, max_new_tokens=5))
-
-
-def test_packed_weights_follow_the_model(decided_model, source):
-    model = decided_model()
-    kept = StepWeights.of(model)
-    assert StepWeights.of(model) is kept
-    before = model.generate(**source, num_beams=3, max_new_tokens=8)
-    with torch.no_grad():
-        model.get_decoder().layers[0].fc1.weight.mul_(-1)
-    assert StepWeights.of(model) is not kept
-    after = same(model, source, num_beams=3, max_new_tokens=8)
-    assert not torch.equal(before, after)
-    model.get_decoder().layers[1].fc2 = nn.Linear(64, 32)
-    same(model, source, num_beams=3, max_new_tokens=8)
-    assert model in StepWeights._kept
-    model.train()
-    assert model not in StepWeights._kept
-
-
-def test_models_opened_in_inference_mode(decided_model, source):
-    expected = decided_model()
-    with torch.inference_mode():
-        model = VanillaTransformerForConditionalGeneration(expected.config).eval()
-        model.load_state_dict(expected.state_dict())
-        found = model.generate(**source, num_beams=3, max_new_tokens=8)
-    assert torch.equal(found, expected.generate(**source, num_beams=3, max_new_tokens=8))
-
-
-@pytest.mark.parametrize("count", [1, 4, 16])
-@pytest.mark.parametrize("width", [17, 8192, 8200, 37_000])
-def test_best_candidates_are_those_of_a_full_search(width, count):
-    scores = torch.randn(5, width)
-    scores[0, -3:] = 9.0 + torch.rand(3)  # behind the last whole group
-    scores[1, : width // 2] = -math.inf
-    values, places = best_candidates(scores, count)
-    assert torch.equal(values, scores.topk(count).values)
-    assert torch.equal(scores.gather(1, places), values)
 
 
 def step_by_step_scores(model, source, sequences):

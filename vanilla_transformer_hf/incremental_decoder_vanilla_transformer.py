@@ -1,0 +1,217 @@
+"""
+A decoder that takes one token of each hypothesis at a time and remembers the rest.
+
+- Keys and values of the source are kept once per sentence; its beams ask them together, as if they were positions.
+- Keys and values of the target are written once and never moved. A mask says which of them belong to a beam.
+
+Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabulary, N layers.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .packed_weights_vanilla_transformer import StepWeights, rows_of
+
+
+# Positions by which the room for keys and values grows. All of it takes part in attention, and is one piece of memory:
+# libraries make code for each shape, and copy what has gaps.
+ROOM = 8
+
+
+def no_dropout(states: torch.Tensor) -> torch.Tensor:
+    return states
+
+
+class IncrementalDecoder:
+    """
+    A decoder that takes one token of each hypothesis at a time and remembers the rest.
+
+    The n hypotheses of a sentence stand where positions usually stand: their queries meet the keys of their source,
+    and the keys of all n, in one product. Slot t n + j holds what was computed at step t for place j; `mask` (B, n,
+    slots) is 0 where the slot belongs to the past of the hypothesis that stands at a place now, else -∞.
+
+    Args:
+        model: The model; its dropouts must be off.
+        weights: Its maps.
+        memory: Output of the encoder (B, S, D).
+        attention_mask: 1 for a source token, 0 for padding (B, S), or None.
+        beams: n.
+        record_attention: Keep the weights of the last layer's attention to the source.
+        shortlist: Ids of the tokens that get logits (V), all if None.
+
+    Attributes:
+        attention: Those of the last step (B, n, S), the mean over heads.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        weights: StepWeights,
+        memory: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        beams: int,
+        record_attention: bool = False,
+        shortlist: torch.Tensor | None = None,
+    ):
+        self.decoder, self.weights = model.get_decoder(), weights
+        self.head = weights.head if shortlist is None else rows_of(model.lm_head, shortlist)
+        self.beams, self.length, self.capacity = beams, 0, ROOM
+        self.record_attention, self.attention = record_attention, memory.new_zeros(1, dtype=torch.float32)
+        with weights.reading_the_source():
+            projected = [layer.encoder_attn.project_keys_values(memory) for layer in self.decoder.layers]
+        self.source_keys = torch.stack([keys for keys, _ in projected])  # (N, B, H, S, d_k)
+        self.source_values = torch.stack([values for _, values in projected])  # (N, B, H, S, d_v)
+        self.scores: torch.Tensor | None = None
+        self.exact_logits: torch.Tensor | None = None
+        self.source_mask = None
+        if attention_mask is not None and not attention_mask.all():
+            hidden = torch.zeros_like(attention_mask, dtype=memory.dtype)
+            self.source_mask = hidden.masked_fill(attention_mask == 0, -math.inf)[:, None, None]  # (B, 1, 1, S)
+        layers, batch, heads, _, d_k = self.source_keys.shape
+        slots = self.capacity * beams
+        self.keys = memory.new_zeros(layers, batch, heads, slots, d_k)
+        self.values = memory.new_zeros(layers, batch, heads, slots, self.source_values.shape[-1])
+        self.mask = memory.new_full((batch, beams, slots), -math.inf)
+        self.apart = memory.new_full((beams, beams), -math.inf).fill_diagonal_(0)
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next token of each hypothesis (B, n) to the states that predict the one after it (B, n, D)."""
+        if self.length == self.capacity:
+            self._grow()
+        start, self.length = self.length * self.beams, self.length + 1
+        self.mask[:, :, start : start + self.beams] = self.apart
+        position = torch.full((1, 1), self.length - 1, device=tokens.device)
+        states = self.decoder.embed(self.decoder.look_up_tokens(tokens, None), position)  # (B, n, D)
+        for number in range(len(self.weights.layers)):
+            states = self._layer(number, states, start)
+        return self.decoder.layer_norm(states)
+
+    def _layer(self, number: int, states: torch.Tensor, start: int) -> torch.Tensor:
+        """States (B, n, D) through a layer, keys and values put into slots from `start` on."""
+        layer, maps = self.decoder.layers[number], self.weights.layers[number]
+        own, cross, heads, end = layer.self_attn, layer.encoder_attn, self.keys.shape[2], start + self.beams
+        keys, values, mask = self.keys[number], self.values[number], self.mask[:, None]
+
+        def attend_to_target(states: torch.Tensor) -> torch.Tensor:
+            query, key, value = maps.qkv(states).split((heads * own.d_k, heads * own.d_k, heads * own.d_v), dim=-1)
+            keys[:, :, start:end] = key.unflatten(-1, (heads, -1)).transpose(1, 2)
+            values[:, :, start:end] = value.unflatten(-1, (heads, -1)).transpose(1, 2)
+            return maps.out(attend(query, keys, values, mask, own.scaling)[0])
+
+        def attend_to_source(states: torch.Tensor) -> torch.Tensor:
+            source = self.source_keys[number], self.source_values[number], self.source_mask
+            output, weights = attend(maps.cross_query(states), *source, cross.scaling)
+            if self.record_attention:  # the last layer's stays
+                self.attention = weights.mean(dim=1, dtype=torch.float32)  # (B, n, S)
+            return maps.cross_out(output)
+
+        for norm, sublayer in (
+            (layer.self_attn_layer_norm, attend_to_target),
+            (layer.encoder_attn_layer_norm, attend_to_source),
+            (layer.final_layer_norm, lambda states: layer.feed_forward(maps, states)),
+        ):
+            states = layer.residual(states, sublayer, norm, no_dropout, layer.alpha)
+        return states
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """States (B, n, D) to logits (B, n, V)."""
+        return self.head(states)
+
+    def next_logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next token of each hypothesis (B, n) to logits of the one after it (B, n, V)."""
+        return self.logits(self.step(tokens))
+
+    def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
+        """
+        The next token of each hypothesis (B, n) to log-probabilities of the one after it (B, n, V), in float32, which
+        are overwritten by the next call.
+        """
+        logits = self.next_logits(tokens)
+        # The largest tensors of a step: written where the last ones were, as fresh memory costs more than the sums.
+        if self.scores is None or self.scores.shape != logits.shape:
+            self.scores = torch.empty_like(logits, dtype=torch.float32)
+            self.exact_logits = None if logits.dtype == torch.float32 else torch.empty_like(self.scores)
+        if self.exact_logits is not None:
+            logits = self.exact_logits.copy_(logits)
+        return torch.log_softmax(logits, dim=-1, out=self.scores)
+
+    def follow(self, parents: torch.Tensor):
+        """From now on, the hypothesis at a place continues the one at place `parents` (B, n) of its sentence."""
+        if self.beams > 1:
+            self.mask = self.mask.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.mask.shape[-1]))
+
+    def keep(self, rows: torch.Tensor):
+        """Go on with these sentences alone."""
+        self.source_keys, self.source_values = self.source_keys[:, rows], self.source_values[:, rows]
+        self.source_mask = None if self.source_mask is None else self.source_mask[rows]
+        self.keys, self.values, self.mask = self.keys[:, rows], self.values[:, rows], self.mask[rows]
+
+    def _grow(self):
+        self.capacity += ROOM
+        room = ROOM * self.beams
+        self.keys, self.values = F.pad(self.keys, (0, 0, 0, room)), F.pad(self.values, (0, 0, 0, room))
+        self.mask = F.pad(self.mask, (0, room), value=-math.inf)
+
+
+class Ensemble:
+    """
+    Several decoders as one: the mean of their probabilities. They have read the same source, each with its encoder.
+
+    Args:
+        decoders: Of one vocabulary and for as many beams each.
+    """
+
+    def __init__(self, decoders: Sequence[IncrementalDecoder]):
+        self.decoders = decoders
+
+    @property
+    def attention(self) -> torch.Tensor:
+        """The mean of theirs (B, n, S)."""
+        return torch.stack([decoder.attention for decoder in self.decoders]).mean(dim=0)
+
+    @property
+    def source_mask(self) -> torch.Tensor | None:
+        """What all of them do not look at."""
+        return self.decoders[0].source_mask
+
+    def step(self, tokens: torch.Tensor):
+        """The next tokens (B, n)."""
+        for decoder in self.decoders:
+            decoder.step(tokens)
+
+    def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next tokens (B, n) to the logarithm of the mean of their probabilities (B, n, V), in float32."""
+        total = reduce(torch.logaddexp, [decoder.log_probs(tokens) for decoder in self.decoders])
+        return total - math.log(len(self.decoders))
+
+    next_logits = log_probs
+
+    def follow(self, parents: torch.Tensor):
+        """As `IncrementalDecoder.follow`."""
+        for decoder in self.decoders:
+            decoder.follow(parents)
+
+    def keep(self, rows: torch.Tensor):
+        """Go on with these sentences alone."""
+        for decoder in self.decoders:
+            decoder.keep(rows)
+
+
+def attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    softmax(Q Kᵀ / √d_k) V, section 3.2.1, of queries (B, n, H d_k), keys and values (B, H, T, d) to outputs (B, n,
+    H d_v) and weights (B, H, n, T). For a few queries plain products are faster than the fused kernel.
+    """
+    query = (query * scaling).unflatten(-1, (keys.shape[1], -1)).transpose(1, 2)  # (B, H, n, d_k)
+    weights = torch.matmul(query, keys.transpose(2, 3))  # (B, H, n, T)
+    if mask is not None:
+        weights = weights + mask
+    weights = weights.softmax(dim=-1)
+    return torch.matmul(weights, values).transpose(1, 2).flatten(2), weights
