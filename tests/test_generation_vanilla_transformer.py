@@ -1,6 +1,5 @@
 """The search loops of ours against transformers' own, on the same model: same sequences, same scores."""
 
-
 import pytest
 import torch
 from host_search import host, same

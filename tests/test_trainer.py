@@ -8,6 +8,7 @@ import datasets
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn import functional as F
 from transformers import TrainerCallback
 
 from vanilla_transformer_hf.checkpoints import TrainingInterrupted, find_last_checkpoint
@@ -45,6 +46,17 @@ def test_r_drop_trains_on_two_dropout_masks_and_evaluates_as_ever(prepare):
     torch.testing.assert_close(loss, r_drop_loss(outputs.logits, batch["labels"], 0.1, 5.0))
     plain = trainer.compute_loss(model.eval(), dict(batch))
     torch.testing.assert_close(plain, smoothed_cross_entropy(model(**batch).logits, batch["labels"], 0.0))
+
+
+def test_the_loss_of_an_evaluation_is_the_mean_over_its_tokens(prepare):
+    trainer = prepare(per_device_eval_batch_size=3, predict_with_generate=False).trainer
+    batch = trainer.data_collator(list(trainer.eval_dataset))
+    counted = batch["labels"] != -100
+    assert len({*counted.sum(dim=1).tolist()}) > 1  # or the mean over sentences would be the same
+    logits = trainer.model.eval()(**{name: batch[name] for name in ("input_ids", "attention_mask", "labels")}).logits
+    expected = F.cross_entropy(logits[counted], batch["labels"][counted])
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
+    assert trainer.predict(trainer.eval_dataset).metrics["test_loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_a_step_has_the_wanted_tokens_on_every_machine(prepare):

@@ -259,7 +259,22 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.scores = score_translations(self.translations, self.references, self.target_lang, self.args.bleu_tokenize)
         return {"bleu": self.scores.bleu, "chrf": self.scores.chrf, "exact_match": self.scores.exact_match}
 
-    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """The host's, with the loss as the mean over tokens, as in training. The host's is one over sentences."""
+        self._likelihood = torch.zeros(2, dtype=torch.float64)
+        output = super().evaluation_loop(*args, **kwargs)
+        total, tokens = self.accelerator.reduce(self._likelihood.to(self.args.device, torch.float32), "sum").tolist()
+        losses = {name: total / tokens for name in output.metrics or () if name.endswith("_loss") and tokens}
+        return output._replace(metrics={**(output.metrics or {}), **losses})
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        loss, generated, labels = self._generate_and_score(model, inputs, *args, **kwargs)
+        if loss is not None:
+            tokens = int((inputs["labels"] != -100).sum())
+            self._likelihood += torch.tensor([float(loss) * tokens, tokens])
+        return loss, generated, labels
+
+    def _generate_and_score(self, *args: Any, **kwargs: Any) -> Any:
         # The host fills the model's generation config with global defaults here, a max_length of 20 among them.
         generation_config = self.model.generation_config
         self.model.generation_config = copy.deepcopy(generation_config)
