@@ -6,7 +6,11 @@ from host_search import host, same
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, generation_vanilla_transformer
+from vanilla_transformer_hf import (
+    VanillaTransformerForConditionalGeneration,
+    generation_vanilla_transformer,
+    packed_weights_vanilla_transformer,
+)
 from vanilla_transformer_hf.incremental_decoder_vanilla_transformer import IncrementalDecoder
 from vanilla_transformer_hf.search_vanilla_transformer import LENGTH_PENALTIES
 
@@ -42,7 +46,9 @@ SEARCHES = [
 
 
 @pytest.mark.parametrize("options", SEARCHES, ids=str)
-def test_same_sequences_as_the_hosts_loops(decided_model, source, options):
+@pytest.mark.parametrize("small", [0, packed_weights_vanilla_transformer.SMALL], ids=["packed", "as they are"])
+def test_same_sequences_as_the_hosts_loops(decided_model, source, options, small, monkeypatch):
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "SMALL", small)
     found = same(decided_model(), source, **options)
     assert found.shape[1] < 5 or len({tuple(row) for row in found.tolist()}) > 1
 

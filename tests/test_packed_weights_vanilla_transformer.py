@@ -7,8 +7,14 @@ import torch
 from host_search import same
 from torch import nn
 
-from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, packed_weights_vanilla_transformer
 from vanilla_transformer_hf.packed_weights_vanilla_transformer import StepWeights, fingerprint
+
+
+@pytest.fixture(autouse=True)
+def small_ones_too(monkeypatch):
+    """The models of these tests have none that are large."""
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "SMALL", 0)
 
 
 def test_they_follow_the_model(decided_model, source):
