@@ -29,6 +29,11 @@ def test_they_follow_the_model(decided_model, source):
     assert not torch.equal(before, after)
     model.get_decoder().layers[1].fc2 = nn.Linear(64, 32)
     same(model, source, num_beams=3, max_new_tokens=8)
+    layer = model.get_decoder().layers[0]
+    layer.fc1 = nn.Sequential(layer.fc1, nn.Tanh())
+    wrapped = model.generate(**source, num_beams=3, max_new_tokens=8)
+    assert torch.equal(wrapped, copy.deepcopy(model).generate(**source, num_beams=3, max_new_tokens=8))
+    assert not torch.equal(wrapped, after)
     assert model in StepWeights._kept
     model.train()
     assert model not in StepWeights._kept

@@ -169,11 +169,12 @@ class StepWeights:
         Those of this model as it is now. Packed ones are kept until its weights change or it is gone; copies of
         other kinds take less time to make than to check.
         """
-        maps: list[Any] = [module for module in model.modules() if is_plain(module)]
+        modules = [*model.modules()]
+        maps: list[Any] = [module for module in modules if is_plain(module)]
         if not any(is_packable(module.weight) for module in maps):
             return cls(model)
         tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
-        places = [(id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in tensors]
+        places = [*map(id, modules), *((id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in tensors)]
         contents = torch.cat([fingerprint(tensor) for tensor in tensors])
         kept = cls._kept.get(model)
         if kept is None or kept[0] != places or not torch.equal(kept[1], contents):
