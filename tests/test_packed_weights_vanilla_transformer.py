@@ -79,6 +79,27 @@ def test_they_follow_changes_that_torch_does_not_count(decided_model, source, ch
     assert not torch.equal(before.sequences_scores, changed.sequences_scores)
 
 
+def test_weights_that_are_expected_to_be_fixed_are_not_read_again(decided_model, source, monkeypatch):
+    model = decided_model()
+    before = model.generate(**source, max_new_tokens=8)
+    changed = copy.deepcopy(model)
+    with torch.no_grad():
+        changed.get_decoder().layers[0].fc1.weight.mul_(-1)
+    after = changed.generate(**source, max_new_tokens=8)
+    assert not torch.equal(after, before)
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "fingerprint", lambda tensor: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.generate(**source, max_new_tokens=8)
+    model.expect_fixed_weights()
+    assert torch.equal(model.generate(**source, max_new_tokens=8), before)
+    with torch.no_grad():
+        model.get_decoder().layers[0].fc1.weight.mul_(-1)
+    assert torch.equal(model.generate(**source, max_new_tokens=8), after)
+    model.train().eval()
+    with pytest.raises(ZeroDivisionError):
+        model.generate(**source, max_new_tokens=8)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int8], ids=str)
 @pytest.mark.parametrize("shape", [(64, 32), (7, 5), (9,), (1, 1), (3, 70_000)])
 def test_every_value_and_its_place_is_in_the_fingerprint(shape, dtype):

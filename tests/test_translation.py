@@ -20,6 +20,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
+    packed_weights_vanilla_transformer,
 )
 from vanilla_transformer_hf.matmul import available_matmuls
 from vanilla_transformer_hf.streams.lines import translate_lines
@@ -314,6 +315,16 @@ def test_model_that_does_not_translate_is_refused(translator):
     bert = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8))
     with pytest.raises(ValueError, match="BertModel is no encoder–decoder"):
         Translator(bert, translator.tokenizer)
+
+
+def test_a_model_that_it_has_opened_itself_begins_at_once(folder, monkeypatch):
+    texts, opened = MIXED, Translator.from_pretrained(folder, device="cpu")
+    given = Translator(opened.model.from_pretrained(folder), opened.tokenizer)
+    expected = given.translate(texts)
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "fingerprint", lambda tensor: 1 / 0)
+    assert opened.translate(texts) == expected
+    with pytest.raises(ZeroDivisionError):  # somebody else may change this one through `.data`
+        given.translate(texts)
 
 
 def test_from_pretrained_takes_dtype_and_device(folder):

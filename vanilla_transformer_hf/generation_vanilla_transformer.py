@@ -202,6 +202,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             StepWeights.forget(self)
         return super().train(mode)  # type: ignore[misc]
 
+    def expect_fixed_weights(self: Any) -> None:
+        """
+        Let `generate` begin sooner: it no longer reads all weights to see whether someone has changed them through
+        `.data`, until `train()`. Other changes it sees as ever.
+        """
+        StepWeights.expect_fixed(self)
+
     def generate(self: Any, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """
         transformers' `generate`, after a check of the token ids it is given.

@@ -137,6 +137,7 @@ class StepWeights:
     """A model's linear maps for the steps of a search, packed where that helps."""
 
     _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+    _fixed: weakref.WeakSet = weakref.WeakSet()
 
     def __init__(self, model: Any):
         self.model = weakref.proxy(model)
@@ -174,14 +175,23 @@ class StepWeights:
         if not any(is_packable(module.weight) for module in maps):
             return cls(model)
         tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
-        places = [*map(id, modules), *((id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in tensors)]
-        contents = torch.cat([fingerprint(tensor) for tensor in tensors])
+        counts = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+        places = [*map(id, modules), *((id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in tensors), *counts]
+        # Reading all weights takes as long as a few steps of one sentence.
+        contents = None if model in cls._fixed else torch.cat([fingerprint(tensor) for tensor in tensors])
         kept = cls._kept.get(model)
-        if kept is None or kept[0] != places or not torch.equal(kept[1], contents):
+        if kept is None or kept[0] != places or (contents is not None and not torch.equal(kept[1], contents)):
             cls._kept[model] = kept = (places, contents, cls(model))
         return kept[2]
+
+    @classmethod
+    def expect_fixed(cls, model: Any) -> None:
+        """Look no more for what torch does not count, until `forget`."""
+        cls._kept.pop(model, None)
+        cls._fixed.add(model)
 
     @classmethod
     def forget(cls, model: Any) -> None:
         """Free the memory that this model's take, as much as its weights."""
         cls._kept.pop(model, None)
+        cls._fixed.discard(model)

@@ -192,7 +192,10 @@ class Translator:
             if other.tokenizer.get_vocab() != tokenizer.get_vocab():
                 raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
             others.append(other.model)
-        return cls(_to_device(model, device), tokenizer, matmul_backend, others)
+        translator = cls(_to_device(model, device), tokenizer, matmul_backend, others)
+        if hasattr(model, "expect_fixed_weights"):  # nobody else has this model
+            model.expect_fixed_weights()
+        return translator
 
     def translate(
         self,
