@@ -8,8 +8,8 @@ The load "fixed" is one batch of 32 sentences of 32 tokens and exactly 32 new on
 
 For lengths as they are with weights as large as the base model's, train that for half an hour, not for its scores:
 
-    python scripts/train.py scripts/recipes/multi30k_raw.yaml --preset base --vocab_size 37000 --max_steps 700 \
-        --bf16 true --dropout 0 --learning_rate 0.0003 --warmup_steps 150 --eval_strategy no --save_strategy no \
+    python scripts/train.py scripts/recipes/multi30k_raw.yaml --preset base --vocab_size 37000 --max_steps 700 \\
+        --bf16 true --dropout 0 --learning_rate 0.0003 --warmup_steps 150 --eval_strategy no --save_strategy no \\
         --load_best_model_at_end false --output_dir outputs/base --train_source train.en.gz …
 
 Multi30k has fewer than 37,000 pieces; `--vocab_size 37000` fills the trained matrices up with zeros for that.
