@@ -48,6 +48,24 @@ def test_its_gradient_is_that_of_the_equations_in_pieces_of_any_size(monkeypatch
     torch.testing.assert_close(gradient, wanted)
 
 
+def test_float16_keeps_the_small_gradients_that_a_scaled_loss_makes_large():
+    logits, labels = torch.randn(6, 4, 4000), torch.randint(0, 4000, (3, 4))
+    gradients = []
+    for dtype in (torch.float32, torch.float16):
+        leaf = logits.half().to(dtype).requires_grad_()
+        (2.0**14 * r_drop_loss(leaf, labels, 0.1, 1.0, num_items_in_batch=10_000)).backward()
+        gradients.append(leaf.grad.float())
+    assert gradients[0].abs().median() / 2**14 < 2**-25  # without the factor, zeros in float16
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=2e-3, atol=1e-7)
+
+
+def test_autocast_does_not_round_it():
+    logits, labels = torch.randn(6, 4, 50), torch.randint(0, 50, (3, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = r_drop_loss(logits, labels, 0.1, 5.0)
+    assert torch.equal(loss, r_drop_loss(logits, labels, 0.1, 5.0))
+
+
 def test_without_a_gradient_it_is_the_same_number():
     logits, labels = torch.randn(6, 4, 11, requires_grad=True), torch.randint(0, 11, (3, 4))
     with torch.no_grad():
