@@ -113,6 +113,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._batches: TokenBatchSampler | TokenBatchStream | None = None
         self._lines: list[int] = []
         self._checkpoint_place: Path | None = None
+        self._likelihood = torch.zeros(2, dtype=torch.float64)  # of an evaluation: nats, tokens
         super().__init__(*args, **kwargs)
         self.facts = facts or _known_facts(self.model)
         if self.args.predict_with_generate:
@@ -264,8 +265,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._likelihood = torch.zeros(2, dtype=torch.float64)
         output = super().evaluation_loop(*args, **kwargs)
         total, tokens = self.accelerator.reduce(self._likelihood.to(self.args.device, torch.float32), "sum").tolist()
-        losses = {name: total / tokens for name in output.metrics or () if name.endswith("_loss") and tokens}
-        return output._replace(metrics={**(output.metrics or {}), **losses})
+        loss = {f"{kwargs.get('metric_key_prefix', 'eval')}_loss": total / tokens} if tokens else {}
+        return output._replace(metrics={**(output.metrics or {}), **loss})
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         loss, generated, labels = self._generate_and_score(model, inputs, *args, **kwargs)
