@@ -163,6 +163,7 @@ def test_imports_point_one_way():
             "early_stopping",
             "evaluation",
             "progress",
+            "r_drop",
             "sharding",
         },
         {"curves", "model_card", "recipe", "translation_scores"},
