@@ -269,22 +269,19 @@ class TranslationTrainer(Seq2SeqTrainer):
         return output._replace(metrics={**(output.metrics or {}), **loss})
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        loss, generated, labels = self._generate_and_score(model, inputs, *args, **kwargs)
-        if loss is not None:
-            tokens = int((inputs["labels"] != -100).sum())
-            self._likelihood += torch.tensor([float(loss) * tokens, tokens])
-        return loss, generated, labels
-
-    def _generate_and_score(self, *args: Any, **kwargs: Any) -> Any:
         # The host fills the model's generation config with global defaults here, a max_length of 20 among them.
         generation_config = self.model.generation_config
         self.model.generation_config = copy.deepcopy(generation_config)
         if self._gen_kwargs.get("num_beams") == 1:
             self.model.generation_config.length_penalty = None  # the host warns of what a greedy search has no use for
         try:
-            return super().prediction_step(*args, **kwargs)
+            loss, generated, labels = super().prediction_step(model, inputs, *args, **kwargs)
         finally:
             self.model.generation_config = generation_config
+        if loss is not None:
+            tokens = int((inputs["labels"] != -100).sum())
+            self._likelihood += torch.tensor([float(loss) * tokens, tokens])
+        return loss, generated, labels
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         # The host drops the stored lengths before it asks for them, and would then read every sentence to count it.
