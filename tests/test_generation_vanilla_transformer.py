@@ -11,7 +11,7 @@ from vanilla_transformer_hf import (
     generation_vanilla_transformer,
     packed_weights_vanilla_transformer,
 )
-from vanilla_transformer_hf.incremental_decoder_vanilla_transformer import IncrementalDecoder
+from vanilla_transformer_hf.incremental_decoder_vanilla_transformer import ROOM, IncrementalDecoder
 from vanilla_transformer_hf.search_vanilla_transformer import LENGTH_PENALTIES
 
 
@@ -281,3 +281,142 @@ def test_finished_sentences_leave_the_batch(decided_model, source, monkeypatch):
     monkeypatch.setattr(IncrementalDecoder, "step", counted)
     decided_model().generate(**source, num_beams=4, bad_words_ids=[[EOS]], max_extra_tokens=1)  # 4 to 12 new tokens
     assert sizes == [9, 9, 9, 9, 9, 7, 6, 5, 4, 3, 2, 1]
+
+
+def batches_of(source, *sizes):
+    """The sentences in batches of these sizes, each no wider than its longest sentence."""
+    batches = []
+    for ids, mask in zip(source["input_ids"].split(sizes), source["attention_mask"].split(sizes)):
+        width = int(mask.sum(dim=1).max())
+        batches.append({"input_ids": ids[:, :width], "attention_mask": mask[:, :width]})
+    return batches
+
+
+def counting_steps(monkeypatch):
+    """The numbers of sentences in all steps from now on."""
+    sizes, step = [], IncrementalDecoder.step
+    monkeypatch.setattr(IncrementalDecoder, "step", lambda self, ids: sizes.append(len(ids)) or step(self, ids))
+    return sizes
+
+
+@pytest.fixture
+def many():
+    """60 sentences of 12 to 2 tokens, longest first."""
+    lengths = torch.arange(60).flip(0) // 6 + 3
+    mask = (torch.arange(12) < lengths[:, None]).long()
+    return {"input_ids": torch.randint(3, 90, (60, 12)) * mask, "attention_mask": mask}
+
+
+STREAMS = [
+    {"max_new_tokens": 40},
+    {"pad_token_id": 2, "max_extra_tokens": 9},
+    *({"num_beams": beams, "max_new_tokens": 40} for beams in (2, 4, 5)),
+    *({"num_beams": 4, "early_stopping": kind, "max_new_tokens": 20} for kind in (True, "never")),
+    {"num_beams": 3, "num_return_sequences": 3, "length_penalty_type": "gnmt", "coverage_penalty": 0.4},
+    *({"num_beams": beams, "eos_token_id": [*range(4, 90, 12)], "max_new_tokens": 40} for beams in (1, 4)),
+    {"num_beams": 3, "length_penalty": 0.0, "eos_token_id": [EOS, 20, 21], "max_extra_tokens": 5},
+    {"num_beams": 3, "shortlist": [*range(3, 60)], "max_new_tokens": 12},
+    {"shortlist": [*range(3, 60)], "max_new_tokens": 12},
+    {"num_beams": 3, "max_length": 2},
+]
+
+
+@pytest.mark.parametrize("options", STREAMS, ids=str)
+@pytest.mark.parametrize("sizes", [(12, 12, 12, 12, 12), (3, 5, 20, 30, 2), (30, 29, 1)], ids=str)
+def test_a_stream_finds_what_each_batch_finds(decided_model, many, options, sizes, monkeypatch):
+    """Sentences at different steps share the search; only the order of sums changes, never what is found."""
+    model, batches = decided_model(), batches_of(many, *sizes)
+    if "eos_token_id" in options:  # some end at once, some never
+        model.lm_head.bias.data[EOS] -= 5.5
+    settings = {**options, "return_dict_in_generate": options.get("num_beams", 1) > 1}
+    alone = [model.generate(**batch, **settings) for batch in batches]
+    steps = counting_steps(monkeypatch)
+    together = list(model.generate_stream(batches, **settings))
+    assert max(steps) <= max(sizes), "never more at once than a batch has"
+    for one, other in zip(alone, together, strict=True):
+        if not settings["return_dict_in_generate"]:
+            assert torch.equal(one, other)
+            continue
+        assert torch.equal(one.sequences, other.sequences)
+        assert torch.equal(one.beam_indices, other.beam_indices)
+        torch.testing.assert_close(one.sequences_scores, other.sequences_scores, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("encoding", ["learned", "sinusoidal", "none"])
+def test_positions_in_a_stream_are_those_of_each_sentence(decided_model, many, encoding):
+    model, batches = decided_model(position_encoding=encoding), batches_of(many, 20, 20, 20)
+    found = list(model.generate_stream(batches, max_new_tokens=30))
+    for batch, sequences in zip(batches, found, strict=True):
+        assert torch.equal(host(model).generate(**batch, max_new_tokens=30), sequences)
+
+
+def test_an_ensemble_in_a_stream(decided_model, many):
+    model, batches = decided_model(), batches_of(many, 20, 20, 20)
+    options = {"ensemble": [decided_model()], "num_beams": 2, "max_new_tokens": 20}
+    for batch, sequences in zip(batches, model.generate_stream(batches, **options), strict=True):
+        assert torch.equal(model.generate(**batch, **options), sequences)
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_a_stream_waits_for_no_straggler(decided_model, many, beams, monkeypatch):
+    order = torch.arange(60).view(10, 6).T.flatten()  # sentences of all lengths in each batch
+    model, batches = decided_model(), batches_of({name: tensor[order] for name, tensor in many.items()}, *[10] * 6)
+    model.lm_head.bias.data[EOS] -= 20  # all run to their limits, 4 to 13 tokens
+    options, steps = {"num_beams": beams, "max_extra_tokens": 1}, counting_steps(monkeypatch)
+    alone = [model.generate(**batch, **options) for batch in batches]
+    assert len(steps) == 6 * 13 and sum(steps) < 0.75 * 10 * len(steps)
+    steps.clear()
+    together = list(model.generate_stream(batches, **options))
+    assert all(map(torch.equal, alone, together))
+    assert 10 * len(steps) < 1.25 * sum(batch["attention_mask"].sum() + 10 for batch in batches)
+
+
+def test_a_long_stream_needs_no_more_room_than_its_sentences(decided_model, many, monkeypatch):
+    model, batches, rooms = decided_model(), 10 * batches_of(many, *[6] * 10), []
+    grow = IncrementalDecoder._grow
+    monkeypatch.setattr(IncrementalDecoder, "_grow", lambda self: grow(self) or rooms.append(self.capacity))
+    list(model.generate_stream(batches, max_new_tokens=12))
+    assert len(rooms) > 10 and max(rooms) <= 12 + 2 * ROOM
+
+
+@pytest.mark.parametrize(
+    "options, own",
+    [
+        ({"no_repeat_ngram_size": 2}, {}),
+        ({"do_sample": True, "top_k": 1}, {}),
+        ({"num_beams": 2}, {"prefixes": [[7]] * 20}),
+        ({"num_beams": 2}, {"required_phrases": [[[7]]] * 20}),
+        ({"num_beams": 2}, {"decoder_input_ids": torch.full((20, 2), 5)}),
+    ],
+    ids=str,
+)
+def test_what_cannot_share_a_search_keeps_its_place_in_the_stream(decided_model, many, options, own):
+    model, batches = decided_model(), batches_of(many, 20, 20, 20)
+    batches[1].update(own)
+    found = list(model.generate_stream(batches, max_new_tokens=20, **options))
+    for batch, sequences in zip(batches, found, strict=True):
+        assert torch.equal(model.generate(**batch, max_new_tokens=20, **options), sequences)
+
+
+def test_a_stream_reads_one_batch_ahead_and_its_weights_once(decided_model, many, monkeypatch):
+    model, read, fingerprints = decided_model(), [], []
+    fingerprint = packed_weights_vanilla_transformer.fingerprint
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "SMALL", 0)
+    monkeypatch.setattr(
+        packed_weights_vanilla_transformer, "fingerprint", lambda each: fingerprints.append(1) or fingerprint(each)
+    )
+    batches = (read.append(1) or batch for batch in batches_of(many, *[10] * 6))
+    stream = model.generate_stream(batches, max_new_tokens=20)
+    assert not read
+    next(stream)
+    assert len(read) in (2, 3), "the next, and the one after it if that has begun"
+    once = len(fingerprints)
+    assert len(list(stream)) == 5 and len(fingerprints) == once
+    assert list(model.generate_stream([], max_new_tokens=20)) == []
+
+
+def test_an_error_in_a_stream_is_that_of_generate(decided_model, many):
+    batches = batches_of(many, 30, 30)
+    batches[1]["input_ids"] = batches[1]["input_ids"] + 90
+    with pytest.raises(ValueError, match=r"input_ids: token id \d+ lies outside the vocabulary"):
+        list(decided_model().generate_stream(batches, max_new_tokens=4))

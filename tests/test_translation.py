@@ -157,9 +157,9 @@ def test_scores_of_a_search_and_of_a_second_pass_are_the_same(translator, monkey
     monkeypatch.setattr(translation_module, "score_sequences", lambda *a, **k: passes.append(1) or score(*a, **k))
     assert translator.translate(MIXED, **beams, **options) == told
     assert not passes
-    search = translator.model.generate
-    silent = lambda **arguments: SimpleNamespace(sequences=search(**arguments).sequences)  # noqa: E731
-    monkeypatch.setattr(translator.model, "generate", silent)
+    search = translator.model.generate_stream
+    silent = lambda *a, **k: (SimpleNamespace(sequences=found.sequences) for found in search(*a, **k))  # noqa: E731
+    monkeypatch.setattr(translator.model, "generate_stream", silent)
     computed = translator.translate(MIXED, **beams, **options)
     assert passes and computed == told
     for one, other in zip(itertools.chain(*told), itertools.chain(*computed), strict=True):

@@ -6,6 +6,7 @@ plain search; if so they do it with an `IncrementalDecoder`, otherwise it goes t
 """
 
 import math
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,7 @@ from .constraints_vanilla_transformer import (
 )
 from .incremental_decoder_vanilla_transformer import Ensemble, IncrementalDecoder
 from .packed_weights_vanilla_transformer import StepWeights
-from .search_vanilla_transformer import LENGTH_PENALTIES, BeamSearch, greedy_search
+from .search_vanilla_transformer import LENGTH_PENALTIES, BeamSearch, GreedySearch, Search, run_together
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -229,6 +230,30 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                 check_token_ids(ids, sizes[name], name)
         return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
 
+    @torch.no_grad()
+    def generate_stream(self: Any, batches: Iterable[dict[str, Any]], **kwargs: Any) -> Iterator[Any]:
+        """
+        The same as `generate(**batch, **kwargs)` of each batch, in their order and sooner: as soon as sentences are
+        done, those of the next batch take their places in the search, so that none waits for the longest translation
+        of another batch (continuous batching). What greedy and beam search of this package cannot do, or only in step
+        (`prefixes`, `required_phrases`, decoder prompts, logits processors), is done batch by batch.
+
+        Args:
+            batches: For each batch the arguments of `generate` that belong to it, as `input_ids` and `attention_mask`.
+                They are read one ahead, and should be of alike lengths.
+            kwargs: Arguments of `generate` for all batches.
+
+        Raises:
+            ValueError: As `generate`.
+        """
+        models = [self, *(kwargs.get("ensemble") or ())]
+        if not any(model.training for model in models):
+            for model in models:
+                StepWeights.of(model)  # looks whether they have changed, once for all batches
+        works = (self.generate(**batch, **kwargs, joins=True) for batch in batches)
+        for work in run_together(works):
+            yield answer(work) if isinstance(work, Search) else work
+
     def adjust_generation_fn(self: Any, *args: Any, **kwargs: Any) -> None:
         super().adjust_generation_fn(*args, **kwargs)  # type: ignore[misc]
         self.generation_config = VanillaTransformerGenerationConfig.of(self.generation_config)
@@ -236,6 +261,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _prepare_generation_config(self: Any, generation_config: Any, **kwargs: Any) -> Any:
         own = {name: kwargs.pop(name) for name in SEARCH_OPTIONS if name in kwargs}
         requests = {name: kwargs.pop(name) for name in REQUESTS if name in kwargs}
+        joins = kwargs.pop("joins", False)
         mask = kwargs.get("attention_mask")
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)  # type: ignore[misc]
         for name, default in SEARCH_OPTIONS.items():
@@ -243,6 +269,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             setattr(generation_config, name, default if value is None else value)
         check_search_options(generation_config)
         generation_config._requests = {name: value for name, value in requests.items() if value is not None}
+        generation_config._joins = joins
         generation_config._source_lengths = None if mask is None else mask.sum(dim=-1)
         return generation_config, model_kwargs
 
@@ -281,7 +308,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         generation_config._constraints = self._read_constraints(requests, len(inputs), generation_config)
         members = requests.get("ensemble", ())
         self._check_ensemble(members, input_name, model_kwargs)
-        weights = [None if model.training else StepWeights.of(model) for model in (self, *members)]
+        read = not getattr(generation_config, "_joins", False)
+        weights = [None if model.training else StepWeights.of(model, read) for model in (self, *members)]
         memories = [
             member._encode(its, inputs, dict(model_kwargs), input_name, generation_config)["encoder_outputs"][0]
             for member, its in zip(members, weights[1:])
@@ -381,15 +409,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if obstacle is not None:
             self._check_own_options(config, obstacle)
             return super()._sample(input_ids, logits_processor, stopping_criteria, config, **kwargs)
-        return greedy_search(
-            self._decoder(kwargs, config, beams=1),
-            input_ids,
-            self._limits(stopping_criteria, input_ids, config, logits_processor),
-            logits_processor,
-            config._eos_token_tensor,
-            config._pad_token_tensor,
-            config._constraints,
-        )
+        limits = self._limits(stopping_criteria, input_ids, config, logits_processor)
+        decoder = self._decoder(kwargs, config, beams=1)
+        return begin(GreedySearch(decoder, input_ids, limits, config, logits_processor, config._constraints))
 
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):  # type: ignore
         config, beams = generation_config, generation_config.num_beams
@@ -401,18 +423,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         decoder = self._decoder(kwargs, config, beams)
         limits = self._limits(stopping_criteria, prompt, config, logits_processor)
         search = BeamSearch(decoder, prompt, limits, config, logits_processor, config._constraints)
-        found = {name: tensor[:, : config.num_return_sequences].flatten(0, 1) for name, tensor in search.run().items()}
-        longest = int(found["finished_lengths"].max())
-        sequences = found["finished"][:, : prompt.shape[1] + longest]
-        if not config.return_dict_in_generate:
-            return sequences
-        missing = found.get("finished_missing")
-        return VanillaTransformerBeamOutput(
-            sequences=sequences,
-            sequences_scores=found["finished_scores"],
-            beam_indices=found["finished_parents"][:, :longest],
-            phrases_met=None if missing is None else missing == 0,
-        )
+        return begin(search)
 
     def _decoder(self: Any, kwargs: dict[str, Any], config: Any, beams: int) -> IncrementalDecoder | Ensemble:
         """What has read the source and takes the tokens of each sentence's beams."""
@@ -504,6 +515,35 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             "hooks": any(map(is_hooked, (self, self.model, stack, *layers))),
             "weights on several devices": hasattr(head, "device_mesh") or head.device != self.device,
         }
+
+
+def begin(search: Search) -> Any:
+    """The search itself if it is to join others and can, else what it finds."""
+    if search.config._joins and search.can_join:
+        return search
+    search.run()
+    return answer(search)
+
+
+def answer(search: Search) -> Any:
+    """What `generate()` returns of a search that is over: token ids, or transformers' output of a beam search."""
+    if isinstance(search, GreedySearch):
+        return search.results["running"][:, : search.length]
+    config, prompt_length = search.config, search.prompt_length
+    found: dict[str, Any] = {
+        name: tensor[:, : config.num_return_sequences].flatten(0, 1) for name, tensor in search.results.items()
+    }
+    longest = int(found["finished_lengths"].max())
+    sequences = found["finished"][:, : prompt_length + longest]
+    if not config.return_dict_in_generate:
+        return sequences
+    missing = found.get("finished_missing")
+    return VanillaTransformerBeamOutput(
+        sequences=sequences,
+        sequences_scores=found["finished_scores"],
+        beam_indices=found["finished_parents"][:, :longest],
+        phrases_met=None if missing is None else missing == 0,
+    )
 
 
 def is_hooked(module: torch.nn.Module) -> bool:

@@ -33,7 +33,8 @@ class IncrementalDecoder:
 
     The n hypotheses of a sentence stand where positions usually stand: their queries meet the keys of their source,
     and the keys of all n, in one product. Slot t n + j holds what was computed at step t for place j; `mask` (B, n,
-    slots) is 0 where the slot belongs to the past of the hypothesis that stands at a place now, else -∞.
+    slots) is 0 where the slot belongs to the past of the hypothesis that stands at a place now, else -∞. Sentences may
+    join at any step: `begins` (B or 1, 1) is the step of a sentence's first token.
 
     Args:
         model: The model; its dropouts must be off.
@@ -78,6 +79,7 @@ class IncrementalDecoder:
         self.values = memory.new_zeros(layers, batch, heads, slots, self.source_values.shape[-1])
         self.mask = memory.new_full((batch, beams, slots), -math.inf)
         self.apart = memory.new_full((beams, beams), -math.inf).fill_diagonal_(0)
+        self.begins = torch.zeros(1, 1, dtype=torch.long, device=memory.device)
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """The next token of each hypothesis (B, n) to the states that predict the one after it (B, n, D)."""
@@ -85,8 +87,8 @@ class IncrementalDecoder:
             self._grow()
         start, self.length = self.length * self.beams, self.length + 1
         self.mask[:, :, start : start + self.beams] = self.apart
-        position = torch.full((1, 1), self.length - 1, device=tokens.device)
-        states = self.decoder.embed(self.decoder.look_up_tokens(tokens, None), position)  # (B, n, D)
+        positions = self.length - 1 - self.begins  # (B or 1, 1)
+        states = self.decoder.embed(self.decoder.look_up_tokens(tokens, None), positions)  # (B, n, D)
         for number in range(len(self.weights.layers)):
             states = self._layer(number, states, start)
         return self.decoder.layer_norm(states)
@@ -150,12 +152,43 @@ class IncrementalDecoder:
         self.source_keys, self.source_values = self.source_keys[:, rows], self.source_values[:, rows]
         self.source_mask = None if self.source_mask is None else self.source_mask[rows]
         self.keys, self.values, self.mask = self.keys[:, rows], self.values[:, rows], self.mask[rows]
+        if len(self.begins) > 1:
+            self.begins = self.begins[rows]
+
+    @property
+    def source_length(self) -> int:
+        """S."""
+        return self.source_keys.shape[3]
+
+    def absorb(self, other: "IncrementalDecoder", rows: slice, places: torch.Tensor):
+        """Go on with these sentences of `other`, which has taken no token, in place of the sentences at `places`."""
+        self.begins = self.begins.repeat(len(self.mask) // len(self.begins), 1)
+        self.begins[places], self.mask[places] = self.length, -math.inf
+        mask, its = self._whole_source_mask(), other._whole_source_mask()[rows]
+        mask[places] = -math.inf
+        longest = max(used_length(mask), used_length(its))
+        mask = resized(mask, -1, longest, -math.inf)
+        mask[places] = resized(its, -1, longest, -math.inf)
+        self.source_mask = mask if mask.any() else None
+        self.source_keys = resized(self.source_keys, -2, longest)
+        self.source_values = resized(self.source_values, -2, longest)
+        self.source_keys[:, places] = resized(other.source_keys[:, rows], -2, longest)
+        self.source_values[:, places] = resized(other.source_values[:, rows], -2, longest)
+
+    def _whole_source_mask(self) -> torch.Tensor:
+        """0 for a source token, -∞ for padding (B, 1, 1, S)."""
+        if self.source_mask is not None:
+            return self.source_mask
+        return self.source_keys.new_zeros(len(self.mask), 1, 1, self.source_length)
 
     def _grow(self):
-        self.capacity += ROOM
-        room = ROOM * self.beams
-        self.keys, self.values = F.pad(self.keys, (0, 0, 0, room)), F.pad(self.values, (0, 0, 0, room))
-        self.mask = F.pad(self.mask, (0, room), value=-math.inf)
+        unused = int(self.begins.min()) // ROOM * ROOM  # steps that nobody looks back at
+        self.length, self.begins = self.length - unused, self.begins - unused
+        self.capacity = self.length + ROOM
+        room, past = ROOM * self.beams, slice(unused * self.beams, None)
+        self.keys = F.pad(self.keys[..., past, :], (0, 0, 0, room))
+        self.values = F.pad(self.values[..., past, :], (0, 0, 0, room))
+        self.mask = F.pad(self.mask[..., past], (0, room), value=-math.inf)
 
 
 class Ensemble:
@@ -179,6 +212,11 @@ class Ensemble:
         """What all of them do not look at."""
         return self.decoders[0].source_mask
 
+    @property
+    def source_length(self) -> int:
+        """S."""
+        return self.decoders[0].source_length
+
     def step(self, tokens: torch.Tensor):
         """The next tokens (B, n)."""
         for decoder in self.decoders:
@@ -200,6 +238,23 @@ class Ensemble:
         """Go on with these sentences alone."""
         for decoder in self.decoders:
             decoder.keep(rows)
+
+    def absorb(self, other: "Ensemble", rows: slice, places: torch.Tensor):
+        """As `IncrementalDecoder.absorb`."""
+        for decoder, its in zip(self.decoders, other.decoders):
+            decoder.absorb(its, rows, places)
+
+
+def used_length(mask: torch.Tensor) -> int:
+    """Source positions up to the last that is not hidden from all sentences; of the mask (B, 1, 1, S)."""
+    shown = (mask == 0).flatten(0, 2).any(dim=0)  # (S)
+    return max(1, int((shown * torch.arange(1, len(shown) + 1, device=shown.device)).max()))
+
+
+def resized(tensor: torch.Tensor, dim: int, size: int, value: float = 0.0) -> torch.Tensor:
+    """The tensor with its dimension `dim` < 0 cut at `size`, or filled up to it with `value`."""
+    missing = size - tensor.shape[dim]
+    return F.pad(tensor, [0, 0] * (-dim - 1) + [0, missing], value=value) if missing else tensor
 
 
 def attend(

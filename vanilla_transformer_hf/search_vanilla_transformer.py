@@ -1,14 +1,15 @@
 """
 Greedy and beam search: the answers of transformers' own loops, sooner.
 
-- A sentence that cannot change any more leaves the batch.
+- A sentence that cannot change any more leaves the batch, and sentences of the next one may take its place.
 - The best candidates are found in two exact stages, not by a search through whole rows.
 
 Shapes: B sentences, A of them still in the batch, n beams, V vocabulary, K candidates.
 """
 
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from transformers.generation import logits_process
 
 from .constraints_vanilla_transformer import NEVER, Constraints
-from .incremental_decoder_vanilla_transformer import Ensemble, IncrementalDecoder
+from .incremental_decoder_vanilla_transformer import resized
 
 
 # (length, α) -> what the log-probability of a hypothesis of that many tokens is divided by.
@@ -29,6 +30,8 @@ LENGTH_PENALTIES: dict[str, Callable[[Any, float], Any]] = {
 STAGED_FROM, GROUP = 2**13, 16
 # Sentences leave the batch as soon as those that have ended are this share of it; leaving copies what stays.
 LEAVING_SHARE = 1 / 8
+# Sentences join it as soon as there is room for this share of their own batch.
+JOINING_SHARE = 1 / 8
 # One token of a required phrase that is missing outweighs all scores.
 MISSING = 1.0e10
 
@@ -75,63 +78,171 @@ def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.T
     return scores
 
 
-def greedy_search(
-    decoder: IncrementalDecoder | Ensemble,
-    prompt: torch.Tensor,
-    limits: torch.Tensor,
-    processors: Any,
-    eos: torch.Tensor | None,
-    pad: torch.Tensor | None,
-    constraints: Constraints,
-) -> torch.Tensor:
+class Search:
     """
-    The most likely token at each step, as in transformers' `_sample` without sampling.
+    What greedy and beam search share: sentences that leave the batch when they are done, and others that join it.
+
+    Tokens that are chosen at the same step stand in the same column, whenever their sentences have begun.
 
     Args:
-        decoder: For one beam.
-        prompt: First tokens of each hypothesis (B, P).
-        limits: Most tokens of each, prompt included (B).
-        processors: What changes the logits; must not know one row from another.
-        eos: Ids that end a hypothesis; None: nothing does, before its limit.
-        pad: What follows the end.
-        constraints: What it must begin with, and what it may be made of.
+        decoder: What has read the sources.
+        prompt: First tokens of each sentence's hypotheses (B, P).
+        limits: Most tokens of a hypothesis of each sentence, prompt included (B).
+        config: generation config.
+        processors: What changes the scores of the next tokens; must not know one row from another.
+        constraints: What hypotheses must begin with or contain, and what they may be made of.
 
-    Returns:
-        Token ids (B, T).
+    Attributes:
+        results (`dict[str, torch.Tensor]`): What was found for the B sentences, one tensor for each of `RESULTS`.
+        unfinished (`int`): Sentences of the B that are not done.
+        length (`int`): Tokens of those that are done when it took longest, prompt included.
+        waits (`bool`): Whether others will take the places of sentences that are done.
     """
-    rows = torch.arange(len(prompt), device=prompt.device)
-    done = torch.zeros(len(prompt), dtype=torch.bool, device=prompt.device)
-    filler = 0 if pad is None else int(pad)
-    found = [*prompt.unbind(1)]  # of all sentences, (B) each
-    running = prompt  # of those in the batch (A, L)
-    shortlist = constraints.shortlist
-    for token in prompt[:, :-1].unbind(1):
-        decoder.step(token[:, None])
-    while True:
-        logits = decoder.next_logits(running[:, -1:])[:, 0]  # (A, V)
-        if processors:
-            logits = process(processors, running, (logits if shortlist is None else shortlist.spread(logits)).float())
+
+    beams = 1
+    # Of the A sentences in the batch, all (A, ...).
+    STATE: tuple[str, ...] = ("owners", "rows", "begins", "limits", "written", "running")
+    # Those of them that are written down when a sentence is done.
+    RESULTS: tuple[str, ...] = ()
+    # Those that are columns.
+    PLACES: tuple[str, ...] = ("begins", "limits")
+    # Those whose last dimension are columns -> what stands where no token does.
+    COLUMNS: dict[str, int]
+    running: torch.Tensor  # tokens of the hypotheses that run on (A, ..., L)
+
+    def __init__(
+        self,
+        decoder: Any,
+        prompt: torch.Tensor,
+        limits: torch.Tensor,
+        config: Any,
+        processors: Any,
+        constraints: Constraints,
+    ):
+        self.decoder, self.config, self.processors, self.constraints = decoder, config, processors, constraints
+        self.eos = config._eos_token_tensor
+        (batch, self.prompt_length), self.prompt = prompt.shape, prompt
+        self.rows = torch.arange(batch, device=prompt.device)
+        # The searches that sentences belong to: this one, and those that have joined it.
+        self.owners, self.joined, self.searches = torch.zeros_like(self.rows), 0, {0: self}
+        # The columns of the sentences' first tokens, and those behind the last that they may have.
+        self.begins, self.limits = torch.zeros_like(self.rows), limits
+        self.written = torch.zeros_like(self.rows, dtype=torch.bool)
+        self.results: dict[str, torch.Tensor] = {}
+        self.unfinished, self.length, self.waits = batch, self.prompt_length, False
+
+    def run(self) -> dict[str, torch.Tensor]:
+        """Search until each sentence is done; the results."""
+        for tokens in self.prompt[:, :-1].unbind(1):
+            self.decoder.step(tokens[:, None].expand(-1, self.beams))
+        while len(self.rows):
+            self.step()
+        return self.results
+
+    def step(self) -> None:
+        """One more token for each hypothesis."""
+        raise NotImplementedError
+
+    @property
+    def can_join(self) -> bool:
+        """Whether sentences may be at different steps: nothing counts these but the limits."""
+        own = self.constraints.prefixes, self.constraints.phrases
+        return self.prompt_length == 1 and not self.processors and own == (None, None)
+
+    def absorb(self, other: "Search", rows: slice) -> None:
+        """
+        Put these sentences of `other` in the place of some that are done. It must not have begun, and have the same
+        settings.
+        """
+        count, free = len(other.rows[rows]), self.written.nonzero()[:, 0]
+        if len(free) < count or len(free) - count >= LEAVING_SHARE * len(self.rows):
+            stay = (~self.written).nonzero()[:, 0]
+            self.keep(torch.cat((stay, stay.new_zeros(count))))
+            free = torch.arange(len(stay), len(stay) + count, device=stay.device)
+        free, unused = free[:count], int(self.begins.min())
+        for name in self.COLUMNS:
+            setattr(self, name, getattr(self, name)[..., unused:])
+        for name in self.PLACES:
+            setattr(self, name, getattr(self, name) - unused)
+        if self.searches.get(self.joined) is not other:
+            self.joined += 1
+            self.searches[self.joined] = other
+        ahead = self.running.shape[-1] - self.prompt_length
+        self.decoder.absorb(other.decoder, rows, free)
+        for name in self.STATE:
+            old, new, filler = getattr(self, name), getattr(other, name)[rows], self.COLUMNS.get(name, 0)
+            if name in self.COLUMNS:
+                new = F.pad(new, (ahead, 0), value=filler)
+            if name in self.PLACES:
+                new = new + ahead
+            if old.dim() > 1:
+                longest = max(old.shape[-1], new.shape[-1])
+                old, new = resized(old, -1, longest, filler), resized(new, -1, longest, filler)
+            setattr(self, name, old.index_copy(0, free, new))
+        self.owners[free] = self.joined
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Go on with these sentences alone."""
+        for name in self.STATE:
+            setattr(self, name, getattr(self, name)[rows])
+        if len(rows):
+            self.decoder.keep(rows)
+
+    def _dismiss(self, done: torch.Tensor) -> None:
+        """Write down the results of sentences that are done (A), and let these leave the batch."""
+        new = done & ~self.written
+        if not new.any():
+            return
+        for owner, begin in torch.stack((self.owners[new], self.begins[new])).unique(dim=1).T.tolist():
+            its, search = new & (self.owners == owner) & (self.begins == begin), self.searches[owner]
+            for name in self.RESULTS:
+                found, result = getattr(self, name)[its], search.results[name]
+                if name in self.COLUMNS:
+                    found = found[..., begin : begin + result.shape[-1]]
+                    result[self.rows[its], ..., : found.shape[-1]] = found
+                else:
+                    result[self.rows[its]] = found
+            search.length = max(search.length, self.running.shape[-1] - begin)
+            search.unfinished -= int(its.sum())
+            if not search.unfinished:
+                del self.searches[owner]
+        self.written = self.written | new
+        if not self.waits and self.written.sum() >= LEAVING_SHARE * len(self.rows):
+            self.keep((~self.written).nonzero()[:, 0])
+
+
+class GreedySearch(Search):
+    """The most likely token at each step, as in transformers' `_sample` without sampling. `decoder` has one beam."""
+
+    RESULTS = ("running",)
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        pad = self.config._pad_token_tensor
+        self.filler = 0 if pad is None else int(pad)
+        self.COLUMNS = {"running": self.filler}
+        self.running = self.prompt  # (A, L)
+        longest = max(int(self.limits.max()), self.prompt_length + 1)
+        self.results = {"running": resized(self.prompt, -1, longest, self.filler)}
+
+    def step(self) -> None:
+        shortlist, prefixes = self.constraints.shortlist, self.constraints.prefixes
+        logits = self.decoder.next_logits(self.running[:, -1:])[:, 0]  # (A, V)
+        if self.processors:
+            logits = logits if shortlist is None else shortlist.spread(logits)
+            logits = process(self.processors, self.running, logits.float())
         tokens = best_candidates(logits.float(), 1)[1][:, 0]  # (A), sooner than argmax
-        if shortlist is not None and not processors:
+        if shortlist is not None and not self.processors:
             tokens = shortlist.ids[tokens]
-        if constraints.prefixes is not None:
-            tokens = constraints.prefixes.instead_of(tokens, rows, running.shape[1] - prompt.shape[1])
-        tokens = tokens.masked_fill(done, filler)
-        running = torch.cat((running, tokens[:, None]), dim=1)
-        found.append(torch.full_like(found[0], filler).scatter_(0, rows, tokens))
-        done = done | (running.shape[1] >= limits[rows])
-        if eos is not None:
-            done = done | torch.isin(tokens, eos)
-        ended = int(done.sum())
-        if ended == len(done):
-            return torch.stack(found, dim=1)
-        if ended >= LEAVING_SHARE * len(done):
-            stay = (~done).nonzero()[:, 0]
-            rows, running, done = rows[stay], running[stay], done[stay]
-            decoder.keep(stay)
+        if prefixes is not None:
+            tokens = prefixes.instead_of(tokens, self.rows, self.running.shape[1] - self.prompt_length)
+        tokens = tokens.masked_fill(self.written, self.filler)
+        self.running = torch.cat((self.running, tokens[:, None]), dim=1)
+        done = self.running.shape[1] >= self.limits
+        self._dismiss(done if self.eos is None else done | torch.isin(tokens, self.eos))
 
 
-class BeamSearch:
+class BeamSearch(Search):
     """
     Beam search as in transformers' `_beam_search`, for sentences that may leave the batch.
 
@@ -139,82 +250,57 @@ class BeamSearch:
     are the best n that ended among the n best continuations of their step. A sentence is done when `early_stopping`
     is True and n have finished, when its best running hypothesis cannot win any more, or at its limit.
 
-    Args:
-        decoder: For n beams.
-        prompt: First tokens of each sentence's hypotheses (B, P).
-        limits: Most tokens of a hypothesis of each sentence, prompt included (B).
-        config: generation config.
-        processors: What changes the log-probabilities; must not know one row from another.
-        constraints: What hypotheses must begin with or contain, and what they may be made of.
+    Its results: `finished` hypotheses (B, n, T), best first, their `finished_scores` (B, n), `finished_lengths`
+    without the prompt (B, n), and `finished_parents` (B, n, T - P): the place b n + j of the beam that each token
+    continues, -1 behind the end; with phrases, `finished_missing` tokens of them (B, n).
     """
 
-    # Of the A sentences in the batch, all (A, ...).
-    STATE: tuple[str, ...] = (
-        "rows", "limits", "given", "written", "running", "running_scores", "running_parents", "coverage", "improvable",
-        "finished", "finished_scores", "finished_lengths", "finished_parents", "is_finished",
+    RESULTS: tuple[str, ...] = ("finished", "finished_scores", "finished_lengths", "finished_parents")
+    PLACES = (*Search.PLACES, "given")
+    STATE = (
+        *Search.STATE, *RESULTS, "is_finished", "given", "running_scores", "running_parents", "coverage", "improvable"
     )  # fmt: skip
 
-    def __init__(
-        self,
-        decoder: IncrementalDecoder | Ensemble,
-        prompt: torch.Tensor,
-        limits: torch.Tensor,
-        config: Any,
-        processors: Any,
-        constraints: Constraints,
-    ):
-        self.decoder, self.processors, self.beams = decoder, processors, config.num_beams
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        config, batch, n, device = self.config, len(self.rows), self.config.num_beams, self.rows.device
+        self.beams, constraints = n, self.constraints
         self.prefixes, self.phrases, self.shortlist = constraints.prefixes, constraints.phrases, constraints.shortlist
         self.early_stopping, self.alpha = config.early_stopping, config.length_penalty
         self.length_penalty = LENGTH_PENALTIES[config.length_penalty_type]
         self.coverage_penalty = config.coverage_penalty
-        self.eos, pad = config._eos_token_tensor, config._pad_token_tensor
         # With n best candidates for each end-of-sentence token and n more, n are always left to run on.
-        self.candidates = max(2, 1 + (0 if self.eos is None else len(self.eos))) * self.beams
+        self.candidates = max(2, 1 + (0 if self.eos is None else len(self.eos))) * n
         # As transformers has it: padding with id 0 counts as none.
-        self.filler = int(pad or self.eos[0]) if self.eos is not None else -1
-        (batch, self.prompt_length), device = prompt.shape, prompt.device
-        longest, n = int(limits.max()), self.beams
-        self.rows, self.limits = torch.arange(batch, device=device), limits
-        # Tokens of each sentence that do not count as its own.
+        filler = int(config._pad_token_tensor or self.eos[0]) if self.eos is not None else -1
+        self.COLUMNS = {"running": filler, "running_parents": -1, "finished": filler, "finished_parents": -1}
+        longest = int(self.limits.max())
+        # Tokens of each sentence that do not count as its own, and columns in front of them.
         self.given = torch.full((batch,), self.prompt_length, device=device)
         if self.prefixes is not None:
             self.given = self.given + self.prefixes.lengths
-        self.written = torch.zeros(batch, dtype=torch.bool, device=device)
-        self.running = prompt[:, None].expand(-1, n, -1)  # (A, n, L)
+        self.running = self.prompt[:, None].expand(-1, n, -1)  # (A, n, L)
         self.running_scores = torch.zeros(batch, n, device=device)
         self.running_scores[:, 1:] = NEVER
-        self.running_parents = prompt.new_empty(batch, n, 0)  # (A, n, L - P)
+        self.running_parents = self.prompt.new_empty(batch, n, 0)  # (A, n, L - P)
         self.improvable = torch.ones(batch, 1, dtype=torch.bool, device=device)
-        self.finished = prompt.new_full((batch, n, longest), self.filler)
-        self.finished[:, :, : self.prompt_length] = prompt[:, None]
+        self.finished = resized(self.running, -1, longest, filler)
         self.finished_scores = torch.full((batch, n), NEVER, device=device)
         self.finished_lengths = torch.zeros(batch, n, dtype=torch.long, device=device)
-        self.finished_parents = prompt.new_full((batch, n, longest - self.prompt_length), -1)
+        self.finished_parents = self.prompt.new_full((batch, n, longest - self.prompt_length), -1)
         self.is_finished = torch.zeros(batch, n, dtype=torch.bool, device=device)
         self.coverage = torch.zeros(batch, n, 1, device=device)  # attention that each source token got (A, n, S)
         if self.phrases is not None:  # more than any phrase has, so that what is no hypothesis comes last
-            self.STATE = (*self.STATE, "finished_missing")
+            self.STATE, self.RESULTS = (*self.STATE, "finished_missing"), (*self.RESULTS, "finished_missing")
             self.finished_missing = torch.full_like(self.finished_lengths, 2**20)
-        self.results = {name: getattr(self, name).clone() for name in self.STATE if name.startswith("finished")}
+        self.results = {name: getattr(self, name).clone() for name in self.RESULTS}
 
-    def run(self) -> dict[str, torch.Tensor]:
-        """
-        Search until each sentence is done.
-
-        Returns:
-            `finished` hypotheses (B, n, T), best first, their `finished_scores` (B, n), `finished_lengths` without the
-            prompt (B, n), and `finished_parents` (B, n, T - P): the place b n + j of the beam that each token
-            continues, -1 behind the end; with phrases, `finished_missing` tokens of them (B, n).
-        """
-        for position in range(self.prompt_length - 1):
-            self.decoder.step(self.running[:, :, position])
-        while len(self.rows):
-            self.step()
-        return self.results
+    def absorb(self, other: "Search", rows: slice) -> None:
+        super().absorb(other, rows)
+        if self.coverage_penalty:
+            self.coverage = resized(self.coverage, -1, self.decoder.source_keys.shape[3])
 
     def step(self) -> None:
-        """One more token for each running hypothesis."""
         log_probs, values, ids = self._continuations()
         scores, places = (values + self.running_scores[..., None]).flatten(1).topk(self.candidates)  # (A, K)
         parents, tokens = places // ids.shape[-1], ids.flatten(1).gather(1, places)  # (A, K)
@@ -243,7 +329,7 @@ class BeamSearch:
             self.phrases.follow(self.rows, chosen, self.running[..., -1])
         if self.coverage_penalty:
             self.coverage = take(self.coverage, chosen)
-        self._dismiss()
+        self._dismiss(self._done())
 
     def _continuations(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """
@@ -282,7 +368,7 @@ class BeamSearch:
         ending = ends & (torch.arange(self.candidates, device=ends.device) < self.beams)  # (A, K)
         if not ending.any():
             return
-        length = sequences.shape[-1] - self.prompt_length
+        lengths = sequences.shape[-1] - self.prompt_length - self.begins  # (A)
         scores = scores / self._penalties(torch.full_like(self.limits, sequences.shape[-1]))
         if self.coverage_penalty:
             covered = take(self.coverage, parents).clamp(max=1).log()  # (A, K, S)
@@ -291,9 +377,9 @@ class BeamSearch:
             scores = scores + self.coverage_penalty * covered.sum(dim=-1)
         behind = self.finished.shape[-1] - sequences.shape[-1]
         new = {
-            "finished": F.pad(sequences, (0, behind), value=self.filler),
+            "finished": F.pad(sequences, (0, behind), value=self.COLUMNS["finished"]),
             "finished_scores": scores + ~ending * NEVER,
-            "finished_lengths": torch.full_like(parents, length),
+            "finished_lengths": lengths[:, None].expand_as(parents),
             "finished_parents": F.pad(origins, (0, behind), value=-1),
             "is_finished": ending,
         }
@@ -307,8 +393,8 @@ class BeamSearch:
         for name, tensor in merged.items():
             setattr(self, name, take(tensor, best))
 
-    def _dismiss(self) -> None:
-        """Write down the results of sentences that are done, and let these leave the batch."""
+    def _done(self) -> torch.Tensor:
+        """Sentences whose finished hypotheses stay as they are (A)."""
         length = self.running.shape[-1]
         reachable = torch.full_like(self.limits, length)
         if self.early_stopping == "never" and self.alpha > 0:
@@ -317,22 +403,53 @@ class BeamSearch:
         worst = self.finished_scores.amin(dim=1, keepdim=True).where(self.is_finished, NEVER)  # (A, n)
         self.improvable = self.improvable & (best > worst).any(dim=1, keepdim=True)
         done = ~self.improvable[:, 0] | (length >= self.limits)
-        if self.early_stopping is True:
-            done = done | self.is_finished.all(dim=1)
-        new = done & ~self.written
-        if not new.any():
-            return
-        for name, result in self.results.items():
-            result[self.rows[new]] = getattr(self, name)[new]
-        self.written = self.written | new
-        if self.written.sum() >= LEAVING_SHARE * len(self.rows):
-            stay = (~self.written).nonzero()[:, 0]
-            for name in self.STATE:
-                setattr(self, name, getattr(self, name)[stay])
-            if len(stay):
-                self.decoder.keep(stay)
+        return done | self.is_finished.all(dim=1) if self.early_stopping is True else done
 
 
 def take(tensor: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Of a tensor (A, n, …) the entries at places (A, K), as (A, K, …)."""
     return tensor[torch.arange(len(tensor), device=tensor.device)[:, None], places]
+
+
+def run_together(searches: Iterable[Any]) -> Iterator[Any]:
+    """
+    Searches as they come to an end, in their order. Sentences of the next one take the places of those that are done
+    (continuous batching, Yu et al. 2022, usenix.org/conference/osdi22/presentation/yu); together they are never more
+    sentences or padded source tokens than one of the searches has had alone.
+
+    Args:
+        searches: Those that `can_join` and have the same settings, read one ahead; what is no search comes back as it
+            is.
+    """
+    begun: deque[Any] = deque()
+    together: Any = None
+    most_rows = most_tokens = 0
+
+    def those_done() -> Iterator[Any]:
+        while begun and not (isinstance(begun[0], Search) and begun[0].unfinished):
+            yield begun.popleft()
+
+    for following in searches:
+        begun.append(following)
+        if not isinstance(following, Search):
+            continue
+        size, length, entered = len(following.rows), following.decoder.source_length, 0
+        most_rows, most_tokens = max(most_rows, size), max(most_tokens, size * length)
+        if together is None:
+            together, entered = following, size
+            together.waits = True
+        while entered < size:
+            longest, left = max(together.decoder.source_length, length), size - entered
+            room = min(most_rows, most_tokens // longest) - int((~together.written).sum())
+            if room >= min(left, size * JOINING_SHARE):
+                together.absorb(following, slice(entered, entered + min(room, left)))
+                entered += min(room, left)
+            else:
+                together.step()
+                yield from those_done()
+    if together is not None:
+        together.waits = False
+    while begun:
+        yield from those_done()
+        if begun:
+            together.step()

@@ -107,7 +107,7 @@ class TextEncoder:
 
     def __call__(self, texts: Sequence[str], tally: Tally | None = None) -> list[list[Part]]:
         """
-        The parts of each text: none of white space, several of a text that had to be split.
+        The parts of each text: none of white space or without any token, several of a text that had to be split.
 
         Raises:
             TypeError: A text is not a `str`.
@@ -118,7 +118,7 @@ class TextEncoder:
         parts: list[list[Part]] = [[] for _ in texts]
         encoded = self.ids([texts[place] for place in filled])["input_ids"] if filled else []
         for place, ids in zip(filled, encoded, strict=True):
-            parts[place] = [Part(texts[place], ids)]
+            parts[place] = [Part(texts[place], ids)] if ids else []
             if len(ids) > self.limit:
                 parts[place] = TOO_LONG[self.too_long](self, parts[place][0])
                 if tally is not None:

@@ -4,6 +4,7 @@ import itertools
 import logging
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -415,8 +416,7 @@ class Translator:
         Raises:
             ValueError: The arguments exclude each other or are out of range.
         """
-        own = {"ensemble": self.ensemble or None, "shortlist": self.shortlist}
-        options = self._search_options(input_ids.shape[1], {**own, **generate_kwargs})
+        options = self._search_options(input_ids.shape[1], generate_kwargs)
         n_best = self._setting("num_return_sequences", options) or 1
         filled = attention_mask.any(dim=1)  # (B)
         sequences = torch.full((len(filled), n_best, 1), self.tokenizer.pad_token_id, device=input_ids.device)
@@ -426,9 +426,11 @@ class Translator:
             for name in ("prefixes", "required_phrases"):
                 if name in options:
                     options[name] = [each for each, fill in zip(options[name], filled.tolist()) if fill]
+            tells = self._tells_scores(options, return_scores)
             # Our search has its own products; the other library would have to make code for the shapes of each step.
             with nullcontext() if isinstance(self.model, VanillaTransformerGenerationMixin) else matmul(self.matmul):
-                found, found_scores = self._search(source, options, n_best, return_scores)
+                output: Any = self.model.generate(**source, **options, return_dict_in_generate=tells)
+                found, found_scores = self._read_output(output, source, options, return_scores)
             sequences = sequences.repeat(1, 1, found.shape[-1])  # (B, n, T)
             sequences[filled] = found
             if scores is not None and found_scores is not None:
@@ -444,10 +446,13 @@ class Translator:
         tokens = [self.tokenizer.convert_ids_to_tokens(row[keep].tolist()) for row, keep in zip(made, kept)]
         return [Translation(*each) for each in zip(texts, values, tokens, strict=True)]
 
-    def _search(
-        self, source: dict[str, torch.Tensor], options: dict[str, Any], n_best: int, return_scores: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Sequences (B, n, T) and, if asked for, scores (B, n)."""
+    def _tells_scores(self, options: dict[str, Any], return_scores: bool) -> bool:
+        """
+        Whether the search is to give the scores itself.
+
+        Raises:
+            ValueError: The model cannot do what the options ask for.
+        """
         # Our model knows the scores of a beam search without `output_scores`, which would keep every step's logits.
         tells = return_scores and (self._setting("num_beams", options) or 1) > 1
         requested = [name for name in REQUESTS if options.get(name) is not None]
@@ -455,15 +460,44 @@ class Translator:
             raise ValueError(f"{requested[0]}: {type(self.model).__name__} cannot search like that")
         if requested and return_scores and not tells:
             raise ValueError(f"{requested[0]}: scores of such translations need num_beams of at least 2")
-        found: Any = self.model.generate(**source, **options, return_dict_in_generate=tells)
-        sequences, scores = (found.sequences, getattr(found, "sequences_scores", None)) if tells else (found, None)
-        sequences = sequences.view(-1, n_best, sequences.shape[-1])
+        return tells
+
+    def _read_output(
+        self, output: Any, source: dict[str, torch.Tensor], options: dict[str, Any], return_scores: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Sequences (B, n, T) that `generate()` has found for a source and, if asked for, their scores (B, n)."""
+        sequences, scores = getattr(output, "sequences", output), getattr(output, "sequences_scores", None)
+        sequences = sequences.view(len(source["input_ids"]), -1, sequences.shape[-1])
         if not return_scores:
             return sequences, None
         if scores is None:
             eos, penalty = self._ids_of_end(options), self._length_penalty(options)
             scores = score_sequences(self.model, **source, sequences=sequences, eos=eos, penalty=penalty)
-        return sequences, scores.view(-1, n_best)
+        return sequences, scores.view(sequences.shape[:2])
+
+    @torch.no_grad()
+    def _generate_stream(
+        self,
+        batches: Iterable[dict[str, Any]],
+        return_scores: bool = False,
+        **generate_kwargs: Any,
+    ) -> Iterator[dict[str, Any]]:
+        """What `generate` returns for each of these batches, in which every row has tokens."""
+        if not (self._has_own_options and hasattr(self.model, "generate_stream")):
+            yield from (self.generate(**batch, return_scores=return_scores, **generate_kwargs) for batch in batches)
+            return
+        options, sources = self._search_options(0, generate_kwargs), deque[dict[str, torch.Tensor]]()
+        tells = self._tells_scores(options, return_scores)
+
+        def remembered(batch: dict[str, Any]) -> dict[str, Any]:
+            self._tells_scores({**options, **batch}, return_scores)  # or refuses
+            sources.append({name: batch[name] for name in ("input_ids", "attention_mask")})
+            return batch
+
+        model: Any = self.model
+        for output in model.generate_stream(map(remembered, batches), **options, return_dict_in_generate=tells):
+            sequences, scores = self._read_output(output, sources.popleft(), options, return_scores)
+            yield {"sequences": sequences, "scores": scores}
 
     def _target_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts of the target language, with nothing around them."""
@@ -498,14 +532,9 @@ class Translator:
         left = list(map(len, parts))
         tally.add(sentences=left.count(0))
         lengths = [len(parts[line][place].ids) for line, place in flat]
-        for places in sorted_batches(lengths, batch_size, batch_tokens):
-            chosen = [parts[line][place] for line, place in map(flat.__getitem__, places)]
-            batch = self.collate([part.ids for part in chosen])
-            batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
-            prefixes, phrases = [part.prefix for part in chosen], [part.phrases for part in chosen]
-            given: dict[str, Any] = {"prefixes": prefixes if any(prefixes) else None}
-            given["required_phrases"] = phrases if any(phrases) else None
-            found = self.generate(**batch, **generate_kwargs, **given)
+        batches = [*sorted_batches(lengths, batch_size, batch_tokens)]
+        prepared = (self._prepare([parts[line][place] for line, place in map(flat.__getitem__, p)]) for p in batches)
+        for places, found in zip(batches, self._generate_stream(prepared, **generate_kwargs), strict=True):
             n_best, scores = found["sequences"].shape[1], found["scores"]
             texts = self.decode(found["sequences"].flatten(0, 1), None if scores is None else scores.flatten())
             finished = tokens = 0
@@ -516,6 +545,16 @@ class Translator:
                 finished += left[line] == 0
             tally.add(sentences=finished, tokens=tokens)
         return results
+
+    def _prepare(self, parts: Sequence[Part]) -> dict[str, Any]:
+        """What `generate()` is given of these parts."""
+        batch: dict[str, Any] = self.collate([part.ids for part in parts])
+        batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
+        constraints: dict[str, list[Any]] = {
+            "prefixes": [part.prefix for part in parts],
+            "required_phrases": [part.phrases for part in parts],
+        }
+        return batch | {name: each for name, each in constraints.items() if any(each)}
 
     def _align_parts(self, parts: list[list[Part]], found: list[list[list[Translation]]]) -> None:
         """Fill `alignment` of all translations."""
@@ -619,7 +658,8 @@ class Translator:
 
     def _search_options(self, source_length: int, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
         """What to pass to `generate()`: the caller's arguments, and a limit where nobody gives one."""
-        options = {name: value for name, value in generate_kwargs.items() if value is not None}
+        own = {"ensemble": self.ensemble or None, "shortlist": self.shortlist}
+        options = {name: value for name, value in {**own, **generate_kwargs}.items() if value is not None}
         for name in COUNTS:
             if options.get(name, 1) < 1:
                 raise ValueError(f"{name}={options[name]}: must be at least 1")

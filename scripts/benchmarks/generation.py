@@ -2,7 +2,8 @@
 generate() of ours against MarianMT's and CTranslate2, with the same weights
 
 The load "fixed" is one batch of 32 sentences of 32 tokens and exactly 32 new ones, with random weights. The load
-"natural" is your text in batches of 32, sorted by length, the same ones for every engine, with your trained weights:
+"natural" is your text in batches of 32, sorted by length, the same ones for every engine, with your trained weights.
+Engines get them all at once: ours goes through `generate_stream()`, and "batch by batch" through `generate()`.
 
     python scripts/benchmark.py generate --model outputs/en-de --source test.en
 
@@ -87,6 +88,7 @@ def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> 
         other = chosen if dtype == "float32" and device == "cpu" else "default"
         if dtype in OUR_DTYPES:
             rows.append(Row("ours", "ours", dtype, "default", True))
+            rows.append(Row("ours, batch by batch", "batch_by_batch", dtype, "default", False))
             rows.append(Row("ours, host's search", "host_search", dtype, "default", False))
         if dtype in DTYPES:
             rows.append(Row("MarianMT", "marian", dtype, "default", True))
@@ -99,8 +101,8 @@ def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    engines = ["host_search", "marian", "ctranslate2"]
-    installed = engines[: 3 if importlib.util.find_spec("ctranslate2") else 2]
+    engines = ["batch_by_batch", "host_search", "marian", "ctranslate2"]
+    installed = engines[: 4 if importlib.util.find_spec("ctranslate2") else 3]
     dtypes = list(dict.fromkeys([*OUR_DTYPES, *CTRANSLATE2_DTYPES]))
     parser.add_argument("--presets", nargs="+", choices=SIZES, default=["base", "tiny"], help="of random weights")
     parser.add_argument("--loads", nargs="+", choices=["fixed", "natural"], help="default: all that are possible")
@@ -173,7 +175,7 @@ def measure(rows: list[Row], load: Load, folder: Path, arguments: argparse.Names
                 "engine": row.engine,
                 "dtype": row.dtype,
                 "fp32_precision": None if row.matmul == "default" else MATMULS[row.matmul],
-                "folder": str(folder / ("ours" if row.engine == "host_search" else row.engine)),
+                "folder": str(folder / (row.engine if row.engine in ("marian", "ctranslate2") else "ours")),
                 "batches": str(batches),
                 "beams": load.beams,
                 "new_tokens": load.new_tokens,
@@ -255,6 +257,8 @@ def measure_all(
         write_models(model, Path(folder), {row.engine for row in rows})
         for load in loads:
             part = [row for row in rows if row.plain or load.section == "speed"]
+            if len(load.batches) == 1:
+                part = [row for row in part if row.engine != "batch_by_batch"]
             measured = measure(part, load, Path(folder), arguments)
             add_ratios(measured)
             search = "greedy" if load.beams == 1 else f"beam {load.beams}"

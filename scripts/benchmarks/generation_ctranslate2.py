@@ -1,6 +1,7 @@
 """CTranslate2 as an engine of the benchmark, without torch in the process."""
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,9 @@ def open_ctranslate2(settings: dict[str, Any]) -> Searcher:
         intra_threads=settings["threads"],
     )
 
-    def search(batch: list[list[str]]) -> Any:
-        return translator.translate_batch(
-            batch, beam_size=settings["beams"], max_decoding_length=settings["new_tokens"]
-        )
+    def search(batches: list[list[list[str]]]) -> list[Any]:
+        limits = {"max_decoding_length": settings["new_tokens"], "max_batch_size": max(map(len, batches))}
+        return [translator.translate_batch(list(chain(*batches)), beam_size=settings["beams"], **limits)]
 
     return Searcher(
         prepare=lambda batch: [[source[index] for index in row] for row in batch],

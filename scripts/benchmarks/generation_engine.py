@@ -19,12 +19,13 @@ from benchmarks.turns import Turns
 
 class Searcher(NamedTuple):
     """
-    An opened engine: source ids of a batch to its input, input to output, output to target ids, without start, end
-    and padding. Work is over when `search` returns. `memory` counts MiB at most held since `forget_peak`.
+    An opened engine: source ids of a batch to its input, the inputs of all batches to outputs, an output to target
+    ids, without start, end and padding. Work is over when `search` returns. `memory` counts MiB at most held since
+    `forget_peak`.
     """
 
     prepare: Callable[[list[list[int]]], Any]
-    search: Callable[[Any], Any]
+    search: Callable[[list[Any]], list[Any]]
     ids: Callable[[Any], list[list[int]]]
     forget_peak: Callable[[], None]
     memory: Callable[[], float]
@@ -33,6 +34,7 @@ class Searcher(NamedTuple):
 # Name -> module with `open_NAME(settings)`. A module imports what its engine's users do, so that memory is its own.
 ENGINES = {
     "ours": "benchmarks.generation_torch",
+    "batch_by_batch": "benchmarks.generation_torch",
     "host_search": "benchmarks.generation_torch",
     "marian": "benchmarks.generation_torch",
     "ctranslate2": "benchmarks.generation_ctranslate2",
@@ -60,7 +62,7 @@ def one_turn(searcher: Searcher, inputs: list[Any], least_seconds: float) -> dic
     passes, start = 0, time.perf_counter()
     seconds = 0.0
     while not passes or seconds < least_seconds:
-        outputs = [searcher.search(batch) for batch in inputs]
+        outputs = searcher.search(inputs)
         passes += 1
         seconds = time.perf_counter() - start
     return {"seconds": seconds / passes, "outputs": [ids for output in outputs for ids in searcher.ids(output)]}
@@ -73,7 +75,7 @@ def main(settings: dict[str, Any]) -> None:
     inputs = [searcher.prepare(batch) for batch in batches]
     searcher.forget_peak()
     opened = searcher.memory()
-    searcher.search(inputs[0])
+    searcher.search(inputs[:1])
     turns.report({})
     while True:
         result = one_turn(searcher, inputs, settings["seconds"])

@@ -17,8 +17,8 @@ OUR_DTYPES: dict[str, tuple[torch.dtype, Callable[[PreTrainedModel], PreTrainedM
 }
 
 
-def make_searcher(model: PreTrainedModel, settings: dict[str, Any]) -> Searcher:
-    """`generate()` of a model, with the host's defaults for all that is not measured."""
+def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: bool = False) -> Searcher:
+    """`generate()` of a model, or `generate_stream()`, with the host's defaults for all that is not measured."""
     device = torch.device(settings["device"])
     model = model.eval().to(device)
     special = {
@@ -36,11 +36,12 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any]) -> Searcher:
         mask = (torch.arange(padded.shape[1]) < lengths).long()
         return {"input_ids": padded.to(device), "attention_mask": mask.to(device)}
 
-    def search(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        output = model.generate(**batch)
+    def search(batches: list[dict[str, torch.Tensor]]) -> list[torch.Tensor]:
+        outputs = model.generate_stream(batches) if streams else (model.generate(**batch) for batch in batches)  # type: ignore
+        found = list(outputs)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return output
+        return found
 
     def ids(output: torch.Tensor) -> list[list[int]]:
         ends = (special["eos_token_id"], special["pad_token_id"])
@@ -64,13 +65,19 @@ def set_matmul(fp32_precision: str | None) -> None:
         torch.backends.mkldnn.matmul.fp32_precision = fp32_precision
 
 
-def open_our_weights(model_class: Any, settings: dict[str, Any]) -> Searcher:
+def open_our_weights(model_class: Any, settings: dict[str, Any], streams: bool = False) -> Searcher:
     set_matmul(settings["fp32_precision"])
     dtype, finish = OUR_DTYPES[settings["dtype"]]
-    return make_searcher(finish(model_class.from_pretrained(settings["folder"], dtype=dtype)), settings)
+    return make_searcher(finish(model_class.from_pretrained(settings["folder"], dtype=dtype)), settings, streams)
 
 
 def open_ours(settings: dict[str, Any]) -> Searcher:
+    from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+
+    return open_our_weights(VanillaTransformerForConditionalGeneration, settings, streams=True)
+
+
+def open_batch_by_batch(settings: dict[str, Any]) -> Searcher:
     from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 
     return open_our_weights(VanillaTransformerForConditionalGeneration, settings)
