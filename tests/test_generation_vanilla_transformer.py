@@ -342,6 +342,17 @@ def test_a_stream_finds_what_each_batch_finds(decided_model, many, options, size
         torch.testing.assert_close(one.sequences_scores, other.sequences_scores, rtol=0, atol=1e-5)
 
 
+def test_many_short_sentences_behind_a_long_one(decided_model, many):
+    """So long that, with as much padding, only a few of them would be as many tokens as a batch has had."""
+    ids = torch.randint(3, 90, (1, 60))
+    batches = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)}, *batches_of(many, 50, 10)[1:]]
+    batches.append({name: tensor[:, :3].repeat(2, 1) for name, tensor in batches[-1].items()})
+    model = decided_model()
+    found = list(model.generate_stream(batches, max_new_tokens=20))
+    for batch, sequences in zip(batches, found, strict=True):
+        assert torch.equal(model.generate(**batch, max_new_tokens=20), sequences)
+
+
 @pytest.mark.parametrize("encoding", ["learned", "sinusoidal", "none"])
 def test_positions_in_a_stream_are_those_of_each_sentence(decided_model, many, encoding):
     model, batches = decided_model(position_encoding=encoding), batches_of(many, 20, 20, 20)
@@ -350,9 +361,11 @@ def test_positions_in_a_stream_are_those_of_each_sentence(decided_model, many, e
         assert torch.equal(host(model).generate(**batch, max_new_tokens=30), sequences)
 
 
-def test_an_ensemble_in_a_stream(decided_model, many):
+@pytest.mark.parametrize("coverage_penalty", [0.0, 0.4])
+def test_an_ensemble_in_a_stream(decided_model, many, coverage_penalty):
     model, batches = decided_model(), batches_of(many, 20, 20, 20)
     options = {"ensemble": [decided_model()], "num_beams": 2, "max_new_tokens": 20}
+    options["coverage_penalty"] = coverage_penalty
     for batch, sequences in zip(batches, model.generate_stream(batches, **options), strict=True):
         assert torch.equal(model.generate(**batch, **options), sequences)
 

@@ -246,11 +246,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         Raises:
             ValueError: As `generate`.
         """
-        models = [self, *(kwargs.get("ensemble") or ())]
-        if not any(model.training for model in models):
-            for model in models:
-                StepWeights.of(model)  # looks whether they have changed, once for all batches
-        works = (self.generate(**batch, **kwargs, joins=True) for batch in batches)
+        works = (self.generate(**batch, **kwargs, place_in_stream=place) for place, batch in enumerate(batches))
         for work in run_together(works):
             yield answer(work) if isinstance(work, Search) else work
 
@@ -261,7 +257,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _prepare_generation_config(self: Any, generation_config: Any, **kwargs: Any) -> Any:
         own = {name: kwargs.pop(name) for name in SEARCH_OPTIONS if name in kwargs}
         requests = {name: kwargs.pop(name) for name in REQUESTS if name in kwargs}
-        joins = kwargs.pop("joins", False)
+        place_in_stream = kwargs.pop("place_in_stream", None)
         mask = kwargs.get("attention_mask")
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)  # type: ignore[misc]
         for name, default in SEARCH_OPTIONS.items():
@@ -269,7 +265,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             setattr(generation_config, name, default if value is None else value)
         check_search_options(generation_config)
         generation_config._requests = {name: value for name, value in requests.items() if value is not None}
-        generation_config._joins = joins
+        generation_config._place_in_stream = place_in_stream
         generation_config._source_lengths = None if mask is None else mask.sum(dim=-1)
         return generation_config, model_kwargs
 
@@ -308,7 +304,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         generation_config._constraints = self._read_constraints(requests, len(inputs), generation_config)
         members = requests.get("ensemble", ())
         self._check_ensemble(members, input_name, model_kwargs)
-        read = not getattr(generation_config, "_joins", False)
+        read = not getattr(generation_config, "_place_in_stream", None)  # once for a stream
         weights = [None if model.training else StepWeights.of(model, read) for model in (self, *members)]
         memories = [
             member._encode(its, inputs, dict(model_kwargs), input_name, generation_config)["encoder_outputs"][0]
@@ -519,7 +515,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
 def begin(search: Search) -> Any:
     """The search itself if it is to join others and can, else what it finds."""
-    if search.config._joins and search.can_join:
+    if search.config._place_in_stream is not None and search.can_join:
         return search
     search.run()
     return answer(search)

@@ -159,7 +159,8 @@ class Search:
             stay = (~self.written).nonzero()[:, 0]
             self.keep(torch.cat((stay, stay.new_zeros(count))))
             free = torch.arange(len(stay), len(stay) + count, device=stay.device)
-        free, unused = free[:count], int(self.begins.min())
+        free = free[self.begins[free].argsort()[:count]]  # of those that have begun first
+        unused = int(self.begins.min())
         for name in self.COLUMNS:
             setattr(self, name, getattr(self, name)[..., unused:])
         for name in self.PLACES:
@@ -298,7 +299,7 @@ class BeamSearch(Search):
     def absorb(self, other: "Search", rows: slice) -> None:
         super().absorb(other, rows)
         if self.coverage_penalty:
-            self.coverage = resized(self.coverage, -1, self.decoder.source_keys.shape[3])
+            self.coverage = resized(self.coverage, -1, self.decoder.source_length)
 
     def step(self) -> None:
         log_probs, values, ids = self._continuations()
@@ -440,10 +441,11 @@ def run_together(searches: Iterable[Any]) -> Iterator[Any]:
             together.waits = True
         while entered < size:
             longest, left = max(together.decoder.source_length, length), size - entered
-            room = min(most_rows, most_tokens // longest) - int((~together.written).sum())
+            running = int((~together.written).sum())
+            room = min(left, min(most_rows, most_tokens // longest) - running) if running else left
             if room >= min(left, size * JOINING_SHARE):
-                together.absorb(following, slice(entered, entered + min(room, left)))
-                entered += min(room, left)
+                together.absorb(following, slice(entered, entered + room))
+                entered += room
             else:
                 together.step()
                 yield from those_done()
