@@ -406,7 +406,12 @@ def test_a_long_stream_needs_no_more_room_than_its_sentences(decided_model, many
 def test_what_cannot_share_a_search_keeps_its_place_in_the_stream(decided_model, many, options, own):
     model, batches = decided_model(), batches_of(many, 20, 20, 20)
     batches[1].update(own)
-    found = list(model.generate_stream(batches, max_new_tokens=20, **options))
+    read, found = [], []
+    for sequences in model.generate_stream(
+        (read.append(1) or batch for batch in batches), max_new_tokens=20, **options
+    ):
+        found.append(sequences)
+        assert len(read) <= len(found) + 1, "nothing piles up behind it"
     for batch, sequences in zip(batches, found, strict=True):
         assert torch.equal(model.generate(**batch, max_new_tokens=20, **options), sequences)
 

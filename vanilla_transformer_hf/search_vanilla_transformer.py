@@ -430,9 +430,16 @@ def run_together(searches: Iterable[Any]) -> Iterator[Any]:
         while begun and not (isinstance(begun[0], Search) and begun[0].unfinished):
             yield begun.popleft()
 
+    def all_begun() -> Iterator[Any]:
+        while begun:
+            yield from those_done()
+            if begun:
+                together.step()
+
     for following in searches:
         begun.append(following)
         if not isinstance(following, Search):
+            yield from all_begun()
             continue
         size, length, entered = len(following.rows), following.decoder.source_length, 0
         most_rows, most_tokens = max(most_rows, size), max(most_tokens, size * length)
@@ -451,7 +458,4 @@ def run_together(searches: Iterable[Any]) -> Iterator[Any]:
                 yield from those_done()
     if together is not None:
         together.waits = False
-    while begun:
-        yield from those_done()
-        if begun:
-            together.step()
+    yield from all_begun()
