@@ -8,6 +8,7 @@ Shapes: B sentences, A of them still in the batch, n beams, V vocabulary, K cand
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -78,7 +79,7 @@ def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.T
     return scores
 
 
-class Search:
+class Search(ABC):
     """
     What greedy and beam search share: sentences that leave the batch when they are done, and others that join it.
 
@@ -139,9 +140,9 @@ class Search:
             self.step()
         return self.results
 
+    @abstractmethod
     def step(self) -> None:
         """One more token for each hypothesis."""
-        raise NotImplementedError
 
     @property
     def can_join(self) -> bool:
