@@ -318,6 +318,15 @@ STREAMS = [
     {"num_beams": 3, "shortlist": [*range(3, 60)], "max_new_tokens": 12},
     {"shortlist": [*range(3, 60)], "max_new_tokens": 12},
     {"num_beams": 3, "max_length": 2},
+    # Logits processors see each sentence's own tokens and limits.
+    *({"num_beams": beams, "no_repeat_ngram_size": 2, "max_new_tokens": 20} for beams in (1, 3)),
+    *({"num_beams": beams, "min_new_tokens": 6, "forced_bos_token_id": 7, "max_extra_tokens": 9} for beams in (1, 3)),
+    *({"num_beams": beams, "min_length": 6, "forced_eos_token_id": EOS, "max_extra_tokens": 5} for beams in (1, 3)),
+    *({"num_beams": beams, "bad_words_ids": [[0], [9], [17]], "max_new_tokens": 20} for beams in (1, 3)),
+    *({"num_beams": beams, "bad_words_ids": [[9, 17], [12]], "max_new_tokens": 20} for beams in (1, 3)),
+    {"sequence_bias": [[[7], 1.5], [[40], -2.0]], "suppress_tokens": [9], "max_new_tokens": 20},
+    {"num_beams": 3, "begin_suppress_tokens": [*range(30, 60)], "shortlist": [*range(3, 80)], "max_new_tokens": 20},
+    {"num_beams": 3, "exponential_decay_length_penalty": (3, 1.5), "remove_invalid_values": True, "max_length": 30},
 ]
 
 
@@ -395,7 +404,6 @@ def test_a_long_stream_needs_no_more_room_than_its_sentences(decided_model, many
 @pytest.mark.parametrize(
     "options, own",
     [
-        ({"no_repeat_ngram_size": 2}, {}),
         ({"do_sample": True, "top_k": 1}, {}),
         ({"num_beams": 2}, {"prefixes": [[7]] * 20}),
         ({"num_beams": 2}, {"required_phrases": [[[7]]] * 20}),

@@ -236,7 +236,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         The same as `generate(**batch, **kwargs)` of each batch, in their order and sooner: as soon as sentences are
         done, those of the next batch take their places in the search, so that none waits for the longest translation
         of another batch (continuous batching). What greedy and beam search of this package cannot do, or only in step
-        (`prefixes`, `required_phrases`, decoder prompts, logits processors), is done batch by batch.
+        (`prefixes`, `required_phrases`, decoder prompts), is done batch by batch.
 
         Args:
             batches: For each batch the arguments of `generate` that belong to it, as `input_ids` and `attention_mask`.

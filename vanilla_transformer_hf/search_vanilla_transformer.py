@@ -61,6 +61,15 @@ def hide_short_ends(processor: Any, generated: int, least: int, scores: torch.Te
     return scores
 
 
+def add_biases(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """As the processors of biases do; those of single tokens without copies of all scores."""
+    if not processor.prepared_bias_variables or any(len(tokens) > 1 for tokens in processor.sequence_bias):
+        return type(processor).__call__(processor, ids, scores)
+    tokens = [token for (token,) in processor.sequence_bias]
+    scores[:, tokens] += scores.new_tensor(list(processor.sequence_bias.values()))
+    return scores
+
+
 # Processors whose own way of working would take longer than the step -> (processor, ids, scores) -> scores, in place.
 SHORTCUTS: dict[type, Callable[..., torch.Tensor]] = {
     logits_process.MinLengthLogitsProcessor: lambda processor, ids, scores: hide_short_ends(
@@ -69,6 +78,8 @@ SHORTCUTS: dict[type, Callable[..., torch.Tensor]] = {
     logits_process.MinNewTokensLengthLogitsProcessor: lambda processor, ids, scores: hide_short_ends(
         processor, ids.shape[1] - processor.prompt_length_to_skip, processor.min_new_tokens, scores
     ),
+    logits_process.NoBadWordsLogitsProcessor: add_biases,
+    logits_process.SequenceBiasLogitsProcessor: add_biases,
 }
 
 
@@ -146,9 +157,8 @@ class Search(ABC):
 
     @property
     def can_join(self) -> bool:
-        """Whether sentences may be at different steps: nothing counts these but the limits."""
-        own = self.constraints.prefixes, self.constraints.phrases
-        return self.prompt_length == 1 and not self.processors and own == (None, None)
+        """Whether sentences may be at different steps."""
+        return self.prompt_length == 1 and self.constraints.prefixes is None and self.constraints.phrases is None
 
     def absorb(self, other: "Search", rows: slice) -> None:
         """
@@ -190,13 +200,29 @@ class Search(ABC):
         if len(rows):
             self.decoder.keep(rows)
 
+    def _alike(self, rows: torch.Tensor) -> Iterator[tuple["Search", int, torch.Tensor]]:
+        """Of these sentences (A) those that have one search and one first column: both, and which they are (A)."""
+        for owner, begin in torch.stack((self.owners[rows], self.begins[rows])).unique(dim=1).T.tolist():
+            yield self.searches[owner], begin, rows & (self.owners == owner) & (self.begins == begin)
+
+    def _process(self, scores: torch.Tensor) -> torch.Tensor:
+        """What processors make of the scores of the next tokens (A n, V): those of its own search of each sentence."""
+        groups = [*self._alike(~self.written)]
+        if len(groups) == 1:
+            ((search, begin, _),) = groups
+            return process(search.processors, self.running[..., begin:].flatten(0, -2), scores)
+        scores = scores.unflatten(0, (-1, self.beams))  # (A, n, V)
+        for search, begin, its in groups:
+            ids = self.running[its][..., begin:].flatten(0, -2)
+            scores[its] = process(search.processors, ids, scores[its].flatten(0, 1)).unflatten(0, (-1, self.beams))
+        return scores.flatten(0, 1)
+
     def _dismiss(self, done: torch.Tensor) -> None:
         """Write down the results of sentences that are done (A), and let these leave the batch."""
         new = done & ~self.written
         if not new.any():
             return
-        for owner, begin in torch.stack((self.owners[new], self.begins[new])).unique(dim=1).T.tolist():
-            its, search = new & (self.owners == owner) & (self.begins == begin), self.searches[owner]
+        for search, begin, its in self._alike(new):
             for name in self.RESULTS:
                 found, result = getattr(self, name)[its], search.results[name]
                 if name in self.COLUMNS:
@@ -206,8 +232,7 @@ class Search(ABC):
                     result[self.rows[its]] = found
             search.length = max(search.length, self.running.shape[-1] - begin)
             search.unfinished -= int(its.sum())
-            if not search.unfinished:
-                del self.searches[owner]
+        self.searches = {owner: search for owner, search in self.searches.items() if search.unfinished}
         self.written = self.written | new
         if not self.waits and self.written.sum() >= LEAVING_SHARE * len(self.rows):
             self.keep((~self.written).nonzero()[:, 0])
@@ -232,7 +257,7 @@ class GreedySearch(Search):
         logits = self.decoder.next_logits(self.running[:, -1:])[:, 0]  # (A, V)
         if self.processors:
             logits = logits if shortlist is None else shortlist.spread(logits)
-            logits = process(self.processors, self.running, logits.float())
+            logits = self._process(logits.float())
         tokens = best_candidates(logits.float(), 1)[1][:, 0]  # (A), sooner than argmax
         if shortlist is not None and not self.processors:
             tokens = shortlist.ids[tokens]
@@ -343,7 +368,7 @@ class BeamSearch(Search):
         if shortlist is not None and spread:
             flat = shortlist.spread(flat)
         if self.processors:
-            flat = process(self.processors, self.running.flatten(0, 1), flat)
+            flat = self._process(flat)
         values, ids = (found.unflatten(0, (-1, self.beams)) for found in best_candidates(flat, self.candidates))
         if shortlist is not None and not spread:
             ids = shortlist.ids[ids]
