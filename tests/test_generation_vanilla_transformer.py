@@ -9,9 +9,16 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     generation_vanilla_transformer,
+    incremental_decoder_vanilla_transformer,
     packed_weights_vanilla_transformer,
 )
-from vanilla_transformer_hf.incremental_decoder_vanilla_transformer import ROOM, IncrementalDecoder
+from vanilla_transformer_hf.incremental_decoder_vanilla_transformer import (
+    ROOM,
+    FusedAttention,
+    IncrementalDecoder,
+    PlainAttention,
+    kernel_for,
+)
 from vanilla_transformer_hf.search_vanilla_transformer import LENGTH_PENALTIES
 
 
@@ -51,6 +58,26 @@ def test_same_sequences_as_the_hosts_loops(decided_model, source, options, small
     monkeypatch.setattr(packed_weights_vanilla_transformer, "SMALL", small)
     found = same(decided_model(), source, **options)
     assert found.shape[1] < 5 or len({tuple(row) for row in found.tolist()}) > 1
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """Attention of the search by torch's kernel, whatever the processor."""
+    monkeypatch.setattr(incremental_decoder_vanilla_transformer, "kernel_for", lambda states, beams: FusedAttention)
+
+
+@pytest.mark.parametrize("options", SEARCHES[:3], ids=str)
+@pytest.mark.parametrize("overrides", [{}, {"d_k": 4, "d_v": 12}], ids=str)
+def test_same_sequences_with_the_fused_kernel(decided_model, source, options, overrides, fused):
+    same(decided_model(**overrides), source, **options)
+
+
+@pytest.mark.parametrize("has_units, kernel", [(False, PlainAttention), (True, FusedAttention)])
+def test_the_kernel_is_the_processors(monkeypatch, has_units, kernel):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_units)
+    states = torch.zeros(1, dtype=torch.bfloat16)
+    assert kernel_for(states, beams=1) is kernel
+    assert kernel_for(states, beams=4) is kernel_for(states.float(), beams=1) is PlainAttention
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -349,6 +376,13 @@ def test_a_stream_finds_what_each_batch_finds(decided_model, many, options, size
         assert torch.equal(one.sequences, other.sequences)
         assert torch.equal(one.beam_indices, other.beam_indices)
         torch.testing.assert_close(one.sequences_scores, other.sequences_scores, rtol=0, atol=1e-5)
+
+
+def test_a_stream_with_the_fused_kernel(decided_model, many, fused):
+    model, batches = decided_model(), batches_of(many, 3, 5, 20, 30, 2)
+    alone = [model.generate(**batch, max_new_tokens=40) for batch in batches]
+    for one, other in zip(alone, model.generate_stream(batches, max_new_tokens=40), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_many_short_sentences_behind_a_long_one(decided_model, many):

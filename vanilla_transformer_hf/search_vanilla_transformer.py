@@ -207,12 +207,10 @@ class Search(ABC):
 
     def _process(self, scores: torch.Tensor) -> torch.Tensor:
         """What processors make of the scores of the next tokens (A n, V): those of its own search of each sentence."""
-        groups = [*self._alike(~self.written)]
-        if len(groups) == 1:
-            ((search, begin, _),) = groups
-            return process(search.processors, self.running[..., begin:].flatten(0, -2), scores)
+        if not self.joined:
+            return process(self.processors, self.running.flatten(0, -2), scores)
         scores = scores.unflatten(0, (-1, self.beams))  # (A, n, V)
-        for search, begin, its in groups:
+        for search, begin, its in self._alike(~self.written):
             ids = self.running[its][..., begin:].flatten(0, -2)
             scores[its] = process(search.processors, ids, scores[its].flatten(0, 1)).unflatten(0, (-1, self.beams))
         return scores.flatten(0, 1)
