@@ -14,9 +14,9 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.incremental_decoder_vanilla_transformer import (
     ROOM,
-    FusedAttention,
     IncrementalDecoder,
-    PlainAttention,
+    attend,
+    attend_fused,
     kernel_for,
 )
 from vanilla_transformer_hf.search_vanilla_transformer import LENGTH_PENALTIES
@@ -28,6 +28,7 @@ EOS = 1
 SEARCHES = [
     {"max_new_tokens": 30},
     {"max_new_tokens": 45, "min_new_tokens": 40},  # beyond the first room of the caches
+    {"num_beams": 4, "max_new_tokens": 45, "min_new_tokens": 40},
     *({"num_beams": beams, "max_new_tokens": 30} for beams in (2, 4, 5, 8)),
     {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 20},
     {"num_beams": 4, "max_new_tokens": 40, "min_length": 35, "early_stopping": True},
@@ -63,21 +64,21 @@ def test_same_sequences_as_the_hosts_loops(decided_model, source, options, small
 @pytest.fixture
 def fused(monkeypatch):
     """Attention of the search by torch's kernel, whatever the processor."""
-    monkeypatch.setattr(incremental_decoder_vanilla_transformer, "kernel_for", lambda states, beams: FusedAttention)
+    monkeypatch.setattr(incremental_decoder_vanilla_transformer, "kernel_for", lambda states, beams: attend_fused)
 
 
-@pytest.mark.parametrize("options", SEARCHES[:3], ids=str)
+@pytest.mark.parametrize("options", SEARCHES[:4], ids=str)
 @pytest.mark.parametrize("overrides", [{}, {"d_k": 4, "d_v": 12}], ids=str)
 def test_same_sequences_with_the_fused_kernel(decided_model, source, options, overrides, fused):
     same(decided_model(**overrides), source, **options)
 
 
-@pytest.mark.parametrize("has_units, kernel", [(False, PlainAttention), (True, FusedAttention)])
+@pytest.mark.parametrize("has_units, kernel", [(False, attend), (True, attend_fused)])
 def test_the_kernel_is_the_processors(monkeypatch, has_units, kernel):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_units)
     states = torch.zeros(1, dtype=torch.bfloat16)
     assert kernel_for(states, beams=1) is kernel
-    assert kernel_for(states, beams=4) is kernel_for(states.float(), beams=1) is PlainAttention
+    assert kernel_for(states, beams=4) is kernel_for(states.float(), beams=1) is attend
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -429,8 +430,8 @@ def test_a_stream_waits_for_no_straggler(decided_model, many, beams, monkeypatch
 
 def test_a_long_stream_needs_no_more_room_than_its_sentences(decided_model, many, monkeypatch):
     model, batches, rooms = decided_model(), 10 * batches_of(many, *[6] * 10), []
-    grow = IncrementalDecoder._grow
-    monkeypatch.setattr(IncrementalDecoder, "_grow", lambda self: grow(self) or rooms.append(self.capacity))
+    make = IncrementalDecoder._make_room
+    monkeypatch.setattr(IncrementalDecoder, "_make_room", lambda self: make(self) or rooms.append(self.mask.shape[-1]))
     list(model.generate_stream(batches, max_new_tokens=12))
     assert len(rooms) > 10 and max(rooms) <= 12 + 2 * ROOM
 

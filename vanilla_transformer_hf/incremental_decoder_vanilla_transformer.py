@@ -2,13 +2,14 @@
 A decoder that takes one token of each hypothesis at a time and remembers the rest.
 
 - Keys and values of the source are kept once per sentence; its beams ask them together, as if they were positions.
-- Keys and values of the target are written once and never moved. A mask says which of them belong to a beam.
+- Keys and values of the target are written once, and stay where they are when hypotheses change places: a mask says
+  which of them belong to a beam. Those that belong to none any more are left out when room has to be made.
 
 Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabulary, N layers.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -18,8 +19,8 @@ import torch.nn.functional as F
 from .packed_weights_vanilla_transformer import StepWeights, rows_of
 
 
-# Positions by which the room for keys and values grows. All of it takes part in attention, and is one piece of memory:
-# libraries make code for each shape, and copy what has gaps.
+# Steps for which room for keys and values is made at once. All of it takes part in attention, and is one piece of
+# memory: libraries make code for each shape, and copy what has gaps.
 ROOM = 8
 
 
@@ -32,9 +33,9 @@ class IncrementalDecoder:
     A decoder that takes one token of each hypothesis at a time and remembers the rest.
 
     The n hypotheses of a sentence stand where positions usually stand: their queries meet the keys of their source,
-    and the keys of all n, in one product. Slot t n + j holds what was computed at step t for place j; `mask` (B, n,
-    slots) is 0 where the slot belongs to the past of the hypothesis that stands at a place now, else -∞. Sentences may
-    join at any step: `begins` (B or 1, 1) is the step of a sentence's first token.
+    and the keys of all n, in one product. A step fills n slots; `mask` (B, n, slots) is 0 where a slot belongs to the
+    past of the hypothesis that stands at a place now, else -∞. Sentences may join at any step: `begins` (B or 1, 1) is
+    the step of a sentence's first token.
 
     Args:
         model: The model; its dropouts must be off.
@@ -61,13 +62,15 @@ class IncrementalDecoder:
     ):
         self.decoder, self.weights = model.get_decoder(), weights
         self.head = weights.head if shortlist is None else rows_of(model.lm_head, shortlist)
-        self.beams, self.length, self.capacity = beams, 0, ROOM
+        self.beams, self.length, self.filled = beams, 0, 0
         self.record_attention, self.attention = record_attention, memory.new_zeros(1, dtype=torch.float32)
-        kernel = kernel_for(memory, beams) if not record_attention else PlainAttention
-        self.attend, self.lay, self.key_dim = kernel.attend, kernel.lay, kernel.key_dim
+        self.attend = attend if record_attention else kernel_for(memory, beams)
+        # The dimension of positions: small float32 products of rows with rows take two to five times as long as those
+        # of rows with columns.
+        self.key_dim = -1 if memory.dtype == torch.float32 else -2
         with weights.reading_the_source():
             projected = [layer.encoder_attn.project_keys_values(memory) for layer in self.decoder.layers]
-        self.source_keys = torch.stack([self.lay(keys) for keys, _ in projected])  # (N, B, H, S, d_k) as laid
+        self.source_keys = torch.stack([self._turned(keys) for keys, _ in projected])  # (N, B, H, S, d_k) or turned
         self.source_values = torch.stack([values for _, values in projected])  # (N, B, H, S, d_v)
         self.scores: torch.Tensor | None = None
         self.exact_logits: torch.Tensor | None = None
@@ -76,8 +79,8 @@ class IncrementalDecoder:
             hidden = torch.zeros_like(attention_mask, dtype=memory.dtype)
             self.source_mask = hidden.masked_fill(attention_mask == 0, -math.inf)[:, None, None]  # (B, 1, 1, S)
         layers, batch, heads, _, d_v = self.source_values.shape
-        slots, d_k = self.capacity * beams, self.decoder.layers[0].self_attn.d_k
-        self.keys = self.lay(memory.new_zeros(layers, batch, heads, slots, d_k)).contiguous()
+        slots, d_k = ROOM * beams, self.decoder.layers[0].self_attn.d_k
+        self.keys = self._turned(memory.new_zeros(layers, batch, heads, slots, d_k)).contiguous()
         self.values = memory.new_zeros(layers, batch, heads, slots, d_v)
         self.mask = memory.new_full((batch, beams, slots), -math.inf)
         self.apart = memory.new_full((beams, beams), -math.inf).fill_diagonal_(0)
@@ -85,10 +88,10 @@ class IncrementalDecoder:
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """The next token of each hypothesis (B, n) to the states that predict the one after it (B, n, D)."""
-        if self.length == self.capacity:
-            self._grow()
-        start, self.length = self.length * self.beams, self.length + 1
-        self.mask[:, :, start : start + self.beams] = self.apart
+        if self.filled == self.mask.shape[-1]:
+            self._make_room()
+        start, self.filled, self.length = self.filled, self.filled + self.beams, self.length + 1
+        self.mask[:, :, start : self.filled] = self.apart
         positions = self.length - 1 - self.begins  # (B or 1, 1)
         states = self.decoder.embed(self.decoder.look_up_tokens(tokens, None), positions)  # (B, n, D)
         for number in range(len(self.weights.layers)):
@@ -99,18 +102,16 @@ class IncrementalDecoder:
         """States (B, n, D) through a layer, keys and values put into slots from `start` on."""
         layer, maps = self.decoder.layers[number], self.weights.layers[number]
         own, cross, heads, end = layer.self_attn, layer.encoder_attn, self.values.shape[2], start + self.beams
-        keys, values, mask = self.keys[number], self.values[number], self.mask[:, None]
+        keys, values, mask = self._turned(self.keys[number]), self.values[number], self.mask[:, None]
 
         def attend_to_target(states: torch.Tensor) -> torch.Tensor:
             query, key, value = maps.qkv(states).split((heads * own.d_k, heads * own.d_k, heads * own.d_v), dim=-1)
-            keys.narrow(self.key_dim, start, self.beams).copy_(
-                self.lay(key.unflatten(-1, (heads, -1)).transpose(1, 2))
-            )
+            keys[:, :, start:end] = key.unflatten(-1, (heads, -1)).transpose(1, 2)
             values[:, :, start:end] = value.unflatten(-1, (heads, -1)).transpose(1, 2)
             return maps.out(self.attend(query, keys, values, mask, own.scaling)[0])
 
         def attend_to_source(states: torch.Tensor) -> torch.Tensor:
-            source = self.source_keys[number], self.source_values[number], self.source_mask
+            source = self._turned(self.source_keys[number]), self.source_values[number], self.source_mask
             output, weights = self.attend(maps.cross_query(states), *source, cross.scaling)
             if self.record_attention:  # the last layer's stays
                 self.attention = weights.mean(dim=1, dtype=torch.float32)  # (B, n, S)
@@ -185,17 +186,20 @@ class IncrementalDecoder:
             return self.source_mask
         return self.source_keys.new_zeros(len(self.mask), 1, 1, self.source_length)
 
-    def _grow(self):
-        unused = int(self.begins.min()) // ROOM * ROOM  # steps that nobody looks back at
-        self.length, self.begins = self.length - unused, self.begins - unused
-        self.capacity = self.length + ROOM
-        past, slots = unused * self.beams, self.capacity * self.beams
+    def _turned(self, keys: torch.Tensor) -> torch.Tensor:
+        """Keys (..., T, d_k) as they are stored, and the other way round."""
+        return keys if self.key_dim == -2 else keys.transpose(-2, -1)
 
-        def grown(tensor: torch.Tensor, dim: int, value: float = 0.0) -> torch.Tensor:
-            return resized(tensor.narrow(dim, past, tensor.shape[dim] - past), dim, slots, value)
-
-        self.keys, self.values = grown(self.keys, self.key_dim), grown(self.values, -2)
-        self.mask = grown(self.mask, -1, -math.inf)
+    def _make_room(self):
+        """Slots for more steps, without those that no hypothesis looks back at."""
+        used = (self.mask == 0).any(dim=1)  # (B, slots)
+        self.filled = int(used.sum(dim=1).max())
+        slots = self.filled + ROOM * self.beams
+        places = used.sort(dim=1, descending=True, stable=True).indices[:, : self.filled]  # (B, filled)
+        mask = self.mask.gather(2, places[:, None].expand(-1, self.beams, -1))
+        places = resized(places, -1, slots)
+        self.mask = resized(mask, -1, slots, -math.inf)
+        self.keys, self.values = picked(self.keys, places, self.key_dim), picked(self.values, places, -2)
 
 
 class Ensemble:
@@ -264,57 +268,44 @@ def resized(tensor: torch.Tensor, dim: int, size: int, value: float = 0.0) -> to
     return F.pad(tensor, [0, 0] * (-dim - 1) + [0, missing], value=value) if missing else tensor
 
 
-class PlainAttention:
+def picked(tensor: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor:
+    """For each sentence its slots at `places` (B, T'), of keys or values (N, B, H, T, d), or (N, B, H, d, T)."""
+    if dim == -1:
+        return tensor.gather(dim, places[:, None, None].expand(*tensor.shape[:4], -1))
+    layers, batch, heads, slots, _ = tensor.shape
+    each = torch.arange(layers * batch * heads, device=places.device).view(layers, batch, heads, 1)
+    rows = each * slots + places[:, None]  # (N, B, H, T'), by whole rows, which is sooner
+    return tensor.flatten(0, 3).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+
+
+def attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> tuple[torch.Tensor, Any]:
     """
-    softmax(Q Kᵀ / √d_k) V, section 3.2.1, in plain products: for a few queries faster than the fused kernel. Keys are
-    columns, as in float32 small products of rows with rows take two to five times as long.
+    softmax(Q Kᵀ / √d_k) V, section 3.2.1, of queries (B, n, H d_k), keys and values (B, H, T, d) to outputs (B, n,
+    H d_v) and weights (B, H, n, T). For a few queries plain products are faster than the fused kernel.
     """
-
-    key_dim = -1
-
-    @staticmethod
-    def lay(keys: torch.Tensor) -> torch.Tensor:
-        """Keys (..., T, d_k) as `attend` reads them."""
-        return keys.transpose(-2, -1)
-
-    @staticmethod
-    def attend(
-        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
-    ) -> tuple[torch.Tensor, Any]:
-        """
-        Queries (B, n, H d_k), keys (B, H, T, d_k) as laid, values (B, H, T, d_v) to outputs (B, n, H d_v) and weights
-        (B, H, n, T), where the kernel has them.
-        """
-        query = (query * scaling).unflatten(-1, (keys.shape[1], -1)).transpose(1, 2)  # (B, H, n, d_k)
-        weights = torch.matmul(query, keys)  # (B, H, n, T)
-        if mask is not None:
-            weights = weights + mask
-        weights = weights.softmax(dim=-1)
-        return torch.matmul(weights, values).transpose(1, 2).flatten(2), weights
+    query = (query * scaling).unflatten(-1, (keys.shape[1], -1)).transpose(1, 2)  # (B, H, n, d_k)
+    weights = torch.matmul(query, keys.transpose(2, 3))  # (B, H, n, T)
+    if mask is not None:
+        weights = weights + mask
+    weights = weights.softmax(dim=-1)
+    return torch.matmul(weights, values).transpose(1, 2).flatten(2), weights
 
 
-class FusedAttention(PlainAttention):
-    """The same by torch's kernel, keys as rows."""
-
-    key_dim = -2
-
-    @staticmethod
-    def lay(keys: torch.Tensor) -> torch.Tensor:
-        return keys
-
-    @staticmethod
-    def attend(
-        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
-    ) -> tuple[torch.Tensor, Any]:
-        query = query.unflatten(-1, (keys.shape[1], -1)).transpose(1, 2)  # (B, H, n, d_k)
-        output = F.scaled_dot_product_attention(query, keys, values, mask, scale=scaling)
-        return output.transpose(1, 2).flatten(2), None
+def attend_fused(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> tuple[torch.Tensor, Any]:
+    """The same by torch's kernel, without the weights."""
+    query = query.unflatten(-1, (keys.shape[1], -1)).transpose(1, 2)  # (B, H, n, d_k)
+    output = F.scaled_dot_product_attention(query, keys, values, mask, scale=scaling)
+    return output.transpose(1, 2).flatten(2), None
 
 
-def kernel_for(states: torch.Tensor, beams: int) -> type[PlainAttention]:
+def kernel_for(states: torch.Tensor, beams: int) -> Callable[..., tuple[torch.Tensor, Any]]:
     """
-    The faster kernel. Where a processor has matrix units for bfloat16, oneDNN's products of a single row take twice as
-    long as the fused kernel (32 sentences, 8 heads of 64, 32 positions: 293 against 176 µs).
+    The faster kernel. Where a processor has matrix units for bfloat16, oneDNN's products of a single row take twice
+    as long as the fused kernel (32 sentences, 8 heads of 64, 32 positions: 293 against 176 µs).
     """
     single = beams == 1 and states.dtype == torch.bfloat16 and states.device.type == "cpu"
-    return FusedAttention if single and torch.cpu._is_amx_tile_supported() else PlainAttention
+    return attend_fused if single and torch.cpu._is_amx_tile_supported() else attend
