@@ -51,7 +51,10 @@ class RDropLoss(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return None if gradient is None else (gradient * factor).to(ctx.dtype), None, None, None, None
+        # Mostly the factor is 1, and a copy is saved. An accelerator would have to be asked.
+        if gradient is not None and (factor.device.type != "cpu" or factor != 1):
+            gradient = gradient * factor
+        return None if gradient is None else gradient.to(ctx.dtype), None, None, None, None
 
 
 def r_drop_loss(

@@ -480,6 +480,8 @@ def run_together(searches: Iterable[Any]) -> Iterator[Any]:
             else:
                 together.step()
                 yield from those_done()
+        if following is not together:
+            following.decoder = None  # copied, and its last sentence may take long
     if together is not None:
         together.waits = False
     yield from all_begun()
