@@ -799,6 +799,13 @@ def smoothed_cross_entropy(
     return loss / ((labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
 
 
+def scaled(gradient: torch.Tensor | None, factor: torch.Tensor) -> torch.Tensor | None:
+    """The gradient times a factor, mostly 1: then a copy is saved, where an accelerator would not have to be asked."""
+    if gradient is None or (factor.device.type == "cpu" and factor == 1):
+        return gradient
+    return gradient * factor
+
+
 class ProjectedCrossEntropy(torch.autograd.Function):
     """
     `smoothed_cross_entropy` of the logits H Wᵀ + b, which never exist all at once.
@@ -844,11 +851,7 @@ class ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        gradients = ctx.saved_tensors
-        # Mostly the factor is 1, and a copy of the weight's gradient is saved. An accelerator would have to be asked.
-        if factor.device.type != "cpu" or factor != 1:
-            gradients = tuple(None if gradient is None else gradient * factor for gradient in gradients)
-        return *gradients, None, None, None, None
+        return *(scaled(gradient, factor) for gradient in ctx.saved_tensors), None, None, None, None
 
 
 def projected_cross_entropy(

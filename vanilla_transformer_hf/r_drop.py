@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from .modeling_vanilla_transformer import scaled
+
 
 # Values of the logits that are worked on at once: they stay in a processor's cache, where these sums take half the
 # time that they take in memory. An accelerator has to be asked less often.
@@ -51,9 +53,7 @@ class RDropLoss(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        # Mostly the factor is 1, and a copy is saved. An accelerator would have to be asked.
-        if gradient is not None and (factor.device.type != "cpu" or factor != 1):
-            gradient = gradient * factor
+        gradient = scaled(gradient, factor)
         return None if gradient is None else gradient.to(ctx.dtype), None, None, None, None
 
 
