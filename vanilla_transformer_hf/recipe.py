@@ -124,6 +124,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         "sacreBLEU's tokenizer; none for text that is tokenized already. Its own if not given"
     )
     optim: str = _help("optimizer; with weight_decay 0, AdamW is the paper's Adam", "adamw_torch_fused")
+    ddp_find_unused_parameters: bool | None = _help(
+        "have several processes look in each step for parameters without a gradient; this model has none", False
+    )
     tokens_per_step: int | None = _help(
         "tokens of an optimizer step, of the longer side, padding counted, over all devices and accumulated batches; "
         "the paper has 25000. If not given: per_device_train_batch_size sentences, gradient_accumulation_steps times"
