@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from .candidates_vanilla_transformer import best_candidates, most_likely
 from .packed_weights_vanilla_transformer import StepWeights, rows_of
 
 
@@ -61,7 +62,10 @@ class IncrementalDecoder:
         shortlist: torch.Tensor | None = None,
     ):
         self.decoder, self.weights = model.get_decoder(), weights
-        self.head = weights.head if shortlist is None else rows_of(model.lm_head, shortlist)
+        self.head, self.most_likely = weights.head, weights.most_likely
+        if shortlist is not None:
+            self.head = rows_of(model.lm_head, shortlist)
+            self.most_likely = most_likely(self.head)
         self.beams, self.length, self.filled = beams, 0, 0
         self.record_attention, self.attention = record_attention, memory.new_zeros(1, dtype=torch.float32)
         self.attend = attend if record_attention else kernel_for(memory, beams)
@@ -132,6 +136,10 @@ class IncrementalDecoder:
     def next_logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """The next token of each hypothesis (B, n) to logits of the one after it (B, n, V)."""
         return self.logits(self.step(tokens))
+
+    def next_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next token of each sentence (B, 1), of one beam, to the most likely one after it (B)."""
+        return self.most_likely(self.step(tokens)[:, 0])
 
     def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
         """
@@ -239,6 +247,10 @@ class Ensemble:
         return total - math.log(len(self.decoders))
 
     next_logits = log_probs
+
+    def next_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next tokens (B, 1) to the most likely ones after them (B)."""
+        return best_candidates(self.log_probs(tokens)[:, 0], 1)[1][:, 0]
 
     def follow(self, parents: torch.Tensor):
         """As `IncrementalDecoder.follow`."""

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from transformers.generation import logits_process
 
+from .candidates_vanilla_transformer import best_candidates
 from .constraints_vanilla_transformer import NEVER, Constraints
 from .incremental_decoder_vanilla_transformer import resized
 
@@ -27,31 +28,12 @@ LENGTH_PENALTIES: dict[str, Callable[[Any, float], Any]] = {
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,  # Wu et al. 2016, arXiv 1609.08144, equation 14
 }
 
-# From this many candidates a row, and in groups of so many, two stages are faster than one (measured on a processor).
-STAGED_FROM, GROUP = 2**13, 16
 # Sentences leave the batch as soon as those that have ended are this share of it; leaving copies what stays.
 LEAVING_SHARE = 1 / 8
 # Sentences join it as soon as there is room for this share of their own batch.
 JOINING_SHARE = 1 / 8
 # One token of a required phrase that is missing outweighs all scores.
 MISSING = 1.0e10
-
-
-def best_candidates(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    The `count` highest of each row of scores (R, V) and their places, both (R, count), as `torch.topk` finds them.
-
-    The best are in those groups whose highest scores are the highest, one group for each.
-    """
-    rows, width = scores.shape[0], scores.shape[1] // GROUP
-    if scores.device.type != "cpu" or scores.shape[1] < STAGED_FROM or count > width:
-        return scores.topk(min(count, scores.shape[1]))
-    groups, tail = scores[:, : GROUP * width].view(rows, GROUP, width), scores[:, GROUP * width :]
-    chosen = groups.amax(dim=1).topk(count).indices  # (R, count), each a column of a group
-    members = groups.gather(2, chosen.unsqueeze(1).expand(-1, GROUP, -1)).flatten(1)  # (R, GROUP count)
-    values, places = torch.cat((members, tail), dim=1).topk(count)
-    row, column = places // count, chosen.gather(1, places % count)
-    return values, torch.where(row < GROUP, row * width + column, places + GROUP * (width - count))
 
 
 def hide_short_ends(processor: Any, generated: int, least: int, scores: torch.Tensor) -> torch.Tensor:
@@ -252,13 +234,13 @@ class GreedySearch(Search):
 
     def step(self) -> None:
         shortlist, prefixes = self.constraints.shortlist, self.constraints.prefixes
-        logits = self.decoder.next_logits(self.running[:, -1:])[:, 0]  # (A, V)
         if self.processors:
+            logits = self.decoder.next_logits(self.running[:, -1:])[:, 0]  # (A, V)
             logits = logits if shortlist is None else shortlist.spread(logits)
-            logits = self._process(logits.float())
-        tokens = best_candidates(logits.float(), 1)[1][:, 0]  # (A), sooner than argmax
-        if shortlist is not None and not self.processors:
-            tokens = shortlist.ids[tokens]
+            tokens = best_candidates(self._process(logits.float()), 1)[1][:, 0]  # (A)
+        else:
+            tokens = self.decoder.next_tokens(self.running[:, -1:])  # (A)
+            tokens = tokens if shortlist is None else shortlist.ids[tokens]
         if prefixes is not None:
             tokens = prefixes.instead_of(tokens, self.rows, self.running.shape[1] - self.prompt_length)
         tokens = tokens.masked_fill(self.written, self.filler)
