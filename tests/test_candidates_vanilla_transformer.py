@@ -1,6 +1,9 @@
 """The best tokens without all logits, against torch's own search through all of them."""
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,7 +14,9 @@ from vanilla_transformer_hf.candidates_vanilla_transformer import (
     CANDIDATES,
     ScreenedMostLikely,
     best_candidates,
+    first_highest,
     has_int8,
+    int8_product,
     most_likely,
 )
 from vanilla_transformer_hf.packed_weights_vanilla_transformer import StepWeights
@@ -29,6 +34,33 @@ def test_best_candidates_are_those_of_a_full_search(width, count):
     values, places = best_candidates(scores, count)
     assert torch.equal(values, scores.topk(count).values)
     assert torch.equal(scores.gather(1, places), values)
+
+
+@pytest.mark.parametrize("width", [17, 511, 512, 513, 8200, 37_000])
+def test_the_first_highest_is_argmax(width):
+    scores = torch.randn(40, width).bfloat16().float()  # many are equal
+    scores[0, -1] = 9.0
+    scores[1] = -math.inf
+    scores[2, [-1, 3, 5]] = math.nan
+    assert torch.equal(first_highest(scores), scores.argmax(dim=1))
+
+
+@needs_int8
+@pytest.mark.parametrize("rows, tokens, width", [(1, 3000, 512), (33, 2500, 96), (64, 2000, 1024)])
+def test_products_of_int8_are_exact(rows, tokens, width):
+    """Of the largest numbers in every order of signs, too, where instructions for less would clip."""
+    states, weight = (127 * (2 * torch.randint(0, 2, (size, width)) - 1) for size in (rows, tokens))
+    states[0] = weight[0] = 127
+    weight[1] = -127
+    found = int8_product(weight.to(torch.int8), torch.full((tokens,), 0.5))(states.to(torch.int8))
+    assert torch.equal(found.double(), 0.5 * (states @ weight.T).double())
+
+
+def test_int8_is_not_used_where_the_processor_clips():
+    code = "from vanilla_transformer_hf.candidates_vanilla_transformer import has_int8; print(has_int8())"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout == "False\n", done.stderr
 
 
 @pytest.fixture
@@ -90,6 +122,17 @@ def test_states_that_are_not_numbers_get_all_logits(vocabulary):
     screened = Screened(vocabulary)
     screened.find(torch.tensor([[math.nan], [math.inf], [0.0]]).expand(-1, 64))
     assert screened.rows == 3
+
+
+@needs_int8
+def test_autocast_does_not_round_the_candidates(vocabulary):
+    tokens = vocabulary.norm(dim=1).topk(50).indices
+    weight = vocabulary.clone()
+    weight[tokens.roll(1)] = vocabulary[tokens] * 0.999  # bfloat16 could not tell them apart
+    states = vocabulary[tokens]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ScreenedMostLikely(weight, lambda states: 1 / 0)(states)
+    assert torch.equal(found, (states @ weight.T).argmax(dim=1))
 
 
 @needs_int8

@@ -1,5 +1,7 @@
 """The search loops of ours against transformers' own, on the same model: same sequences, same scores."""
 
+import math
+
 import pytest
 import torch
 from host_search import host, same
@@ -474,6 +476,55 @@ def test_a_stream_reads_one_batch_ahead_and_its_weights_once(decided_model, many
     once = len(fingerprints)
     assert len(list(stream)) == 5 and len(fingerprints) == once
     assert list(model.generate_stream([], max_new_tokens=20)) == []
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_what_is_no_number_in_a_stream_stays_in_its_sentence(decided_model, many, beams):
+    """A sentence whose states overflow, as they can in float16, leaves its place to others."""
+    model, batches = decided_model(source_vocab_size=95), batches_of(many, 20, 20, 20)
+    options = {"num_beams": beams, "max_new_tokens": 20}
+    alone = [model.generate(**batch, **options) for batch in batches[1:]]
+    with torch.no_grad():
+        model.model.encoder.embed_tokens.weight[94] = math.inf
+    batches[0]["input_ids"][3, 0] = 94
+    for one, other in zip(alone, [*model.generate_stream(batches, **options)][1:], strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_sentence_of_padding_alone_leaves_the_others_alone(decided_model, many, beams):
+    model, batch = decided_model(), batches_of(many, 8, 52)[0]
+    options = {"num_beams": beams, "max_new_tokens": 20, "output_scores": True, "return_dict_in_generate": beams > 1}
+    hidden = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].clone()}
+    hidden["attention_mask"][2] = 0
+    found, expected = (model.generate(**each, **options) for each in (hidden, batch))
+    if beams > 1:
+        assert found.sequences_scores.isfinite().all()
+        found, expected = found.sequences, expected.sequences
+    width = min(found.shape[1], expected.shape[1])
+    others = [0, 1, *range(3, 8)]
+    assert torch.equal(found[others, :width], expected[others, :width])
+
+
+@pytest.mark.parametrize("name, value", [("num_beams", 3), ("shortlist", [5, 6]), ("bad_words_ids", [[5]])])
+def test_batches_of_a_stream_differ_in_their_sentences_alone(decided_model, many, name, value):
+    first, second = batches_of(many, 4, 56)
+    with pytest.raises(ValueError, match=f"batch 1: {name} has to be the same for all batches"):
+        list(decided_model().generate_stream([first, {**second, name: value}], max_new_tokens=4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_another_default_dtype_changes_nothing(decided_model, many, dtype, beams):
+    model, batch = decided_model(), batches_of(many, 6, 54)[0]
+    options = {"num_beams": beams, "max_new_tokens": 10}
+    expected = model.generate(**batch, **options)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(model.generate(**batch, **options), expected)
+    finally:
+        torch.set_default_dtype(before)
 
 
 def test_an_error_in_a_stream_is_that_of_generate(decided_model, many):

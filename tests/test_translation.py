@@ -521,7 +521,7 @@ def test_matmul_is_measured_for_float32_on_a_processor_alone(translator):
         Translator(translator.model, translator.tokenizer, matmul_backend="openblas")
 
 
-def test_constrained_texts(translator):
+def test_constrained_texts(translator, monkeypatch):
     texts = [
         ConstrainedText("one two", phrases=["vier", " "]),
         ConstrainedText("one two", prefix="drei"),
@@ -543,6 +543,11 @@ def test_constrained_texts(translator):
     ):
         with pytest.raises(ValueError, match=message):
             translator.translate(texts, **options)
+    for ids, message in (([1], "'one': 'x': token id 1 ends a sentence"), ([], "'one': 'x' has no tokens")):
+        monkeypatch.setattr(translator, "_target_ids", lambda texts, ids=ids: [[], ids])
+        with pytest.raises(ValueError, match=message):
+            translator.translate(["two", ConstrainedText("one", phrases=["x"])], num_beams=2)
+    monkeypatch.undo()
     with pytest.raises(ValueError, match="has constraints and is too long to be translated at once"):
         translator.translate(ConstrainedText("one two " * 60, "drei"))
 

@@ -50,6 +50,22 @@ SEARCH_OPTIONS: dict[str, Any] = {"length_penalty_type": "power", "coverage_pena
 
 # Arguments of `generate()` that belong to one call and its source.
 REQUESTS = ("ensemble", "prefixes", "required_phrases", "shortlist")
+# Arguments of `generate` that say something about its sentences; batches of a stream may differ in them alone.
+OF_SENTENCES = (
+    "inputs", "input_ids", "inputs_embeds", "attention_mask", "encoder_outputs", "decoder_input_ids",
+    "decoder_attention_mask", "prefixes", "required_phrases",
+)  # fmt: skip
+
+
+def arguments_of_batch(place: int, batch: dict[str, Any]) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: The batch has an argument that is none of its sentences'.
+    """
+    for name in batch:
+        if name not in OF_SENTENCES:
+            raise ValueError(f"batch {place}: {name} has to be the same for all batches; give it beside them")
+    return batch
 
 
 def check_search_options(options: Any):
@@ -244,9 +260,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             kwargs: Arguments of `generate` for all batches.
 
         Raises:
-            ValueError: As `generate`.
+            ValueError: As `generate`; or a batch has an argument that has to be the same for all.
         """
-        works = (self.generate(**batch, **kwargs, place_in_stream=place) for place, batch in enumerate(batches))
+        works = (
+            self.generate(**arguments_of_batch(place, batch), **kwargs, place_in_stream=place)
+            for place, batch in enumerate(batches)
+        )
         for work in run_together(works):
             yield answer(work) if isinstance(work, Search) else work
 

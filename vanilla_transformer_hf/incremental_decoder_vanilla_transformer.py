@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .candidates_vanilla_transformer import best_candidates, most_likely
+from .candidates_vanilla_transformer import first_highest, most_likely
 from .packed_weights_vanilla_transformer import StepWeights, rows_of
 
 
@@ -80,8 +80,9 @@ class IncrementalDecoder:
         self.exact_logits: torch.Tensor | None = None
         self.source_mask = None
         if attention_mask is not None and not attention_mask.all():
-            hidden = torch.zeros_like(attention_mask, dtype=memory.dtype)
-            self.source_mask = hidden.masked_fill(attention_mask == 0, -math.inf)[:, None, None]  # (B, 1, 1, S)
+            hidden = (attention_mask == 0) & attention_mask.any(dim=1, keepdim=True)  # of nothing there is no mean
+            mask = torch.zeros_like(attention_mask, dtype=memory.dtype).masked_fill(hidden, -math.inf)
+            self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
         layers, batch, heads, _, d_v = self.source_values.shape
         slots, d_k = ROOM * beams, self.decoder.layers[0].self_attn.d_k
         self.keys = self._turned(memory.new_zeros(layers, batch, heads, slots, d_k)).contiguous()
@@ -177,6 +178,7 @@ class IncrementalDecoder:
         """Go on with these sentences of `other`, which has taken no token, in place of the sentences at `places`."""
         self.begins = self.begins.repeat(len(self.mask) // len(self.begins), 1)
         self.begins[places], self.mask[places] = self.length, -math.inf
+        self.keys[:, places] = self.values[:, places] = 0  # a mask does not hide what is not a number
         mask, its = self._whole_source_mask(), other._whole_source_mask()[rows]
         mask[places] = -math.inf
         longest = max(used_length(mask), used_length(its))
@@ -250,7 +252,7 @@ class Ensemble:
 
     def next_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
         """The next tokens (B, 1) to the most likely ones after them (B)."""
-        return best_candidates(self.log_probs(tokens)[:, 0], 1)[1][:, 0]
+        return first_highest(self.log_probs(tokens)[:, 0])
 
     def follow(self, parents: torch.Tensor):
         """As `IncrementalDecoder.follow`."""

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from transformers.generation import logits_process
 
-from .candidates_vanilla_transformer import best_candidates
+from .candidates_vanilla_transformer import best_candidates, first_highest
 from .constraints_vanilla_transformer import NEVER, Constraints
 from .incremental_decoder_vanilla_transformer import resized
 
@@ -237,7 +237,7 @@ class GreedySearch(Search):
         if self.processors:
             logits = self.decoder.next_logits(self.running[:, -1:])[:, 0]  # (A, V)
             logits = logits if shortlist is None else shortlist.spread(logits)
-            tokens = best_candidates(self._process(logits.float()), 1)[1][:, 0]  # (A)
+            tokens = first_highest(self._process(logits.float()))  # (A)
         else:
             tokens = self.decoder.next_tokens(self.running[:, -1:])  # (A)
             tokens = tokens if shortlist is None else shortlist.ids[tokens]
@@ -287,16 +287,18 @@ class BeamSearch(Search):
         if self.prefixes is not None:
             self.given = self.given + self.prefixes.lengths
         self.running = self.prompt[:, None].expand(-1, n, -1)  # (A, n, L)
-        self.running_scores = torch.zeros(batch, n, device=device)
+        self.running_scores = torch.zeros(batch, n, dtype=torch.float32, device=device)
         self.running_scores[:, 1:] = NEVER
         self.running_parents = self.prompt.new_empty(batch, n, 0)  # (A, n, L - P)
         self.improvable = torch.ones(batch, 1, dtype=torch.bool, device=device)
         self.finished = resized(self.running, -1, longest, filler)
-        self.finished_scores = torch.full((batch, n), NEVER, device=device)
+        self.finished_scores = torch.full((batch, n), NEVER, dtype=torch.float32, device=device)
         self.finished_lengths = torch.zeros(batch, n, dtype=torch.long, device=device)
         self.finished_parents = self.prompt.new_full((batch, n, longest - self.prompt_length), -1)
         self.is_finished = torch.zeros(batch, n, dtype=torch.bool, device=device)
-        self.coverage = torch.zeros(batch, n, 1, device=device)  # attention that each source token got (A, n, S)
+        self.coverage = torch.zeros(
+            batch, n, 1, dtype=torch.float32, device=device
+        )  # attention that each source token got (A, n, S)
         if self.phrases is not None:  # more than any phrase has, so that what is no hypothesis comes last
             self.STATE, self.RESULTS = (*self.STATE, "finished_missing"), (*self.RESULTS, "finished_missing")
             self.finished_missing = torch.full_like(self.finished_lengths, 2**20)
@@ -328,7 +330,7 @@ class BeamSearch(Search):
         if self.coverage_penalty:
             self.coverage = self.coverage + self.decoder.attention * (sequences.shape[-1] > self.given)[:, None, None]
         self._finish(sequences, origins, parents, scores, ends, missing)
-        self.running_scores, chosen = (scores + ends * NEVER).topk(self.beams)  # (A, n)
+        self.running_scores, chosen = (scores + ends.float() * NEVER).topk(self.beams)  # (A, n)
         self.running, self.running_parents = take(sequences, chosen), take(origins, chosen)
         chosen = parents.gather(1, chosen)
         self.decoder.follow(chosen)
@@ -385,7 +387,7 @@ class BeamSearch(Search):
         behind = self.finished.shape[-1] - sequences.shape[-1]
         new = {
             "finished": F.pad(sequences, (0, behind), value=self.COLUMNS["finished"]),
-            "finished_scores": scores + ~ending * NEVER,
+            "finished_scores": scores + (~ending).float() * NEVER,
             "finished_lengths": lengths[:, None].expand_as(parents),
             "finished_parents": F.pad(origins, (0, behind), value=-1),
             "is_finished": ending,

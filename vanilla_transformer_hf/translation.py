@@ -15,6 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .alignment import Alignment, align_words, attention_to_source, join_alignments
+from .constraints_vanilla_transformer import as_ids
 from .forced_decoding import (
     TextScore,
     encode_pairs,
@@ -292,7 +293,7 @@ class Translator:
         encoder, counted, texts = self.encoder(too_long), tally or Tally(), iter(texts)
         try:
             while lines := list(itertools.islice(texts, window)):
-                parts = self._constrain(lines, encoder(lines, counted))
+                parts = self._constrain(lines, encoder(lines, counted), generate_kwargs)
                 found = self._translate_parts(parts, batch_size, batch_tokens, counted, generate_kwargs)
                 if return_alignments:
                     self._align_parts(parts, found)
@@ -504,18 +505,24 @@ class Translator:
         options = {"add_special_tokens": False}
         return self.encoder(is_target=True).ids(texts, **options)["input_ids"] if texts else []
 
-    def _constrain(self, lines: Sequence[str], parts: list[list[Part]]) -> list[list[Part]]:
+    def _constrain(self, lines: Sequence[str], parts: list[list[Part]], options: dict[str, Any]) -> list[list[Part]]:
         """
         The parts of each line, those of a [`ConstrainedText`] with the constraints.
 
         Raises:
-            ValueError: Such a line was too long and had to be split.
+            ValueError: Such a line was too long and had to be split, or no translation can be as it asks.
         """
+        size, ends = self.model.config.vocab_size, self._ids_of_end(options).flatten().tolist()
         for line, each in zip(lines, parts):
             if isinstance(line, ConstrainedText) and each and (line.prefix or line.phrases):
                 if len(each) > 1:
                     raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
-                each[0].prefix, *each[0].phrases = self._target_ids([line.prefix, *line.phrases])
+                texts = [line.prefix, *line.phrases]
+                each[0].prefix, *each[0].phrases = asked = self._target_ids(texts)
+                for text, ids in zip(texts, asked):
+                    as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", size, ends)
+                    if text and not ids:
+                        raise ValueError(f"{line[:40]!r}: {text[:40]!r} has no tokens that could be asked for")
         return parts
 
     def _translate_parts(

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from vanilla_transformer_hf.streams import resumable_output
 from vanilla_transformer_hf.streams.lines import run_lines
 from vanilla_transformer_hf.streams.resumable_output import ResumableOutput, StreamOutput, open_result
 from vanilla_transformer_hf.streams.work import LineWork
@@ -153,6 +154,22 @@ def test_two_runs_do_not_write_one_file(run, path):
         with pytest.raises(OSError, match="another run is writing this file"):
             run()
     assert path.read_bytes() == b""
+
+
+def test_a_run_that_comes_as_another_ends_does_not_touch_its_file(run, path, monkeypatch):
+    """It has opened the file that is written, and gets the lock once that has its last name."""
+    pytest.importorskip("fcntl")
+    lock = resumable_output._lock
+
+    def late(file):
+        path.with_name("output.partial").replace(path)
+        lock(file)
+
+    path.with_name("output.partial").write_bytes(b"whole")
+    monkeypatch.setattr(resumable_output, "_lock", late)
+    with pytest.raises(OSError, match="another run is writing this file"):
+        run()
+    assert path.read_bytes() == b"whole"
 
 
 def test_what_is_no_file_is_written_to(path, capfdbinary, monkeypatch):

@@ -66,6 +66,8 @@ class ResumableOutput(StreamOutput):
         super().__init__(os.fdopen(descriptor, "r+b", buffering=0))
         try:
             _lock(self._file)
+            if not os.path.samestat(os.fstat(descriptor), os.stat(self.partial)):
+                raise OSError("it has just been finished")
         except OSError as error:
             self._file.close()
             raise OSError(f"{self.partial}: another run is writing this file") from error
@@ -124,9 +126,13 @@ class ResumableOutput(StreamOutput):
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._file.close()
-        if kind is None:
+        finished = kind is None
+        if finished and os.name == "posix":  # before the lock is given up; elsewhere an open file keeps its name
             self.partial.replace(self.path)
+        self._file.close()
+        if finished:
+            if os.name != "posix":
+                self.partial.replace(self.path)
             self.journal.unlink(missing_ok=True)
         elif not self.journal.exists():
             self.partial.unlink()
