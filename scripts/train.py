@@ -30,6 +30,7 @@ from vanilla_transformer_hf.training import prepare_job, run_job
 def main():
     parser = RecipeParser(prog="train.py", usage="train.py RECIPE.yaml [--field value ...]", description=__doc__)
     run, settings = parser.parse(sys.argv[1:])
+    began_elsewhere = run.training.resume_from_checkpoint not in (None, "last")
     try:
         job = prepare_job(run, settings)
     except (ValueError, OSError, RuntimeError, StrictDataclassError) as error:
@@ -39,7 +40,8 @@ def main():
     except (OSError, FloatingPointError) as error:
         sys.exit(f"train.py: {' '.join(str(error).split())}")
     except TrainingInterrupted as stop:
-        print(f"train.py: {stop} The same command continues from it.", file=sys.stderr)
+        same = "The same command, without --resume_from_checkpoint," if began_elsewhere else "The same command"
+        print(f"train.py: {stop} {same} continues from it.", file=sys.stderr)
         sys.exit(128 + stop.signal)
 
 

@@ -57,6 +57,8 @@ def test_what_cannot_be_done_is_said():
         TokenBatchSampler([3, 50], 40)
     with pytest.raises(ValueError, match="1 sentences cannot be shared out to 2 processes"):
         TokenBatchSampler([3], 40, num_processes=2)
+    with pytest.raises(ValueError, match="5 batches of one sentence each cannot be shared out evenly to 2 processes"):
+        TokenBatchSampler([10] * 5, 10, num_processes=2)
 
 
 @pytest.fixture

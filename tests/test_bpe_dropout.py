@@ -1,5 +1,6 @@
 """BPE-dropout: the algorithm's probabilities, its extremes, and that it can be repeated."""
 
+import copy
 from collections import Counter
 
 import pytest
@@ -56,6 +57,25 @@ def test_words_end_as_the_model_marks_it_and_unknown_words_stay():
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     segment = BpeDropout(tokenizer, 1.0)
     assert segment(["lo x olo"], [""]) == [[1, 2, 0, 3, 1, 2]]
+
+
+def test_added_tokens_stay(tokenizer):
+    tagged = copy.deepcopy(tokenizer)
+    tagged.add_tokens(["<2de>"])
+    (ids,) = BpeDropout(tagged.backend_tokenizer, 1.0)(["<2de> one"], ["key"])
+    assert ids[0] == tagged.convert_tokens_to_ids("<2de>") == len(tokenizer)
+    assert tagged.decode(ids) == tagged.decode(tagged("<2de> one")["input_ids"])
+
+
+def test_unknown_characters_and_bytes_are_not_spelled_out():
+    vocabulary = {piece: number for number, piece in enumerate(["<unk>", "a", "b", "ab", "<", "u", "n", "k", ">"])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("a", "b")], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    assert BpeDropout(tokenizer, 1.0)(["ab aéb"], ["key"]) == [[1, 2, 1, 0, 2]]
+    vocabulary |= {"<0xC3>": 9, "<0xA9>": 10}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("a", "b")], unk_token="<unk>", byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    assert BpeDropout(tokenizer, 1.0)(["ab aéb"], ["key"]) == [[1, 2, 1, 9, 10, 2]]
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,21 @@ def test_a_signal_asks_for_a_checkpoint_behind_the_step_and_then_stops(arguments
     assert stop.value.signal == number and signal.getsignal(number) == before
 
 
+@pytest.mark.parametrize("place", ["on_epoch_end", "on_save"])
+def test_processes_ask_each_other_wherever_they_could_part(arguments, place, monkeypatch):
+    """One that alone knows of a signal would wait in a checkpoint for others that have gone on."""
+    callback, asked = StopOnSignal(), []
+    monkeypatch.setattr(callback, "_received_by_any", lambda args: asked.append(place) or signal.SIGTERM)
+    state, control = TrainerState(global_step=8, epoch=2.0), TrainerControl()
+    if place == "on_save":
+        with pytest.raises(TrainingInterrupted):
+            callback.on_save(arguments, state, control)
+    else:
+        callback.on_epoch_end(arguments, state, control)
+        assert control.should_save
+    assert asked == [place]
+
+
 def test_at_the_end_of_an_epoch_its_evaluation_comes_first(arguments):
     callback, state, control = StopOnSignal(), TrainerState(global_step=8, epoch=2.0), TrainerControl()
     callback.received = signal.SIGTERM

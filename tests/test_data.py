@@ -189,6 +189,29 @@ def test_tokenization_is_cached_although_the_tokenizer_was_called(write, tokeniz
     assert tokenize_corpus(corpus, other, rules).data.cache_files != first
 
 
+class InPython:
+    """A tokenizer without a backend that could tell it apart from others."""
+
+    def __init__(self, token_id):
+        self.token_id = token_id
+
+    def get_vocab(self):
+        return {"any": self.token_id}
+
+    def __str__(self):
+        return "InPython"
+
+    def __call__(self, text=None, text_target=None):
+        return {"input_ids": [[self.token_id] for _ in text or text_target]}
+
+
+def test_tokenizers_in_python_do_not_share_what_is_cached(write):
+    corpus = load_parallel_text(write("a.en", ENGLISH), write("a.de", GERMAN))
+    for token_id in (7, 8):
+        found = tokenize_corpus(corpus, InPython(token_id), CorpusFilter(50, 50)).data["input_ids"]
+        assert found[0] == [token_id]
+
+
 def test_a_corpus_of_empty_pairs_is_refused(write, tokenizer):
     corpus = load_parallel_text(write("a.en", ["", "one"]), write("a.de", ["ein", ""]))
     with pytest.raises(ValueError, match="nothing is left of its 2 pairs: 0 pairs; 2 with an empty side left out"):

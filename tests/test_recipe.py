@@ -35,6 +35,12 @@ def test_every_shipped_recipe_is_valid(path):
     VanillaTransformerConfig.from_preset(run.model.preset or "base", **run.config)
 
 
+def test_one_process_for_several_gpus_is_refused(parse, monkeypatch):
+    """The host would split each batch between them in one process, of which our losses know nothing."""
+    monkeypatch.setattr(TranslationTrainingArguments, "n_gpu", property(lambda self: 2))
+    assert "2 GPUs, but one process: start one for each (accelerate launch --num_processes 2" in parse("{}")
+
+
 def test_the_command_line_overrides_the_recipe(parse):
     recipe = "{preset: big, dropout: 0.2, learning_rate: 1e-4, load_best_model_at_end: no, label_names: [labels, x]}"
     run, settings = parse(recipe, "--dropout", "0.3", "--embedding-sharing=none", "--warmup_steps", "10")

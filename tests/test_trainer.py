@@ -71,9 +71,21 @@ def test_a_step_has_the_wanted_tokens_on_every_machine(prepare):
     assert steps == [240, 240, 240]
 
 
-@pytest.mark.parametrize("settings", [{}, {"streaming": True, "shuffle_buffer_size": 16}], ids=["table", "stream"])
+STOPPED_RUNS = {
+    "table": {"bpe_dropout": 0.3},
+    "stream": {"bpe_dropout": 0.3, "streaming": True, "shuffle_buffer_size": 16},
+    "sentences": {
+        "tokens_per_step": None,
+        "per_device_train_tokens": None,
+        "per_device_train_batch_size": 9,
+        "train_sampling_strategy": "group_by_length",
+    },
+}
+
+
+@pytest.mark.parametrize("settings", STOPPED_RUNS.values(), ids=STOPPED_RUNS)
 def test_a_run_that_is_told_to_stop_ends_like_one_that_was_not(prepare, tmp_path, settings):
-    settings = {**settings, "max_steps": 11, "bpe_dropout": 0.3, "r_drop": 1.0, "dropout": 0.1, "eval_steps": 3}
+    settings = {**settings, "max_steps": 11, "r_drop": 1.0, "dropout": 0.1, "eval_steps": 3}
     settings |= {"save_steps": 3, "moving_average": 0.9, "load_best_model_at_end": False}
     whole = prepare(output_dir=str(tmp_path / "whole"), **settings)
     whole.trainer.train()
@@ -89,6 +101,22 @@ def test_a_run_that_is_told_to_stop_ends_like_one_that_was_not(prepare, tmp_path
     assert same(whole.trainer.model, rest.trainer.model)
     losses = [[entry["loss"] for entry in job.trainer.state.log_history if "loss" in entry] for job in (whole, rest)]
     assert losses[0] == losses[1] and len(losses[0]) == 11
+
+
+def test_checkpoints_that_a_signal_left_are_not_averaged(prepare, tmp_path):
+    settings = {"max_steps": 8, "save_steps": 3, "eval_steps": 3, "average_last": 3, "load_best_model_at_end": False}
+    settings |= {"early_stopping_patience": None, "moving_average": None}
+    whole = prepare(output_dir=str(tmp_path / "whole"), **settings)
+    whole.trainer.train()
+    part = prepare(**settings)
+    part.trainer.add_callback(AtStep(3, lambda **_: os.kill(os.getpid(), signal.SIGTERM), "on_step_begin"))
+    with pytest.raises(TrainingInterrupted, match="SIGTERM after step 4"):
+        part.trainer.train()
+    rest = prepare(**settings)
+    rest.trainer.train(resume_from_checkpoint=rest.checkpoint)
+    kept = {path.name for path in (tmp_path / "out" / "checkpoints").glob("checkpoint-*")}
+    assert kept == {"checkpoint-3", "checkpoint-6", "checkpoint-8"}
+    assert same(whole.trainer.model, rest.trainer.model)
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_says_where(prepare):

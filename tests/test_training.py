@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ from transformers import (
     get_inverse_sqrt_schedule,
 )
 
+from vanilla_transformer_hf import training
 from vanilla_transformer_hf.data import TranslationCollator
+from vanilla_transformer_hf.matmul import MatmulRow
 from vanilla_transformer_hf.training import paper_learning_rate, run_job
 
 
@@ -73,6 +76,53 @@ def test_the_same_command_continues_and_other_settings_are_refused(prepare, tmp_
         prepare(resume_from_checkpoint="elsewhere")
 
 
+def test_a_run_goes_on_from_an_earlier_checkpoint(prepare, tmp_path, capsys):
+    """The later ones are no longer its own; nobody has to lose them."""
+    settings = {"save_steps": 2, "eval_steps": 2, "load_best_model_at_end": False, "metric_for_best_model": None}
+    checkpoints = tmp_path / "out" / "checkpoints"
+    prepare(max_steps=6, **settings).trainer.train()
+    job = prepare(max_steps=4, **settings, resume_from_checkpoint=str(checkpoints / "checkpoint-2"))
+    assert "checkpoint-4, checkpoint-6: of later steps" in capsys.readouterr().out
+    job.trainer.train(resume_from_checkpoint=job.checkpoint)
+    assert {path.name for path in checkpoints.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
+    prepare(max_steps=4, **settings, resume_from_checkpoint=str(checkpoints / "checkpoint-2"))
+    kept = {path.name for path in (checkpoints / "set_aside").iterdir()}
+    assert kept == {"checkpoint-4", "checkpoint-6", "checkpoint-4.2"}
+
+
+def test_a_checkpoint_from_elsewhere_brings_its_tokenizer(prepare, tmp_path):
+    settings = {"max_steps": 2, "save_steps": 2, "eval_steps": 2}
+    first = prepare(**settings)
+    first.trainer.train()
+    corpus = tmp_path / "other"
+    corpus.write_text("\n".join(f"zyx {number} wvu" for number in range(40)), encoding="utf-8")
+    other = {"train_source": str(corpus), "train_target": str(corpus), "output_dir": str(tmp_path / "new")}
+    there = str(tmp_path / "out" / "checkpoints" / "checkpoint-2")
+    second = prepare(**settings, **other, resume_from_checkpoint=there)
+    assert second.trainer.processing_class.get_vocab() == first.trainer.processing_class.get_vocab()
+
+
+def test_a_model_in_half_precision_is_trained_in_full(prepare, tmp_path):
+    run_job(prepare())
+    base = tmp_path / "out"
+    AutoModelForSeq2SeqLM.from_pretrained(base).half().save_pretrained(base)
+    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
+    job = prepare(**size_fields, model_name_or_path=str(base), output_dir=str(tmp_path / "more"))
+    assert {parameter.dtype for parameter in job.trainer.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("before, used", [("onednn", "default"), ("auto", "default"), ("default", "default")])
+def test_the_backend_of_before_is_used_if_it_is_exact_here(prepare, tmp_path, monkeypatch, before, used):
+    settings = {"max_steps": 2, "save_steps": 2, "eval_steps": 2}
+    prepare(**settings).trainer.train()
+    record = tmp_path / "out" / "checkpoints" / "recipe.yaml"
+    text = record.read_text(encoding="utf-8")
+    record.write_text(re.sub(r"chosen_matmul: \w+", f"chosen_matmul: {before}", text), encoding="utf-8")
+    rows = [MatmulRow("default", 100.0, 1e-5), MatmulRow("onednn", 300.0, 0.3)]
+    monkeypatch.setattr(training, "probe_matmul", lambda: rows)
+    assert prepare(**settings).run.training.matmul == used
+
+
 def test_a_published_model_is_trained_further(prepare, tmp_path):
     run_job(prepare())
     base = str(tmp_path / "out")
@@ -87,6 +137,12 @@ def test_a_published_model_is_trained_further(prepare, tmp_path):
     sizes = r"target vocabulary|source vocabulary of 290 pieces does not fit the model's of 100"
     with pytest.raises(ValueError, match=sizes):
         prepare(vocab_size=100, tokenizer_name_or_path=base, output_dir=str(tmp_path / "other"))
+
+
+def test_the_best_are_not_looked_for_without_scores(prepare):
+    settings = {"load_best_model_at_end": False, "metric_for_best_model": None, "early_stopping_patience": None}
+    with pytest.raises(ValueError, match="eval_strategy=no leaves no scores"):
+        prepare(**settings, average_best=2, eval_strategy="no", save_total_limit=None, moving_average=None)
 
 
 def test_the_search_of_the_recipe_is_the_models(prepare, warnings_of_the_host):
@@ -120,6 +176,7 @@ def test_two_vocabularies(prepare):
         ({"tokens_per_step": None, "bpe_dropout": 0.1}, "bpe_dropout needs batches that are filled by tokens"),
         ({"tokens_per_step": None, "streaming": True}, "streaming needs batches that are filled by tokens"),
         ({"streaming": True, "max_steps": None}, "streaming: nobody knows how long a stream is, so set max_steps"),
+        ({"streaming": True, "dataloader_num_workers": 2}, "dataloader_num_workers=2: a stream is read by one worker"),
         ({"tokens_per_step": 30}, "a batch of 30 tokens has no room for a sentence of 60"),
     ],
 )

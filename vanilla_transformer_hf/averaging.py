@@ -21,7 +21,7 @@ from torch import distributed, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from .configuration_vanilla_transformer import VERSION_FIELD, VanillaTransformerConfig
@@ -293,6 +293,8 @@ class AverageCheckpointsCallback(TrainerCallback):
         needed = self.count + (args.metric_for_best_model is not None)
         if args.save_strategy == SaveStrategy.NO:
             raise ValueError("save_strategy=no leaves no checkpoints to average.")
+        if self.metric is not None and args.eval_strategy == IntervalStrategy.NO:
+            raise ValueError("eval_strategy=no leaves no scores to tell the best checkpoints by.")
         if self.metric is not None and limit > 0:
             raise ValueError(f"save_total_limit={limit}: an average of the best checkpoints needs all of them kept.")
         if 0 < limit < needed:

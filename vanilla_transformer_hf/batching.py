@@ -13,9 +13,9 @@ class TokenBatchSampler(Sampler[list[int]]):
     Yields lists of row numbers, whose sentences, padded to the longest of them, have at most `max_tokens` tokens.
 
     Sentences of one length meet in new company in each epoch, and the batches come in a new order; both depend on
-    `seed` and the epoch alone, so a run can be continued inside an epoch, on as many processes as one likes. The
-    number of batches is the same in each epoch and for each process: where the batches do not divide by the
-    processes, the largest are cut in two. No sentence is dropped or repeated.
+    `seed` and the epoch alone, so a run can be continued inside an epoch. On another number of processes that epoch's
+    batches may be other ones. The number of batches is the same in each epoch and for each process: where the batches
+    do not divide by the processes, the largest are cut in two. No sentence is dropped or repeated.
 
     Args:
         lengths: Tokens of each sentence; of a pair, those of its longer side.
@@ -24,7 +24,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         num_processes, process_index: Process i gets batches i, i + n, i + 2n, … of the same order.
 
     Raises:
-        ValueError: A sentence alone is longer than `max_tokens`, or there are fewer sentences than processes.
+        ValueError: A sentence alone is longer than `max_tokens`, there are fewer sentences than processes, or
+            batches of one sentence that do not divide by them.
     """
 
     def __init__(
@@ -58,6 +59,11 @@ class TokenBatchSampler(Sampler[list[int]]):
     def _divide(self, bounds: list[int]) -> np.ndarray:
         while (len(bounds) - 1) % self.num_processes:
             largest = int(np.diff(bounds).argmax())
+            if bounds[largest + 1] - bounds[largest] < 2:
+                raise ValueError(
+                    f"{len(bounds) - 1} batches of one sentence each cannot be shared out evenly to "
+                    f"{self.num_processes} processes: allow more tokens in a batch."
+                )
             bounds.insert(largest + 1, (bounds[largest] + bounds[largest + 1]) // 2)
         return np.asarray(bounds)
 

@@ -40,6 +40,11 @@ class BpeDropout:
             )
         self._tokenizer, self._probability = tokenizer, probability
         self._suffix = model["end_of_word_suffix"] or ""
+        # Pieces that do not spell their text: words that have one stay as they are.
+        self._opaque = {token["content"] for token in json.loads(tokenizer.to_str())["added_tokens"]}
+        self._opaque |= {model["unk_token"]}
+        if model["byte_fallback"]:
+            self._opaque |= {f"<0x{byte:02X}>" for byte in range(256)}
         self._vocabulary: dict[str, int] = model["vocab"]
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
         # Text has few words and a word few states, so nearly every step has been seen before.
@@ -54,6 +59,7 @@ class BpeDropout:
             pieces = zip(encoding.word_ids, encoding.tokens, encoding.ids, encoding.special_tokens_mask)
             for (_, fixed), word in groupby(pieces, key=lambda piece: (piece[0], piece[3])):
                 _, tokens, token_ids, _ = zip(*word)
+                fixed = fixed or not self._opaque.isdisjoint(tokens)
                 split = None if fixed else self._split("".join(tokens), draw)
                 ids += token_ids if split is None else split
             sentences.append(ids)

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy, sort_checkpoints
 
 
 # Inside the folder of the checkpoints: what is being written or deleted. No checkpoint is looked for here.
@@ -63,6 +64,40 @@ def remove(checkpoint: Path):
     shutil.rmtree(unnamed, ignore_errors=True)
     checkpoint.rename(unnamed)
     shutil.rmtree(unnamed, ignore_errors=True)
+
+
+def is_planned(checkpoint: Path, args: TrainingArguments, save_steps: int) -> bool:
+    """Whether a checkpoint was saved because its step or epoch was due, not because a signal came."""
+    state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    if args.save_strategy == SaveStrategy.EPOCH:
+        return float(state["epoch"]).is_integer()
+    return args.save_strategy != SaveStrategy.STEPS or not save_steps or state["global_step"] % save_steps == 0
+
+
+def remove_unplanned(folder: Path, args: TrainingArguments, save_steps: int, best: str | None):
+    """
+    Delete the checkpoints that a signal left, except the newest: the run has gone on from them, and an average over
+    its last checkpoints would be another than that of a run without interruptions.
+    """
+    for path in sort_checkpoints(str(folder))[:-1]:
+        if path != best and is_complete(Path(path)) and not is_planned(Path(path), args, save_steps):
+            remove(Path(path))
+
+
+def set_aside_later(folder: Path, step: int) -> list[Path]:
+    """
+    Move the checkpoints of later steps out of the way of a run that goes on from `step`, into `folder`/set_aside.
+
+    Left where they are, they would pass for the run's last ones: to continue from, to average, to keep.
+    """
+    moved = []
+    for path in map(Path, sort_checkpoints(str(folder))):
+        if int(path.name.rpartition("-")[2]) > step:
+            names = chain([path.name], (f"{path.name}.{number}" for number in count(2)))
+            place = next(place for name in names if not (place := folder / "set_aside" / name).exists())
+            place.parent.mkdir(exist_ok=True)
+            moved.append(path.rename(place))
+    return moved
 
 
 def remove_surplus(folder: Path, limit: int | None, best: str | None):
@@ -124,27 +159,28 @@ class StopOnSignal(TrainerCallback):
             flush=True,
         )
 
-    def _is_told_to_stop(self, args: TrainingArguments) -> bool:
+    def _received_by_any(self, args: TrainingArguments) -> int | None:
+        """The signal that one of the processes got; each has to ask at the same places."""
         if args.world_size <= 1 or not distributed.is_initialized():
-            return self.received is not None
+            return self.received
         # Processes that stopped at different steps would wait for each other for ever.
         signals = torch.tensor(self.received or 0, device=args.device)
         distributed.all_reduce(signals, distributed.ReduceOp.MAX)
         self.received = int(signals) or None
-        return self.received is not None
+        return self.received
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         # At the end of an epoch, its evaluation comes before the checkpoint.
-        if self._is_told_to_stop(args) and not float(state.epoch or 0).is_integer():
+        if self._received_by_any(args) and not float(state.epoch or 0).is_integer():
             control.should_save = True
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if self.received is not None:
+        if self._received_by_any(args):
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if self.received is not None:
-            raise TrainingInterrupted(self.received, state.global_step)
+        if received := self._received_by_any(args):
+            raise TrainingInterrupted(received, state.global_step)
 
 
 def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:

@@ -359,7 +359,10 @@ def _identity(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
     """What decides the ids of a text. A hash of the object would change with the padding of its last call."""
     names = ("backend_tokenizer", "source_backend_tokenizer")
     backends = [getattr(tokenizer, name) for name in names if hasattr(tokenizer, name)]
-    return [json.loads(backend.to_str()) | {"padding": None, "truncation": None} for backend in backends]
+    if not backends:  # one in Python, which has no more to tell of itself
+        return [{"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab(), "settings": str(tokenizer)}]
+    listed = {name: getattr(tokenizer, name, None) for name in ("listed_pieces", "source_listed_pieces")}
+    return [listed, *(json.loads(each.to_str()) | {"padding": None, "truncation": None} for each in backends)]
 
 
 def tokenize_corpus(

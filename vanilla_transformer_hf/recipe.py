@@ -105,7 +105,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     The host's arguments with the optimizer settings of the paper (section 5.3) as defaults.
 
     Raises:
-        ValueError: `label_smoothing_factor` is given; the model smooths its own loss.
+        ValueError: `label_smoothing_factor` is given, while the model smooths its own loss; arguments exclude each
+            other; or several GPUs would be driven by one process.
     """
 
     _argument_group_name = "training"
@@ -154,6 +155,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         # Without an accelerator the host runs on the CPU all the same, but wants to be told so for bfloat16.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         super().__post_init__()
+        if self.n_gpu > 1:
+            raise ValueError(
+                f"{self.n_gpu} GPUs, but one process: start one for each (accelerate launch --num_processes "
+                f"{self.n_gpu} scripts/train.py …), or choose one with CUDA_VISIBLE_DEVICES=0."
+            )
         if self.tokens_per_step is not None:
             self._divide_step()
         if self.label_smoothing_factor:

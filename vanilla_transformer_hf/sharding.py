@@ -43,24 +43,27 @@ def gather_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     Every process has to call this.
     """
     return {
-        name: value.full_tensor().cpu() if isinstance(value, DTensor) else value
-        for name, value in model.state_dict().items()
-        if name not in model.all_tied_weights_keys
+        name: _whole(value) for name, value in model.state_dict().items() if name not in model.all_tied_weights_keys
     }
 
 
 def gather_optimizer_state(optimizer: Any) -> dict[str, Any]:
     """
-    The state of an optimizer whose parameters may be sharded (FSDP2), as a process alone would have it.
+    The state of an optimizer whose parameters may be sharded (FSDP2), as a process alone would have it; sharded
+    tensors come in main memory.
 
     Every process has to call this.
     """
     state = optimizer.state_dict()
     whole = {
-        index: {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in values.items()}
-        for index, values in state["state"].items()
+        index: {name: _whole(value) for name, value in values.items()} for index, values in state["state"].items()
     }
     return {**state, "state": whole}
+
+
+def _whole(value: Any) -> Any:
+    # One tensor at a time: a model may be sharded because no device has room for all of it.
+    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
 def load_optimizer_state(optimizer: Any, state: dict[str, Any]):

@@ -32,7 +32,7 @@ from transformers.utils import logging
 from . import curves
 from .averaging import MovingAverageCallback, load_average
 from .batching import TokenBatchSampler, TokenBatchStream
-from .checkpoints import UNFINISHED, StopOnSignal, move_in, remove_surplus, resumable_files
+from .checkpoints import UNFINISHED, StopOnSignal, move_in, remove_surplus, remove_unplanned, resumable_files
 from .data import TranslationCollator
 from .evaluation import Scores, decode_predictions, score_translations
 from .hub import Published, one_line, publish_folder
@@ -65,6 +65,22 @@ def _stated_facts(arguments: dict[str, Any]) -> dict[str, Any]:
     if isinstance(stated.get("datasets"), str):
         stated["datasets"] = [stated["datasets"]]
     return stated
+
+
+class EpochLengthSampler(LengthGroupedSampler):
+    """The host's, in an order that depends on seed and epoch alone, so that a run can be continued inside an epoch."""
+
+    def __init__(self, batch_size: int, lengths: list[int], seed: int):
+        super().__init__(batch_size, lengths=lengths, generator=torch.Generator())
+        self.seed, self.epoch = seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Epochs differ in their order."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        self.generator.manual_seed(hash((self.seed, self.epoch)))
+        return super().__iter__()
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -287,7 +303,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         # The host drops the stored lengths before it asks for them, and would then read every sentence to count it.
         if self.args.train_sampling_strategy == "group_by_length" and self.train_dataset is not None:
             size = self.args.train_batch_size * self.args.gradient_accumulation_steps
-            return LengthGroupedSampler(size, lengths=list(self.train_dataset["length"]))
+            return EpochLengthSampler(size, list(self.train_dataset["length"]), self.args.data_seed or self.args.seed)
         return super()._get_train_sampler(train_dataset)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
@@ -330,6 +346,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         finally:
             self._checkpoint_place = None
         if writes:
+            remove_unplanned(folder, self.args, self.state.save_steps, self.state.best_model_checkpoint)
             remove_surplus(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
         self.accelerator.wait_for_everyone()
         if self.args.push_to_hub:

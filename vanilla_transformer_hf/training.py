@@ -1,5 +1,6 @@
 """Training of translation models with the host's Trainer, from parallel text to a folder ready to publish."""
 
+import json
 import os
 import shutil
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ import datasets
 import numpy as np
 import torch
 import yaml
+from accelerate.utils import broadcast_object_list
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -20,10 +22,11 @@ from transformers import (
     TrainerCallback,
     set_seed,
 )
+from transformers.trainer import TRAINER_STATE_NAME
 
 from .averaging import AverageCheckpointsCallback, MovingAverageCallback
 from .bpe_dropout import BpeDropoutCollator
-from .checkpoints import UNFINISHED, find_last_checkpoint
+from .checkpoints import UNFINISHED, find_last_checkpoint, set_aside_later
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .data import (
     CorpusFilter,
@@ -37,7 +40,7 @@ from .data import (
 )
 from .early_stopping import EarlyStopping
 from .evaluation import Scores, write_predictions
-from .matmul import choose_matmul, describe_matmul, probe_matmul, set_matmul
+from .matmul import TOLERANCE, choose_matmul, describe_matmul, probe_matmul, set_matmul
 from .model_card import (
     CURVES_FILE,
     EMISSIONS_FILE,
@@ -146,9 +149,16 @@ def _planned_config(run: RunArguments) -> VanillaTransformerConfig:
     return config
 
 
-def get_tokenizer(run: RunArguments, corpus: Any, folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer that is named or belongs to the named model; else a new one, trained once and kept in `folder`."""
+def get_tokenizer(
+    run: RunArguments, corpus: Any, folder: Path, checkpoint: str | None = None
+) -> PreTrainedTokenizerBase:
+    """
+    The tokenizer that is named or belongs to the named model; else a new one, trained once and kept in `folder`.
+    Without one there, a run that continues from `checkpoint` has that one's.
+    """
     name = run.model.tokenizer_name_or_path or run.model.model_name_or_path
+    if name is None and not folder.exists() and checkpoint and Path(checkpoint, "tokenizer_config.json").exists():
+        name = checkpoint
     if name:
         return AutoTokenizer.from_pretrained(name)
     if not folder.exists():
@@ -182,7 +192,9 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     attention = run.model.attn_implementation or default
     backend = {"attn_implementation": attention} if attention else {}
     if run.model.model_name_or_path:
-        model = AutoModelForSeq2SeqLM.from_pretrained(run.model.model_name_or_path, **run.config, **backend)
+        # Updates are too small for weights in half precision, which a published model may have.
+        settings = {"dtype": torch.float32, **run.config, **backend}
+        model = AutoModelForSeq2SeqLM.from_pretrained(run.model.model_name_or_path, **settings)
     else:
         # A newly trained vocabulary may have come out smaller than it was asked to be.
         wanted = run.config.get("vocab_size") if run.model.tokenizer_name_or_path else None
@@ -235,7 +247,7 @@ def _claim_checkpoints(training: TranslationTrainingArguments, settings: dict[st
     record = folder / "recipe.yaml"
     found = find_last_checkpoint(folder)
     before = yaml.safe_load(record.read_text(encoding="utf-8")) if record.is_file() else {}
-    chosen = before.pop(CHOSEN_MATMUL, None) if found else None
+    chosen = before.pop(CHOSEN_MATMUL, None)
     if wanted is None and found and before != settings:
         names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
         raise ValueError(
@@ -245,11 +257,14 @@ def _claim_checkpoints(training: TranslationTrainingArguments, settings: dict[st
     checkpoint = found if wanted in (None, "last") else wanted
     if wanted and (checkpoint is None or not Path(checkpoint).is_dir()):
         raise ValueError(f"resume_from_checkpoint={wanted}: no such checkpoint; the last one here is {found}.")
-    if training.use_cpu or training.device.type == "cpu":
-        training.matmul = _choose_matmul(training, chosen if training.matmul == "auto" else None)
     if training.process_index == 0:
+        if training.use_cpu or training.device.type == "cpu":
+            training.matmul = _choose_matmul(training, chosen if found else None)
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        if wanted and (later := set_aside_later(folder, _step_of(str(checkpoint)))):
+            names = ", ".join(path.name for path in later)
+            _say(training, f"{names}: of later steps than {checkpoint}, now in {later[0].parent}.")
         if found is None:
             shutil.rmtree(folder / "tokenizer", ignore_errors=True)
             (folder / EMISSIONS_FILE).unlink(missing_ok=True)
@@ -259,13 +274,26 @@ def _claim_checkpoints(training: TranslationTrainingArguments, settings: dict[st
     return checkpoint
 
 
-def _choose_matmul(training: TranslationTrainingArguments, chosen: Any) -> Any:
-    """Set the backend of matrix products, the one `chosen` before or by measurement now, and say which."""
-    rows = [] if chosen else probe_matmul()
-    name = chosen or choose_matmul(training.matmul, rows)
-    set_matmul(name)
+def _step_of(checkpoint: str) -> int:
+    state = json.loads(Path(checkpoint, TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    return int(state["global_step"])
+
+
+def _choose_matmul(training: TranslationTrainingArguments, before: Any) -> Any:
+    """The backend of matrix products, said aloud: as `before` if it does not round here, else by measurement."""
+    rows = probe_matmul()
+    exact = {row.name for row in rows if row.error <= TOLERANCE}
+    name = choose_matmul(before if training.matmul == "auto" and before in exact else training.matmul, rows)
     _say(training, describe_matmul(name, rows))
     return name
+
+
+def _set_matmul(training: TranslationTrainingArguments) -> None:
+    """Every process uses what the first has chosen: each for itself, they could choose differently."""
+    if training.use_cpu or training.device.type == "cpu":
+        names: list[Any] = broadcast_object_list([training.matmul])
+        training.matmul = names[0]
+        set_matmul(training.matmul)
 
 
 def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any, num_beams: int) -> ScoredSet:
@@ -341,8 +369,10 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     with run.training.main_process_first(local=False, desc="data"):
         corpora = _load_corpora(run.data)
         checkpoint = _claim_checkpoints(run.training, settings)
-        tokenizer = get_tokenizer(run, corpora["train"], Path(str(run.training.output_dir), "tokenizer"))
+        folder_of_tokenizer = Path(str(run.training.output_dir), "tokenizer")
+        tokenizer = get_tokenizer(run, corpora["train"], folder_of_tokenizer, checkpoint)
         data = _tokenize(corpora, tokenizer, run)
+    _set_matmul(run.training)
     set_seed(run.training.seed)
     model = get_model(run, tokenizer)
     model.generation_config = _make_generation_config(run, model)
@@ -402,6 +432,10 @@ def _check_run(run: RunArguments):
                 f"a batch of {room} tokens has no room for a sentence of {longest}: raise tokens_per_step and "
                 "per_device_train_tokens, or lower max_source_length and max_target_length."
             )
+    if run.data.streaming and run.training.dataloader_num_workers > 1:
+        raise ValueError(
+            f"dataloader_num_workers={run.training.dataloader_num_workers}: a stream is read by one worker at most."
+        )
     if run.data.streaming and run.training.max_steps < 1:
         raise ValueError("streaming: nobody knows how long a stream is, so set max_steps.")
 
