@@ -138,6 +138,16 @@ def test_command(command, workspace, tmp_path):
         assert "\nVENV := .venv\n" in MAKEFILE
     elif command == "pip install .":  # CI does, with extras
         assert re.search(r'pip install .*"\.\[demo,test\]"$', MAKEFILE, re.MULTILINE)
+    elif program == "bash":
+        script, folder = arguments
+        (workspace / folder).mkdir(parents=True)
+        for part in ("train", "val", "test_2016_flickr"):
+            for language, lines in (("en", ENGLISH), ("de", GERMAN)):
+                file = workspace / folder / f"{part}.lc.norm.tok.{language}.gz"
+                file.write_bytes(gzip.compress("\n".join(lines).encode()))
+        small = SMALL["python scripts/train.py"].replace("--vocab_size 300", "")
+        shown = run(["bash", script, folder, *small.split()], workspace, {})
+        assert shown.count("validation, 1 beams: BLEU") == 2 and shown.count("test, 1 beams: BLEU") == 1
     elif arguments[0] == "scripts/push_to_hub.py":
         with Hub() as hub:
             shown = run(["bash", "-ec", command], workspace, hub.environment(tmp_path))
