@@ -74,16 +74,6 @@ def is_planned(checkpoint: Path, args: TrainingArguments, save_steps: int) -> bo
     return args.save_strategy != SaveStrategy.STEPS or not save_steps or state["global_step"] % save_steps == 0
 
 
-def remove_unplanned(folder: Path, args: TrainingArguments, save_steps: int, best: str | None):
-    """
-    Delete the checkpoints that a signal left, except the newest: the run has gone on from them, and an average over
-    its last checkpoints would be another than that of a run without interruptions.
-    """
-    for path in sort_checkpoints(str(folder))[:-1]:
-        if path != best and is_complete(Path(path)) and not is_planned(Path(path), args, save_steps):
-            remove(Path(path))
-
-
 def set_aside_later(folder: Path, step: int) -> list[Path]:
     """
     Move the checkpoints of later steps out of the way of a run that goes on from `step`, into `folder`/set_aside.

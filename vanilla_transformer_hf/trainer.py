@@ -32,7 +32,16 @@ from transformers.utils import logging
 from . import curves
 from .averaging import MovingAverageCallback, load_average
 from .batching import TokenBatchSampler, TokenBatchStream
-from .checkpoints import UNFINISHED, StopOnSignal, move_in, remove_surplus, remove_unplanned, resumable_files
+from .checkpoints import (
+    UNFINISHED,
+    StopOnSignal,
+    is_complete,
+    is_planned,
+    move_in,
+    remove,
+    remove_surplus,
+    resumable_files,
+)
 from .data import TranslationCollator
 from .evaluation import Scores, decode_predictions, score_translations
 from .hub import Published, one_line, publish_folder
@@ -129,6 +138,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._batches: TokenBatchSampler | TokenBatchStream | None = None
         self._lines: list[int] = []
         self._checkpoint_place: Path | None = None
+        self._began_from: Path | None = None
         self._likelihood = torch.zeros(2, dtype=torch.float64)  # of an evaluation: nats, tokens
         super().__init__(*args, **kwargs)
         self.facts = facts or _known_facts(self.model)
@@ -303,7 +313,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         # The host drops the stored lengths before it asks for them, and would then read every sentence to count it.
         if self.args.train_sampling_strategy == "group_by_length" and self.train_dataset is not None:
             size = self.args.train_batch_size * self.args.gradient_accumulation_steps
-            return EpochLengthSampler(size, list(self.train_dataset["length"]), self.args.data_seed or self.args.seed)
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            return EpochLengthSampler(size, list(self.train_dataset["length"]), seed)
         return super()._get_train_sampler(train_dataset)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
@@ -346,11 +357,23 @@ class TranslationTrainer(Seq2SeqTrainer):
         finally:
             self._checkpoint_place = None
         if writes:
-            remove_unplanned(folder, self.args, self.state.save_steps, self.state.best_model_checkpoint)
+            self._remove_what_a_signal_left(folder / checkpoint.name)
             remove_surplus(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
         self.accelerator.wait_for_everyone()
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(folder / checkpoint.name))
+
+    def _remove_what_a_signal_left(self, newest: Path) -> None:
+        """
+        Delete the checkpoint that this run went on from, if it was not due: an average over the last checkpoints would
+        be another than that of a run without interruptions.
+        """
+        began, self._began_from = self._began_from, None
+        if began is None or began.parent.resolve() != newest.parent.resolve() or began.name == newest.name:
+            return
+        is_best = self.state.best_model_checkpoint and Path(self.state.best_model_checkpoint).name == began.name
+        if not is_best and is_complete(began) and not is_planned(began, self.args, self.state.save_steps):
+            remove(began)
 
     # ---- Publishing ----
 
@@ -504,6 +527,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.lr_scheduler.load_state_dict(states[1])
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        self._began_from = Path(resume_from_checkpoint)
         if self.is_fsdp_enabled:
             load_average(self.model, [resume_from_checkpoint])
         else:

@@ -247,7 +247,7 @@ def _claim_checkpoints(training: TranslationTrainingArguments, settings: dict[st
     record = folder / "recipe.yaml"
     found = find_last_checkpoint(folder)
     before = yaml.safe_load(record.read_text(encoding="utf-8")) if record.is_file() else {}
-    chosen = before.pop(CHOSEN_MATMUL, None)
+    backend = before.pop(CHOSEN_MATMUL, None)
     if wanted is None and found and before != settings:
         names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
         raise ValueError(
@@ -259,7 +259,7 @@ def _claim_checkpoints(training: TranslationTrainingArguments, settings: dict[st
         raise ValueError(f"resume_from_checkpoint={wanted}: no such checkpoint; the last one here is {found}.")
     if training.process_index == 0:
         if training.use_cpu or training.device.type == "cpu":
-            training.matmul = _choose_matmul(training, chosen if found else None)
+            training.matmul = _choose_matmul(training, backend if found else None)
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
         if wanted and (later := set_aside_later(folder, _step_of(str(checkpoint)))):
@@ -291,9 +291,10 @@ def _choose_matmul(training: TranslationTrainingArguments, before: Any) -> Any:
 def _set_matmul(training: TranslationTrainingArguments) -> None:
     """Every process uses what the first has chosen: each for itself, they could choose differently."""
     if training.use_cpu or training.device.type == "cpu":
-        names: list[Any] = broadcast_object_list([training.matmul])
-        training.matmul = names[0]
-        set_matmul(training.matmul)
+        chosen: list[Any] = [training.matmul]
+        broadcast_object_list(chosen)
+        training.matmul = chosen[0]
+        set_matmul(chosen[0])
 
 
 def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any, num_beams: int) -> ScoredSet:
