@@ -263,8 +263,8 @@ def _claim_checkpoints(training: TranslationTrainingArguments, settings: dict[st
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
         if wanted and (later := set_aside_later(folder, _step_of(str(checkpoint)))):
-            names = ", ".join(path.name for path in later)
-            _say(training, f"{names}: of later steps than {checkpoint}, now in {later[0].parent}.")
+            moved = ", ".join(path.name for path in later)
+            _say(training, f"{moved}: of later steps than {checkpoint}, now in {later[0].parent}.")
         if found is None:
             shutil.rmtree(folder / "tokenizer", ignore_errors=True)
             (folder / EMISSIONS_FILE).unlink(missing_ok=True)
