@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from host_search import host, same
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
@@ -525,6 +526,31 @@ def test_another_default_dtype_changes_nothing(decided_model, many, dtype, beams
         assert torch.equal(model.generate(**batch, **options), expected)
     finally:
         torch.set_default_dtype(before)
+
+
+class NoFloat64(TorchDispatchMode):
+    """A device without float64, such as Apple's GPUs; what stays on the processor may have it."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64:
+                assert (kwargs or {}).get("device") == torch.device("cpu") or on_the_processor(args), func
+        return made
+
+
+def on_the_processor(args):
+    """Whether all that went in was float64 before."""
+    return any(isinstance(arg, torch.Tensor) and arg.dtype == torch.float64 for arg in args)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"length_penalty_type": "gnmt"}, {"required_phrases": [[[7, 8]]] * 6}], ids=str
+)
+def test_beam_search_makes_no_float64(decided_model, many, options):
+    batch = batches_of(many, 6, 54)[0]
+    with NoFloat64():
+        decided_model().generate(**batch, num_beams=3, max_new_tokens=8, early_stopping="never", **options)
 
 
 def test_an_error_in_a_stream_is_that_of_generate(decided_model, many):

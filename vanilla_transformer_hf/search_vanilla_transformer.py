@@ -32,8 +32,6 @@ LENGTH_PENALTIES: dict[str, Callable[[Any, float], Any]] = {
 LEAVING_SHARE = 1 / 8
 # Sentences join it as soon as there is room for this share of their own batch.
 JOINING_SHARE = 1 / 8
-# One token of a required phrase that is missing outweighs all scores.
-MISSING = 1.0e10
 
 
 def hide_short_ends(processor: Any, generated: int, least: int, scores: torch.Tensor) -> torch.Tensor:
@@ -184,7 +182,7 @@ class Search(ABC):
 
     def _alike(self, rows: torch.Tensor) -> Iterator[tuple["Search", int, torch.Tensor]]:
         """Of these sentences (A) those that have one search and one first column: both, and which they are (A)."""
-        for owner, begin in torch.stack((self.owners[rows], self.begins[rows])).unique(dim=1).T.tolist():
+        for owner, begin in sorted({*zip(self.owners[rows].tolist(), self.begins[rows].tolist())}):
             yield self.searches[owner], begin, rows & (self.owners == owner) & (self.begins == begin)
 
     def _process(self, scores: torch.Tensor) -> torch.Tensor:
@@ -274,7 +272,6 @@ class BeamSearch(Search):
         self.beams, constraints = n, self.constraints
         self.prefixes, self.phrases, self.shortlist = constraints.prefixes, constraints.phrases, constraints.shortlist
         self.early_stopping, self.alpha = config.early_stopping, config.length_penalty
-        self.length_penalty = LENGTH_PENALTIES[config.length_penalty_type]
         self.coverage_penalty = config.coverage_penalty
         # With n best candidates for each end-of-sentence token and n more, n are always left to run on.
         self.candidates = max(2, 1 + (0 if self.eos is None else len(self.eos))) * n
@@ -282,6 +279,10 @@ class BeamSearch(Search):
         filler = int(config._pad_token_tensor or self.eos[0]) if self.eos is not None else -1
         self.COLUMNS = {"running": filler, "running_parents": -1, "finished": filler, "finished_parents": -1}
         longest = int(self.limits.max())
+        # What the score of a hypothesis of so many tokens is divided by; some devices have no float64.
+        lengths = torch.arange(1, longest + 2, dtype=torch.float64, device="cpu")
+        penalties = LENGTH_PENALTIES[config.length_penalty_type](lengths, self.alpha)
+        self.penalties = penalties.float().to(device)  # (longest + 1), the first of one token
         # Tokens of each sentence that do not count as its own, and columns in front of them.
         self.given = torch.full((batch,), self.prompt_length, device=device)
         if self.prefixes is not None:
@@ -304,8 +305,9 @@ class BeamSearch(Search):
             self.finished_missing = torch.full_like(self.finished_lengths, 2**20)
         self.results = {name: getattr(self, name).clone() for name in self.RESULTS}
 
-    def absorb(self, other: "Search", rows: slice) -> None:
+    def absorb(self, other: Any, rows: slice) -> None:
         super().absorb(other, rows)
+        self.penalties = max(self.penalties, other.penalties, key=len)
         if self.coverage_penalty:
             self.coverage = resized(self.coverage, -1, self.decoder.source_length)
 
@@ -361,8 +363,9 @@ class BeamSearch(Search):
 
     def _penalties(self, lengths: torch.Tensor) -> torch.Tensor:
         """What the scores of hypotheses of so many tokens (A), those given included, are divided by: (A, 1)."""
-        own = (lengths - self.given).clamp(min=1)
-        return self.length_penalty(own.double(), self.alpha).float()[:, None]
+        # Sentences that are done, and wait for others to join, have no limit.
+        own = (lengths - self.given).clamp(min=1, max=len(self.penalties))
+        return self.penalties[own - 1, None]
 
     def _finish(
         self,
@@ -395,10 +398,10 @@ class BeamSearch(Search):
         if missing is not None:
             new["finished_missing"] = missing.where(ending, 2**20)
         merged = {name: torch.cat((getattr(self, name), tensor), dim=1) for name, tensor in new.items()}
-        ranks = merged["finished_scores"]
-        if missing is not None:
-            ranks = ranks.double() - MISSING * merged["finished_missing"]
-        best = ranks.topk(self.beams).indices  # (A, n)
+        best = merged["finished_scores"].argsort(dim=1, descending=True, stable=True)
+        if missing is not None:  # one token of a phrase that is missing outweighs all scores
+            best = best.gather(1, merged["finished_missing"].gather(1, best).argsort(dim=1, stable=True))
+        best = best[:, : self.beams]  # (A, n)
         for name, tensor in merged.items():
             setattr(self, name, take(tensor, best))
 
