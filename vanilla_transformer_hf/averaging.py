@@ -293,12 +293,12 @@ class AverageCheckpointsCallback(TrainerCallback):
         needed = self.count + (args.metric_for_best_model is not None)
         if args.save_strategy == SaveStrategy.NO:
             raise ValueError("save_strategy=no leaves no checkpoints to average.")
-        if self.metric is not None and args.eval_strategy == IntervalStrategy.NO:
-            raise ValueError("eval_strategy=no leaves no scores to tell the best checkpoints by.")
         if self.metric is not None and limit > 0:
             raise ValueError(f"save_total_limit={limit}: an average of the best checkpoints needs all of them kept.")
         if 0 < limit < needed:
             raise ValueError(f"save_total_limit={limit}: averaging {self.count} checkpoints needs {needed} or more.")
+        if self.metric is not None and args.eval_strategy == IntervalStrategy.NO:
+            raise ValueError("eval_strategy=no leaves no scores to tell the best checkpoints by.")
 
     on_train_begin = on_init_end
 
