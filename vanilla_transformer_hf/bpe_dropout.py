@@ -33,7 +33,8 @@ class BpeDropout:
     def __init__(self, tokenizer: Tokenizer, probability: float):
         if not 0 <= probability <= 1:
             raise ValueError(f"bpe_dropout={probability}: a probability from 0 to 1 is expected.")
-        model = json.loads(tokenizer.to_str())["model"]
+        whole = json.loads(tokenizer.to_str())
+        model = whole["model"]
         if model["type"] != "BPE" or model["continuing_subword_prefix"] or model["ignore_merges"]:
             raise ValueError(
                 f"bpe_dropout needs a tokenizer of plain byte pairs; this one's model is {model['type']}."
@@ -41,7 +42,7 @@ class BpeDropout:
         self._tokenizer, self._probability = tokenizer, probability
         self._suffix = model["end_of_word_suffix"] or ""
         # Pieces that do not spell their text: words that have one stay as they are.
-        self._opaque = {token["content"] for token in json.loads(tokenizer.to_str())["added_tokens"]}
+        self._opaque = {token["content"] for token in whole["added_tokens"]}
         self._opaque |= {model["unk_token"]}
         if model["byte_fallback"]:
             self._opaque |= {f"<0x{byte:02X}>" for byte in range(256)}
