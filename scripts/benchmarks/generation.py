@@ -149,7 +149,7 @@ def natural_batches(folder: str, arguments: argparse.Namespace) -> list[list[lis
     tokenizer = VanillaTransformerTokenizer.from_pretrained(folder)
     ids = tokenizer(lines, truncation=True, max_length=NATURAL_LIMIT)["input_ids"]
     if arguments.order == "length":
-        ids.sort(key=len)
+        ids.sort(key=len, reverse=True)
     return [ids[at : at + SENTENCES] for at in range(0, len(ids), SENTENCES)]
 
 
