@@ -39,6 +39,15 @@ def test_they_follow_the_model(decided_model, source):
     assert model not in StepWeights._kept
 
 
+def test_an_activation_computed_with_the_product_still_has_its_hooks(decided_model, source):
+    model, options = decided_model(), {"num_beams": 3, "max_new_tokens": 8, "return_dict_in_generate": True}
+    plain = model.generate(**source, **options)
+    model.get_decoder().layers[1].activation_fn.register_forward_hook(lambda module, args, output: output - 3)
+    hooked, fresh = model.generate(**source, **options), copy.deepcopy(model).generate(**source, **options)
+    assert torch.equal(hooked.sequences_scores, fresh.sequences_scores)
+    assert not torch.equal(hooked.sequences_scores, plain.sequences_scores)
+
+
 def test_models_opened_in_inference_mode(decided_model, source):
     expected = decided_model()
     with torch.inference_mode():

@@ -4,6 +4,7 @@ import ast
 import gzip
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -129,7 +130,7 @@ def test_every_block_is_of_a_kind_that_is_tested():
 
 @pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
 def test_command(command, workspace, tmp_path):
-    program, *arguments = command.split()
+    program, *arguments = shlex.split(command)
     if program == "make":  # CI runs it; here it would make an environment
         (target,) = arguments
         assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE)
@@ -166,7 +167,7 @@ def test_command(command, workspace, tmp_path):
             shutil.rmtree(workspace / arguments[3])  # so did the lines of Python
         small = next((more for start, more in SMALL.items() if command.startswith(f"{start} ")), "")
         run(["bash", "-ec", f"{command} {small}"], workspace, dict(os.environ))
-        for name in re.findall(r"(?:--output|>) (\S+)", command):
+        for name in re.findall(r"(?:--output|>|draw_attention.py \S+) (\S+)", command):
             assert (workspace / name).stat().st_size > 0
         for name in re.findall(r"--output_dir (\S+)", command):
             files = {path.name for path in (workspace / name).iterdir()}

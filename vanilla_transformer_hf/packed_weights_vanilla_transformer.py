@@ -19,13 +19,14 @@ from torch.overrides import TorchFunctionMode
 from .candidates_vanilla_transformer import ScreenedMostLikely, has_int8, most_likely
 
 
+def is_unchanged(module: nn.Module) -> bool:
+    """Whether the module's class alone says what it does."""
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
 def is_plain(module: nn.Module) -> bool:
     """Whether the module is an `nn.Linear` that nothing has been put around or into."""
-    return (
-        type(module) is nn.Linear
-        and type(module.weight) is nn.Parameter
-        and not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
-    )
+    return type(module) is nn.Linear and type(module.weight) is nn.Parameter and is_unchanged(module)
 
 
 def is_packable(weight: torch.Tensor) -> bool:
@@ -48,33 +49,43 @@ SMALL = 2**17
 LARGE = 2**24
 
 
-def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
-    """x W ᵀ + b, with W laid out once as the library reads it, where there is such a library."""
+# What may be done to a product -> how, where oneDNN does not do it on the way.
+AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"none": lambda states: states, "relu": F.relu}
+
+
+def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """x W ᵀ + b as torch computes it, and what comes after."""
+    return lambda states: AFTER[after](F.linear(states, weight, bias))
+
+
+def pack(
+    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none"
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The same with W laid out once as the library reads it, where there is such a library."""
     if not is_packable(weight):
-        return lambda states: F.linear(states, weight, bias)
+        return plain_map(weight, bias, after)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
     linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
-    return lambda states: linear(states.to(dtype), packed, bias, "none", [], "")
+    return lambda states: linear(states.to(dtype), packed, bias, after, [], "")
 
 
-def for_few_rows(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
+def for_few_rows(
+    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none"
+) -> Callable[[torch.Tensor], torch.Tensor]:
     """The same where it pays for as few rows as a step has."""
-    if weight.dtype == torch.float32 and weight.numel() < SMALL:
-        return lambda states: F.linear(states, weight, bias)
-    return pack(weight, bias)
+    small = weight.dtype == torch.float32 and weight.numel() < SMALL
+    return (plain_map if small else pack)(weight, bias, after)
 
 
-def side_by_side(*modules: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The outputs of linear modules for one input, concatenated; plain ones become one matrix."""
+def side_by_side(*modules: nn.Module, after: str = "none") -> Callable[[torch.Tensor], torch.Tensor]:
+    """The outputs of linear modules for one input, concatenated, and what comes after; plain ones are one matrix."""
     if not all(map(is_plain, modules)):
-        if len(modules) == 1:
-            return modules[0]
-        return lambda states: torch.cat([module(states) for module in modules], dim=-1)
+        return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
     weights: list[Any] = [module.weight for module in modules]
     biases: list[Any] = [module.bias for module in modules]
     if len(modules) == 1:
-        return for_few_rows(weights[0], biases[0])
-    return for_few_rows(torch.cat(weights), None if biases[0] is None else torch.cat(biases))
+        return for_few_rows(weights[0], biases[0], after)
+    return for_few_rows(torch.cat(weights), None if biases[0] is None else torch.cat(biases), after)
 
 
 def rows_of(module: Any, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -106,13 +117,16 @@ class StepLayer(SimpleNamespace):
     def __init__(self, layer: Any):
         own, cross = layer.self_attn, layer.encoder_attn
         inner = {name: side_by_side(getattr(layer, name)) for name in ("fc1", "fc2", "fc3") if hasattr(layer, name)}
+        activation_fn = layer.activation_fn
+        if type(activation_fn) is nn.ReLU and is_unchanged(activation_fn):
+            inner["fc1"], activation_fn = side_by_side(layer.fc1, after="relu"), AFTER["none"]
         super().__init__(
             **inner,
             qkv=side_by_side(own.q_proj, own.k_proj, own.v_proj),
             out=side_by_side(own.out_proj),
             cross_query=side_by_side(cross.q_proj),
             cross_out=side_by_side(cross.out_proj),
-            activation_fn=layer.activation_fn,
+            activation_fn=activation_fn,
             activation_dropout=0.0,
             training=False,
         )
@@ -194,7 +208,8 @@ class StepWeights:
             return cls(model)
         tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
         counts = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
-        places = [*map(id, modules), *((id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in tensors), *counts]
+        places = [*((id(module), is_unchanged(module)) for module in modules), *counts]
+        places += ((id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in tensors)
         # Reading all weights takes as long as a few steps of one sentence.
         kept = cls._kept.get(model)
         if kept is not None and kept[0] == places and not read:
