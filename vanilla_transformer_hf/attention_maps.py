@@ -82,9 +82,9 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
         target_ids = torch.cat((start, tokenizer(text_target=[target], return_tensors="pt")["input_ids"][0]))
     target_ids = target_ids.to(model.device)
     source_ids = batch["input_ids"][0].tolist()
-    for side, pieces in (("source", len(source_ids)), ("target", len(target_ids) - 1)):
-        if pieces > MOST_PIECES:
-            raise ValueError(f"the {side} has {pieces} pieces; a picture shows up to {MOST_PIECES}")
+    for side, count in (("source", len(source_ids)), ("target", len(target_ids) - 1)):
+        if count > MOST_PIECES:
+            raise ValueError(f"the {side} has {count} pieces; a picture shows up to {MOST_PIECES}")
     with eager_attention(model):
         outputs = model(
             **batch, decoder_input_ids=target_ids[None, :-1], output_attentions=True, use_cache=False, return_dict=True
