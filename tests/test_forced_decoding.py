@@ -80,4 +80,4 @@ def test_what_cannot_be_scored_is_refused(translator, caplog):
         translator.score("one two three four five", "eins", too_long="split")
     score = translator.score("one two three four five", "eins", too_long="cut")
     assert score == translator.score("one two three", "eins", too_long="cut")
-    assert caplog.messages[0] == "1 over-long line cut to the first 4 tokens"
+    assert caplog.messages[0] == "1 over-long line cut to the first 4 source or 1023 target tokens"

@@ -27,6 +27,20 @@ def test_invalid_utf8_is_named(tmp_path):
         list(read_lines(tmp_path / "text"))
 
 
+def test_invalid_utf8_behind_a_mark_is_named(tmp_path):
+    (tmp_path / "text").write_bytes(b"\xef\xbb\xbfab\xff\n")
+    with pytest.raises(ValueError, match=r"text, line 1: not valid UTF-8 \(byte 0xff at position 5\)"):
+        list(read_lines(tmp_path / "text"))
+
+
+def test_a_damaged_gzip_file_is_named(tmp_path):
+    whole = gzip.compress("".join(f"line {number}\n" for number in range(999)).encode())
+    for place in range(30, len(whole), 40):
+        (tmp_path / "text.gz").write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"text\.gz"):
+            list(read_lines(tmp_path / "text.gz"))
+
+
 def test_an_incomplete_gzip_file_is_named(tmp_path):
     (tmp_path / "text.gz").write_bytes(gzip.compress(b"one\n" * 1000)[:-12])
     with pytest.raises(ValueError, match=r"text\.gz: not a complete gzip file"):

@@ -552,6 +552,87 @@ def test_constrained_texts(translator, monkeypatch):
         translator.translate(ConstrainedText("one two " * 60, "drei"))
 
 
+def test_what_a_translation_lacks_is_counted(translator, caplog):
+    tally = Tally()
+    texts = [
+        ConstrainedText("one two", phrases=["vier fünf eins", "drei"]),
+        ConstrainedText("one two", phrases="vier"),
+        ConstrainedText(" ", prefix="drei"),
+        "three",
+    ]
+    first, second, *_ = translator.translate_stream(texts, num_beams=6, max_new_tokens=3, tally=tally)
+    assert "drei" not in first[0] or "vier fünf eins" not in first[0]
+    assert "vier" in second[0] and tally.lacking == 2
+    translator.translate(texts, num_beams=6, max_new_tokens=3)
+    assert "2 lines without all that the translation was to contain" in caplog.text
+
+
+def test_arguments_with_a_value_for_each_sentence_are_refused(translator):
+    with pytest.raises(ValueError, match="prefixes: batches have another order than texts; give ConstrainedText"):
+        translator.translate(["one", "one two"], prefixes=[[5], [6]])
+
+
+def test_blank_lines_have_an_empty_alignment(translator):
+    for found in (
+        translator.translate(MIXED, return_alignments=True),
+        translator.translate([""], return_alignments=True),
+    ):
+        assert [str(each.alignment) == "" for each in found] == [not each for each in found]
+
+
+def test_batches_of_alignments_are_as_small_as_those_of_translations(translator, monkeypatch):
+    sizes, read = [], translation_module.attention_to_source
+    monkeypatch.setattr(
+        translation_module, "attention_to_source", lambda *args: sizes.append(len(args[1])) or read(*args)
+    )
+    translator.translate(MIXED, return_alignments=True, batch_size=2)
+    assert sizes == [2, 2, 2]
+
+
+def test_greedy_scores_of_what_came_to_its_limit_do_not_depend_on_the_batch(translator):
+    options = {"num_beams": 1, "max_extra_tokens": 1, "return_scores": True, "bad_words_ids": [[1]]}
+    texts = ["one", "five two one three four two", "one two"]
+    for text, found in zip(texts, translator.translate(texts, **options)):
+        assert found.score == pytest.approx(translator.translate(text, **options).score, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"), [(0, "must be at least 2"), (-5, "must be at least 2"), (1, "must be at least 2")]
+)
+def test_a_limit_without_room_for_a_piece_is_refused(translator, limit, message):
+    translator.max_source_length = limit
+    with pytest.raises(ValueError, match=f"max_source_length={limit}: {message}"):
+        translator.translate("one")
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_learned_positions_end_a_translation(translator, num_beams):
+    sizes = {**SIZES, "position_encoding": "learned", "max_position_embeddings": 16}
+    config = VanillaTransformerConfig(vocab_size=len(translator.tokenizer), **sizes)
+    short = Translator(VanillaTransformerForConditionalGeneration(config), translator.tokenizer)
+    for options in ({}, {"max_new_tokens": 200}, {"max_extra_tokens": 90}):
+        (found,) = short.translate(["one two three"], num_beams=num_beams, bad_words_ids=[[0], [1]], **options)
+        assert len(found.tokens) == 16
+    short.max_source_length = 17
+    with pytest.raises(ValueError, match="max_source_length=17: the model has 16 positions"):
+        short.translate("one")
+
+
+def test_windows_have_a_size(translator):
+    for stream in (
+        translator.translate_stream(["one"], window=0),
+        translator.score_stream([("one", "eins")], window=0),
+    ):
+        with pytest.raises(ValueError, match="window=0: must be at least 1"):
+            list(stream)
+
+
+def test_the_line_that_cannot_be_translated_is_numbered(translator):
+    lines = "one\n\n" + "one two " * 60 + "\n"
+    with pytest.raises(ValueError, match=r"line 3: 'one two .* has \d+ tokens"):
+        translate_lines(translator, io.BytesIO(lines.encode()), io.BytesIO(), too_long="error", window=2)
+
+
 def test_an_ensemble_and_a_shortlist(translator, folder, tmp_path):
     both = Translator.from_pretrained(folder, "cpu", matmul_backend="default", ensemble=[folder])
     assert both.translate(MIXED, num_beams=3) == TRANSLATED == both.translate(MIXED)

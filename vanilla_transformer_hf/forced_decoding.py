@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .text_batches import Tally, TextEncoder, check_texts, pad_rows, sorted_batches
+from .text_batches import Tally, TextEncoder, check_texts, pad_rows, placed, sorted_batches
 
 
 # Logits held at once while scores are computed: 256 MiB in float32.
@@ -93,16 +93,17 @@ def encode_pairs(
 
     Raises:
         TypeError: A text is not a `str`.
-        ValueError: A text is too long for the model and is not to be cut.
+        TextError: A text is too long for the model and is not to be cut.
     """
     encoded, cut = [], set()
-    for side, encoder in enumerate(encoders):
+    for side, (name, encoder) in enumerate(zip(("source", "target"), encoders, strict=True)):
         texts = [pair[side] for pair in pairs]
         check_texts(texts)
         rows = dict(encoder.ids(texts, **options))
         for place, ids in enumerate(rows["input_ids"]):
             if len(ids) > encoder.limit:
-                encoder.refuse_unless("cut", texts[place], len(ids))
+                with placed(place):
+                    encoder.refuse_unless("cut", texts[place], len(ids), f"{name} ")
                 shorter = encoder.ids([texts[place]], truncation=True, max_length=encoder.limit, **options)
                 for name in rows:
                     rows[name][place] = shorter[name][0]
@@ -153,6 +154,7 @@ def score_sequences(
     attention_mask: torch.Tensor,
     sequences: torch.Tensor,
     eos: torch.Tensor,
+    pad_token_id: int,
     penalty: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
     """
@@ -163,6 +165,7 @@ def score_sequences(
         input_ids, attention_mask: Sources (B, S).
         sequences: Hypotheses (B, n, T), decoder start token included; what follows the first end counts no more.
         eos: Ids that end a sentence.
+        pad_token_id: What fills hypotheses up that have no end, as they came to their limit.
         penalty: Number of tokens -> what the log-probability is divided by.
 
     Returns:
@@ -172,7 +175,9 @@ def score_sequences(
     tokens = sequences.flatten(0, 1)  # (B n, T)
     ids, mask = (tensor.repeat_interleave(n_best, 0) for tensor in (input_ids, attention_mask))  # (B n, S)
     found = token_log_probabilities(model, ids, mask, tokens[:, :-1], tokens[:, 1:])  # (B n, T - 1)
-    counted = until_end(tokens[:, 1:], eos)
+    made = (tokens[:, 1:] != pad_token_id) | torch.isin(tokens[:, 1:], eos)
+    is_filling = made.flip(1).cumsum(dim=1).flip(1) == 0  # a search may have found the pad token before
+    counted = until_end(tokens[:, 1:], eos) & ~is_filling
     total = found.where(counted, 0).sum(dim=1)  # (B n)
     return (total / penalty(counted.sum(dim=1))).view(-1, n_best)
 

@@ -6,6 +6,7 @@ plain search; if so they do it with an `IncrementalDecoder`, otherwise it goes t
 """
 
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -79,6 +80,9 @@ def check_search_options(options: Any):
         raise ValueError(f"length_penalty_type={kind!r}: must be one of {', '.join(map(repr, LENGTH_PENALTIES))}")
     if not isinstance(coverage, (int, float)) or not 0 <= coverage < math.inf:
         raise ValueError(f"coverage_penalty={coverage!r}: must be a number of at least 0")
+    penalty = getattr(options, "length_penalty", None)
+    if penalty is not None and not math.isfinite(penalty):
+        raise ValueError(f"length_penalty={penalty!r}: must be a finite number")
     if extra is not None and (not isinstance(extra, int) or isinstance(extra, bool) or extra < 1):
         raise ValueError(f"max_extra_tokens={extra!r}: must be an integer of at least 1, or None")
 
@@ -293,15 +297,19 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         generation_config._limits_new_tokens = (
             generation_config.max_new_tokens is not None or kwargs["has_default_max_length"]
         )
-        if extra is None:
-            return super()._prepare_generated_length(generation_config, **kwargs)  # type: ignore[misc]
-        lengths = generation_config._source_lengths
-        if lengths is None:
-            lengths = torch.full(source.shape[:1], source.shape[1], device=source.device)
-        generation_config._limits = lengths + (prompt + extra)
-        if kwargs["has_default_max_length"] and generation_config.max_new_tokens is None:
-            generation_config.max_new_tokens = int(lengths.max()) + extra
-        return super()._prepare_generated_length(generation_config, **kwargs)  # type: ignore[misc]
+        if extra is not None:
+            lengths = generation_config._source_lengths
+            if lengths is None:
+                lengths = torch.full(source.shape[:1], source.shape[1], device=source.device)
+            generation_config._limits = lengths + (prompt + extra)
+            if kwargs["has_default_max_length"] and generation_config.max_new_tokens is None:
+                generation_config.max_new_tokens = int(lengths.max()) + extra
+        generation_config = super()._prepare_generated_length(generation_config, **kwargs)  # type: ignore[misc]
+        # Learned positions end somewhere; the token behind the last one can still be predicted.
+        is_learned = self.config.decoder_position_encoding == "learned"
+        generation_config._most_tokens = 1 + self.config.decoder_max_position_embeddings if is_learned else sys.maxsize
+        generation_config.max_length = min(generation_config.max_length, generation_config._most_tokens)
+        return generation_config
 
     def _get_stopping_criteria(self: Any, generation_config: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         criteria = super()._get_stopping_criteria(generation_config, **kwargs)  # type: ignore[misc]
@@ -471,6 +479,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         for criterion in criteria:
             if isinstance(criterion, SourceLengthCriteria):
                 limits = limits.minimum(criterion.limits.to(limits.device) + given)
+        limits = limits.clamp(max=config._most_tokens)
         for one in processors:
             if prefixes is not None and type(one) in COUNTING_PROCESSORS:
                 raise ValueError(f"prefixes: not possible together with {type(one).__name__}")

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers.pipelines import Pipeline
 
-from .text_batches import Tally
+from .text_batches import ConstrainedText, Tally
 from .translation import Translator
 
 
@@ -50,9 +50,11 @@ class TranslationPipeline(Pipeline):
         return {}, generate_kwargs, {} if return_tensors is None else {"return_tensors": return_tensors}
 
     def preprocess(self, input_: Any, **parameters: Any) -> dict[str, Any]:
+        if isinstance(input_, ConstrainedText) and (input_.prefix or input_.phrases):
+            raise ValueError(f"{input_[:40]!r}: this pipeline takes no constraints, `Translator.translate` does")
         tally = Tally()
         (parts,) = self.translator.encoder("cut")([input_], tally)
-        self.translator.warn_of_long_lines(tally, "cut")
+        self.translator.warn(tally, "cut")
         return self.translator.collate([part.ids for part in parts] or [[]])
 
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> Any:

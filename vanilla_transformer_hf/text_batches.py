@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,8 +32,25 @@ class ConstrainedText(str):
 
     def __new__(cls, text: str, prefix: str = "", phrases: Sequence[str] = ()) -> "ConstrainedText":
         constrained = super().__new__(cls, text)
+        phrases = [phrases] if isinstance(phrases, str) else phrases
         constrained.prefix, constrained.phrases = prefix.strip(), [each.strip() for each in phrases if each.strip()]
         return constrained
+
+
+class TextError(ValueError):
+    """
+    A text that cannot be worked on.
+
+    Attributes:
+        place: Which of the texts it is, from 0.
+    """
+
+    def __init__(self, place: int, reason: str):
+        super().__init__(place, reason)
+        self.place, self.reason = place, reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 @dataclass
@@ -56,17 +74,22 @@ class Part:
 
 @dataclass
 class Tally:
-    """What a stream has counted so far: sentences, target tokens, and lines that were longer than the model takes."""
+    """
+    What a stream has counted so far: sentences, target tokens, lines that were longer than the model takes, and lines
+    whose translations lack what they were to contain.
+    """
 
     sentences: int = 0
     tokens: int = 0
     too_long: int = 0
+    lacking: int = 0
 
-    def add(self, sentences: int = 0, tokens: int = 0, too_long: int = 0) -> None:
+    def add(self, sentences: int = 0, tokens: int = 0, too_long: int = 0, lacking: int = 0) -> None:
         """Count more of each; what shows progress overrides this."""
         self.sentences += sentences
         self.tokens += tokens
         self.too_long += too_long
+        self.lacking += lacking
 
 
 class TextEncoder:
@@ -94,14 +117,14 @@ class TextEncoder:
         # Not verbose: the tokenizer would log the length of the first over-long text, and that it is an error.
         return self._tokenizer(**{self._argument: list(texts)}, verbose=False, **options)
 
-    def refuse_unless(self, too_long: str, text: str, length: int) -> None:
+    def refuse_unless(self, too_long: str, text: str, length: int, side: str = "") -> None:
         """
         Raises:
             ValueError: What is to become of over-long texts is something else; the message says which text it is.
         """
         if self.too_long != too_long:
             raise ValueError(
-                f"{text[:40]!r}… has {length} tokens and at most {self.limit} go through the model at once; "
+                f"{side}{text[:40]!r}… has {length} tokens and at most {self.limit} go through the model at once; "
                 f"too_long={too_long!r} would allow it"
             )
 
@@ -111,7 +134,7 @@ class TextEncoder:
 
         Raises:
             TypeError: A text is not a `str`.
-            ValueError: A text is too long, and `too_long` is "error".
+            TextError: A text is too long, and `too_long` is "error".
         """
         check_texts(texts)
         filled = [place for place, text in enumerate(texts) if text.strip()]
@@ -120,10 +143,20 @@ class TextEncoder:
         for place, ids in zip(filled, encoded, strict=True):
             parts[place] = [Part(texts[place], ids)] if ids else []
             if len(ids) > self.limit:
-                parts[place] = TOO_LONG[self.too_long](self, parts[place][0])
+                with placed(place):
+                    parts[place] = TOO_LONG[self.too_long](self, parts[place][0])
                 if tally is not None:
                     tally.add(too_long=1)
         return parts
+
+
+@contextmanager
+def placed(place: int) -> Iterator[None]:
+    """Inside, what is wrong with a value is said to be wrong with the text at this place."""
+    try:
+        yield
+    except ValueError as error:
+        raise TextError(place, str(error)) from error
 
 
 def check_texts(texts: Sequence[Any]) -> None:

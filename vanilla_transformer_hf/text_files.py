@@ -3,8 +3,10 @@ Text files, line by line: only `\\n` and `\\r\\n` end a line, so that what Unico
 sentence (U+2028, U+0085, …) never splits one; and a file takes its name when it is whole.
 """
 
+import codecs
 import gzip
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,15 +26,19 @@ def decode_lines(lines: Iterable[bytes], name: str | os.PathLike, keep_ends: boo
         for number, line in enumerate(lines, start=1):
             if not keep_ends:
                 line = line.removesuffix(b"\n").removesuffix(b"\r")
+            if number == 1 and line.startswith(codecs.BOM_UTF8):
+                line, mark = line.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)
+            else:
+                mark = 0
             try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                text = line.decode("utf-8")
             except UnicodeDecodeError as error:
                 raise ValueError(
                     f"{name}, line {number}: not valid UTF-8 (byte 0x{line[error.start]:02x} at position "
-                    f"{error.start}); convert the file to UTF-8"
+                    f"{mark + error.start}); convert the file to UTF-8"
                 ) from error
             yield text
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{name}: not a complete gzip file ({error})") from error
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 import os
 import re
 from collections import deque
@@ -26,7 +27,7 @@ from .forced_decoding import (
 )
 from .generation_vanilla_transformer import LENGTH_PENALTIES, SEARCH_OPTIONS, VanillaTransformerGenerationMixin
 from .matmul import MatmulRow, choose_matmul, describe_matmul, matmul, probe_matmul
-from .text_batches import ConstrainedText, Part, Tally, TextEncoder, pad_rows, sorted_batches
+from .text_batches import ConstrainedText, Part, Tally, TextEncoder, pad_rows, placed, sorted_batches
 from .translation_progress import ProgressBar
 
 
@@ -44,6 +45,8 @@ LENGTH_LIMITS = ("max_length", "max_new_tokens", "max_extra_tokens")
 COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
 # Of `generate()`, by our search alone.
 REQUESTS = ("ensemble", "shortlist", "prefixes", "required_phrases")
+# Those with a value for each sentence of a batch: texts are sorted before they become one.
+OF_EACH_SENTENCE = ("prefixes", "required_phrases", "decoder_input_ids")
 WHAT_HAPPENED = {"split": "split into parts of at most", "cut": "cut to the first"}
 
 
@@ -191,7 +194,7 @@ class Translator:
         others = []
         for other_name in ensemble:
             other = cls.from_pretrained(other_name, device, dtype, trust_remote_code, matmul_backend="default")
-            if other.tokenizer.get_vocab() != tokenizer.get_vocab():
+            if _vocabularies(other.tokenizer) != _vocabularies(tokenizer):
                 raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
             others.append(other.model)
         translator = cls(_to_device(model, device), tokenizer, matmul_backend, others)
@@ -230,7 +233,7 @@ class Translator:
                 which end where sentences or words do, "cut" its beginning alone, and a warning counts such texts;
                 "error" raises one.
             progress_bar: Show a progress bar on standard error.
-            generate_kwargs: Other arguments of `generate()`.
+            generate_kwargs: Other arguments of `generate()`, save those with a value for each sentence.
 
         Returns:
             For a text its `Translation`; with `num_return_sequences > 1` a list of them, best first. For several
@@ -257,7 +260,7 @@ class Translator:
                 **generate_kwargs,
             )
             results = [best if num_return_sequences > 1 else best[0] for best in stream]
-        self.warn_of_long_lines(tally, too_long)
+        self.warn(tally, too_long)
         return results[0] if single else results
 
     def translate_stream(
@@ -279,8 +282,8 @@ class Translator:
             batch_size, batch_tokens, too_long, return_alignments: As in `translate`.
             window: Texts that are read and sorted by length before the first of them is translated. 1 answers each
                 text before the next is read.
-            tally: Counts sentences, target tokens and over-long texts, after every batch. If not given, a warning at
-                the end counts the last.
+            tally: Counts sentences, target tokens, over-long texts, and those whose translations lack a phrase, after
+                every batch. If not given, a warning at the end counts the last two.
             generate_kwargs: `return_scores` of `translate` and any argument of `generate()`.
 
         Yields:
@@ -290,18 +293,22 @@ class Translator:
             TypeError: A text is not a `str`.
             ValueError: As `translate`.
         """
-        encoder, counted, texts = self.encoder(too_long), tally or Tally(), iter(texts)
+        for name in OF_EACH_SENTENCE:
+            if generate_kwargs.get(name) is not None:
+                raise ValueError(f"{name}: batches have another order than texts; give ConstrainedText instead")
+        encoder, counted = self.encoder(too_long), tally or Tally()
+        join = partial(self._join, options=generate_kwargs, has_alignments=return_alignments)
         try:
-            while lines := list(itertools.islice(texts, window)):
+            for lines in _windows(texts, window):
                 parts = self._constrain(lines, encoder(lines, counted), generate_kwargs)
+                counted.add(lacking=sum(_asks(line) and not each for line, each in zip(lines, parts)))
                 found = self._translate_parts(parts, batch_size, batch_tokens, counted, generate_kwargs)
                 if return_alignments:
-                    self._align_parts(parts, found)
-                join = partial(self._join, options=generate_kwargs)
+                    self._align_parts(parts, found, batch_size, batch_tokens)
                 yield from map(join, lines, parts, found)
         finally:
             if tally is None:
-                self.warn_of_long_lines(counted, too_long)
+                self.warn(counted, too_long)
 
     def score(
         self,
@@ -375,19 +382,43 @@ class Translator:
         """`align` for any number of pairs in constant memory; `options` as there, and `tally`."""
         return self._pair_stream(self._align_pairs, pairs, window, options)
 
-    def pieces_of(self, texts: Iterable[str]) -> list[int]:
-        """The token ids that texts of the target language are made of, in order."""
-        return sorted({piece for ids in self._target_ids(list(texts)) for piece in ids})
+    def pieces_of(self, texts: str | Iterable[str]) -> list[int]:
+        """The token ids that texts of the target language are made of, in order; texts may be a stream."""
+        texts = [texts] if isinstance(texts, str) else texts
+        return sorted({piece for some in _windows(texts, WINDOW) for ids in self._target_ids(some) for piece in ids})
+
+    @property
+    def max_target_length(self) -> int:
+        """Tokens of the longest target line that is scored or aligned."""
+        return min(self.tokenizer.model_max_length, self._max_target_positions - 1)
 
     def encoder(self, too_long: str = "split", is_target: bool = False) -> TextEncoder:
-        """What turns texts of one side into token ids of at most as many as the model takes."""
-        limit = min(self.tokenizer.model_max_length, self._max_target_positions - 1)
-        return TextEncoder(self.tokenizer, limit if is_target else self.max_source_length, too_long, is_target)
+        """
+        What turns texts of one side into token ids of at most as many as the model takes.
 
-    def warn_of_long_lines(self, tally: Tally, too_long: str) -> None:
-        """Log how many texts were too long and what became of them, if there were any."""
-        if tally.too_long:
-            logger.warning(describe_long_lines(tally, too_long, self.max_source_length))
+        Raises:
+            ValueError: `too_long` is none of the choices, or `max_source_length` has no room for a piece, or more than
+                the model has positions.
+        """
+        limit = self.max_target_length if is_target else self.max_source_length
+        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target)
+        around = len(encoder.ids([""])["input_ids"][0])
+        if not is_target and not around < limit <= self._most_source_positions:
+            most = self._most_source_positions
+            allowed = f"must be at least {around + 1}" if limit <= around else f"the model has {most} positions"
+            raise ValueError(f"max_source_length={limit}: {allowed}")
+        return encoder
+
+    @property
+    def _most_source_positions(self) -> float:
+        config = self.model.config
+        is_endless = getattr(config, "position_encoding", "learned") != "learned"  # sinusoids, of our models
+        return math.inf if is_endless else getattr(config, "max_position_embeddings", None) or math.inf
+
+    def warn(self, tally: Tally, too_long: str, has_targets: bool = False) -> None:
+        """Log how many texts were too long and what became of them, and how many lack a phrase, if there were any."""
+        for note in notes(tally, too_long, self.max_source_length, *[self.max_target_length] * has_targets):
+            logger.warning(note)
 
     def collate(self, sources: Sequence[Sequence[int]]) -> dict[str, Any]:
         """`input_ids` and `attention_mask` (B, S) of B sources of at most S tokens; S is at least 1."""
@@ -472,8 +503,10 @@ class Translator:
         if not return_scores:
             return sequences, None
         if scores is None:
-            eos, penalty = self._ids_of_end(options), self._length_penalty(options)
-            scores = score_sequences(self.model, **source, sequences=sequences, eos=eos, penalty=penalty)
+            eos, pad, penalty = self._ids_of_end(options), self.tokenizer.pad_token_id, self._length_penalty(options)
+            scores = score_sequences(
+                self.model, **source, sequences=sequences, eos=eos, pad_token_id=pad, penalty=penalty
+            )
         return sequences, scores.view(sequences.shape[:2])
 
     @torch.no_grad()
@@ -510,19 +543,20 @@ class Translator:
         The parts of each line, those of a [`ConstrainedText`] with the constraints.
 
         Raises:
-            ValueError: Such a line was too long and had to be split, or no translation can be as it asks.
+            TextError: Such a line was too long and had to be split, or no translation can be as it asks.
         """
         size, ends = self.model.config.vocab_size, self._ids_of_end(options).flatten().tolist()
-        for line, each in zip(lines, parts):
-            if isinstance(line, ConstrainedText) and each and (line.prefix or line.phrases):
-                if len(each) > 1:
-                    raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
-                texts = [line.prefix, *line.phrases]
-                each[0].prefix, *each[0].phrases = asked = self._target_ids(texts)
-                for text, ids in zip(texts, asked):
-                    as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", size, ends)
-                    if text and not ids:
-                        raise ValueError(f"{line[:40]!r}: {text[:40]!r} has no tokens that could be asked for")
+        for place, (line, each) in enumerate(zip(lines, parts)):
+            if each and isinstance(line, ConstrainedText) and _asks(line):
+                with placed(place):
+                    if len(each) > 1:
+                        raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
+                    texts = [line.prefix, *line.phrases]
+                    each[0].prefix, *each[0].phrases = asked = self._target_ids(texts)
+                    for text, ids in zip(texts, asked):
+                        as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", size, ends)
+                        if text and not ids:
+                            raise ValueError(f"{line[:40]!r}: {text[:40]!r} has no tokens that could be asked for")
         return parts
 
     def _translate_parts(
@@ -544,13 +578,16 @@ class Translator:
         for places, found in zip(batches, self._generate_stream(prepared, **generate_kwargs), strict=True):
             n_best, scores = found["sequences"].shape[1], found["scores"]
             texts = self.decode(found["sequences"].flatten(0, 1), None if scores is None else scores.flatten())
-            finished = tokens = 0
+            finished = tokens = lacking = 0
             for row, (line, place) in enumerate(map(flat.__getitem__, places)):
                 results[line][place] = texts[row * n_best : (row + 1) * n_best]
                 tokens += len(results[line][place][0].tokens)
                 left[line] -= 1
                 finished += left[line] == 0
-            tally.add(sentences=finished, tokens=tokens)
+                if phrases := parts[line][place].phrases:
+                    best = found["sequences"][row, 0].tolist()
+                    lacking += not all(_contains(best, phrase) for phrase in phrases)
+            tally.add(sentences=finished, tokens=tokens, lacking=lacking)
         return results
 
     def _prepare(self, parts: Sequence[Part]) -> dict[str, Any]:
@@ -563,16 +600,28 @@ class Translator:
         }
         return batch | {name: each for name, each in constraints.items() if any(each)}
 
-    def _align_parts(self, parts: list[list[Part]], found: list[list[list[Translation]]]) -> None:
+    def _align_parts(
+        self,
+        parts: list[list[Part]],
+        found: list[list[list[Translation]]],
+        batch_size: int | None,
+        batch_tokens: int | None,
+    ) -> None:
         """Fill `alignment` of all translations."""
         best = [
             (part.text, one) for line, lists in zip(parts, found) for part, each in zip(line, lists) for one in each
         ]
-        for (_, translation), alignment in zip(best, self._align_pairs(best, Tally(), "cut")):
+        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
+        for (_, translation), alignment in zip(best, self._align_pairs(best, Tally(), "cut", **limits)):
             translation.alignment = alignment
 
     def _join(
-        self, line: str, parts: list[Part], found: list[list[Translation]], options: dict[str, Any]
+        self,
+        line: str,
+        parts: list[Part],
+        found: list[list[Translation]],
+        options: dict[str, Any],
+        has_alignments: bool,
     ) -> list[Translation]:
         """The n-best list of a text from those of its parts."""
         if len(parts) == 1:
@@ -580,7 +629,8 @@ class Translator:
         if not parts:
             n_best = self._setting("num_return_sequences", options) or 1
             score = 0.0 if options.get("return_scores") else None
-            return [Translation("", score) for _ in range(n_best)]
+            nothing = Alignment([], [], torch.zeros(0, 0)) if has_alignments else None
+            return [Translation("", score, (), nothing) for _ in range(n_best)]
         penalty, joined = self._length_penalty(options), []
         for each in zip(*found):
             score, tokens = None, [token for part in each for token in part.tokens]
@@ -597,6 +647,8 @@ class Translator:
     def _score_pairs(
         self, pairs: Sequence[tuple[str, str]], tally: Tally, too_long: str = "error", **limits: int | None
     ) -> list[TextScore]:
+        if not pairs:
+            return []
         encoders = self.encoder(too_long), self.encoder(too_long, is_target=True)
         ids = [side["input_ids"] for side in encode_pairs(encoders, pairs, tally)]
         results: list[Any] = [None] * len(pairs)
@@ -621,6 +673,8 @@ class Translator:
     ) -> list[Alignment]:
         if not self.tokenizer.is_fast:
             raise ValueError(f"{type(self.tokenizer).__name__} does not tell where in a text its pieces stand")
+        if not pairs:
+            return []
         encoders = self.encoder(too_long), self.encoder(too_long, is_target=True)
         encoded = encode_pairs(encoders, pairs, tally, return_offsets_mapping=True)
         ids = [side["input_ids"] for side in encoded]
@@ -652,15 +706,15 @@ class Translator:
             raise ValueError(f"{len(left)} sources and {len(right)} targets: there must be as many")
         with ProgressBar(len(left), disable=not progress_bar) as tally:
             results = list(self._pair_stream(work, zip(left, right), WINDOW, {**options, "tally": tally}))
-        self.warn_of_long_lines(tally, "cut")
+        self.warn(tally, "cut", has_targets=True)
         return results[0] if single else results
 
     @staticmethod
     def _pair_stream(
         work: Callable[..., list[Any]], pairs: Iterable[tuple[str, str]], window: int, options: dict[str, Any]
     ) -> Iterator[Any]:
-        pairs, tally = iter(pairs), options.pop("tally", None) or Tally()
-        while some := list(itertools.islice(pairs, window)):
+        tally = options.pop("tally", None) or Tally()
+        for some in _windows(pairs, window):
             yield from work(some, tally=tally, **options)
 
     def _search_options(self, source_length: int, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -697,11 +751,49 @@ class Translator:
         return lambda length: LENGTH_PENALTIES[kind](length, 1.0 if alpha is None else alpha)
 
 
-def describe_long_lines(tally: Tally, too_long: str, limit: int) -> str:
-    """How many texts were too long and what became of them."""
-    return (
-        f"{tally.too_long} over-long line{'' if tally.too_long == 1 else 's'} {WHAT_HAPPENED[too_long]} {limit} tokens"
-    )
+def notes(tally: Tally, too_long: str, source_limit: int, target_limit: int | None = None) -> list[str]:
+    """How many texts were too long and what became of them, and how many translations lack something; if any were."""
+    limit = f"{source_limit}" if target_limit is None else f"{source_limit} source or {target_limit} target"
+    found = {
+        f"{_lines(tally.too_long, 'over-long ')} {WHAT_HAPPENED.get(too_long)} {limit} tokens": tally.too_long,
+        f"{_lines(tally.lacking)} without all that the translation was to contain: no room, or nothing to translate": (
+            tally.lacking
+        ),
+    }
+    return [note for note, count in found.items() if count]
+
+
+def _lines(count: int, kind: str = "") -> str:
+    return f"{count} {kind}line{'' if count == 1 else 's'}"
+
+
+def _asks(line: str) -> bool:
+    """Whether a text says what its translation must contain."""
+    return isinstance(line, ConstrainedText) and bool(line.prefix or line.phrases)
+
+
+def _contains(ids: list[int], phrase: list[int]) -> bool:
+    return any(ids[start : start + len(phrase)] == phrase for start in range(len(ids) - len(phrase) + 1))
+
+
+def _windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """
+    The items in lists of this size, read only as far as needed.
+
+    Raises:
+        ValueError: The size is below 1.
+    """
+    if size < 1:
+        raise ValueError(f"window={size}: must be at least 1")
+    items = iter(items)
+    while some := list(itertools.islice(items, size)):
+        yield some
+
+
+def _vocabularies(tokenizer: Any) -> list[dict[str, int]]:
+    """Those of the target and of the source."""
+    source = getattr(tokenizer, "source_backend_tokenizer", None)
+    return [tokenizer.get_vocab(), *([] if source is None else [source.get_vocab()])]
 
 
 def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

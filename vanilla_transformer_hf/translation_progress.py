@@ -32,8 +32,8 @@ class ProgressBar(Tally):
     def __exit__(self, *exception: Any) -> None:
         self._bar.close()
 
-    def add(self, sentences: int = 0, tokens: int = 0, too_long: int = 0) -> None:
-        super().add(sentences, tokens, too_long)
+    def add(self, sentences: int = 0, tokens: int = 0, too_long: int = 0, lacking: int = 0) -> None:
+        super().add(sentences, tokens, too_long, lacking)
         speed = self.tokens / max(time.perf_counter() - self._began, 1e-9)
         self._bar.set_postfix_str(f"{speed:,.0f} target tokens/s", refresh=False)
         self._bar.update(sentences)

@@ -1,8 +1,10 @@
 """Output files that an interrupted run leaves to the next one."""
 
+import errno
 import io
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +118,23 @@ def test_restart_begins_anew(run, path, interrupted):
     assert run(other, {"num_beams": 5}, restart=True) == 0
     assert path.read_bytes() == "".join(f"{line[::-1]}\n" for line in other).encode()
     assert names(path) == ["output"]
+
+
+@pytest.mark.parametrize("what", ["output", "journal"])
+def test_a_full_disk_leaves_whole_lines_and_names_the_file(path, monkeypatch, what):
+    def no_space(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"partial: No space left on device"), ResumableOutput(path) as output:
+        output.resume({})
+        output.write(b"one\ntwo\n", 2, "x")
+        if what == "journal":
+            monkeypatch.setattr(Path, "replace", no_space)
+        else:
+            monkeypatch.setattr(os, "fsync", no_space)
+        output.write(b"three\nfour\n", 4, "y")
+    assert output.partial.read_bytes() == b"one\ntwo\n"
+    assert sorted(each.name for each in path.parent.iterdir()) == [output.partial.name, output.journal.name]
 
 
 def test_what_has_written_nothing_leaves_nothing(run, path):

@@ -77,6 +77,16 @@ def test_devices_are_shared_out(monkeypatch):
     assert device_of(3, "cuda:1") == "cuda:1"
 
 
+def test_a_process_that_died_while_it_had_nothing_to_do_is_named():
+    """Not as a broken pipe, which the scripts take for a reader of their output that has seen enough."""
+    with WorkerPool(open_backwards, LineWork("translate"), 1, "cpu", describe) as pool:
+        os.kill(pool.description[0], signal.SIGKILL)
+        pool._processes[0].join()
+        with pytest.raises(OSError, match="process 1 of 1 ended with exit code -9") as raised:
+            list(pool.map(windows(LINES), Tally()))
+    assert not isinstance(raised.value, BrokenPipeError)
+
+
 def test_a_killed_process_is_named(pool):
     """The last of this file: the pool is of no use afterwards."""
     os.kill(pool.description[0], signal.SIGKILL)

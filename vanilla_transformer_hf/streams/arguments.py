@@ -17,13 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--window",
         type=int,
         metavar="N",
-        help="lines that are read, sorted by length, and written together (default: 2048); 1 answers each at once",
+        help="lines that are read, sorted by length, and written together (default: 2048); 1 answers each at once, "
+        "in one process",
     )
     parser.add_argument(
         "--max_source_length",
         type=int,
         metavar="N",
-        help="tokens of the longest line that goes through the model at once (default: the model's positions)",
+        help="tokens of the longest source line that goes through the model at once (default: the model's positions)",
     )
     parser.add_argument(
         "--processes", type=int, default=1, metavar="N", help="each with a model and its share of threads"

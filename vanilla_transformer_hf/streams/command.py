@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from ..matmul import choose_matmul, describe_matmul
 from ..text_files import open_input, read_lines
-from ..translation import WINDOW, Translator, describe_long_lines
+from ..translation import WINDOW, Translator, notes
 from .lines import read_items, run_lines
 from .resumable_output import open_result
 from .work import LineWork
@@ -53,12 +53,12 @@ class Description:
     Attributes:
         note: A line for people, or nothing.
         settings: What the output depends on.
-        max_source_length: That of the translator.
+        limits: Most tokens of a source and of a target.
     """
 
     note: str
     settings: dict[str, Any]
-    max_source_length: int
+    limits: tuple[int, int]
 
 
 def describe(translator: Translator) -> Description:
@@ -79,7 +79,7 @@ def describe(translator: Translator) -> Description:
         "max_source_length": translator.max_source_length,
     }
     note = describe_matmul(translator.matmul, translator.matmul_rows) if translator.matmul_rows else ""
-    return Description(note, settings, translator.max_source_length)
+    return Description(note, settings, (translator.max_source_length, translator.max_target_length))
 
 
 def run_command(
@@ -109,7 +109,9 @@ def run_command(
     work = replace(work, options={**work.options, **limits})
     with ExitStack() as stack:
         # The files before the model, which takes longer to open.
-        files = [stack.enter_context(open_input(name)) if name else sys.stdin.buffer for name in inputs]
+        if None in inputs and sys.stdin is None:
+            raise ValueError("standard input is closed, and no file is given")
+        files = [sys.stdin.buffer if name is None else stack.enter_context(open_input(name)) for name in inputs]
         output = stack.enter_context(open_result(arguments.output, arguments.restart))
         items, total = read_items(files)
         matmul = arguments.matmul
@@ -127,13 +129,14 @@ def run_command(
         stack.enter_context(worker)
         if worker.description.note:
             print(worker.description.note, file=sys.stderr)
-        window = 1 if any(file.isatty() for file in files) else arguments.window or WINDOW
+        window = WINDOW if arguments.window is None else arguments.window
+        window = 1 if any(file.isatty() for file in files) else window
         settings = {"work": work.kind, "format": work.format, "window": window, **work.options}
         settings |= {"constraints": True} if work.constraints else {}
         output.resume({**settings, **worker.description.settings})
         if output.lines:
             print(f"{arguments.output}: continued behind line {output.lines:,}", file=sys.stderr)
         tally = run_lines(worker, items, output, window, total, str(arguments.output))
-        if tally.too_long:
-            limit = worker.description.max_source_length
-            print(describe_long_lines(tally, work.options["too_long"], limit), file=sys.stderr)
+        limits = worker.description.limits[: 1 if work.kind == "translate" else 2]
+        for note in notes(tally, work.options["too_long"], *limits):
+            print(note, file=sys.stderr)

@@ -113,4 +113,4 @@ def translate_lines(
     tally = run_lines(
         LocalWorker(translator, work), items, StreamOutput(target), 1 if source.isatty() else window, total
     )
-    translator.warn_of_long_lines(tally, options.get("too_long", "split"))
+    translator.warn(tally, options.get("too_long", "split"))

@@ -112,15 +112,20 @@ class ResumableOutput(StreamOutput):
             raise ValueError(f"{self.journal}: damaged ({error}); --restart begins anew") from error
 
     def write(self, content: bytes, lines: int, digest: str) -> None:
-        view = memoryview(content)
-        while view:
-            view = view[self._file.write(view) :]
-        os.fsync(self._file.fileno())
-        self.lines, self.digest = lines, digest
-        record = {"lines": lines, "bytes": self._file.tell(), "digest": digest, "settings": self._settings}
+        view, begun = memoryview(content), self._file.tell()
         beside = self.journal.with_name(self.journal.name + ".new")
-        beside.write_text(json.dumps(record), encoding="utf-8")
-        beside.replace(self.journal)
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+            os.fsync(self._file.fileno())
+            record = {"lines": lines, "bytes": self._file.tell(), "digest": digest, "settings": self._settings}
+            beside.write_text(json.dumps(record), encoding="utf-8")
+            beside.replace(self.journal)
+        except OSError as error:  # a full disk: what was whole before stays
+            self._file.truncate(begun)
+            beside.unlink(missing_ok=True)
+            raise OSError(f"{self.partial}: {error.strerror or error}") from error
+        self.lines, self.digest = lines, digest
 
     def __enter__(self) -> "ResumableOutput":
         return self

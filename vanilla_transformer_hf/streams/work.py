@@ -7,7 +7,7 @@ from typing import Any
 
 from ..alignment import Alignment
 from ..forced_decoding import TextScore
-from ..text_batches import ConstrainedText, Tally
+from ..text_batches import ConstrainedText, Tally, TextError
 from ..translation import Translation, Translator
 
 
@@ -141,10 +141,16 @@ class LineWork:
             first: Number of the first of them.
             items: Lines, or pairs of lines; to translate, pairs of a line and a prefix.
             tally: Counts, after every batch.
+
+        Raises:
+            ValueError: One of them cannot be worked on; the message has its number.
         """
         work, formats = WORKS[self.kind]
         if self.kind == "translate":
             items = [as_constrained(item, self.constraints) for item in items]
         results = work(translator, items, {**self.options, "window": len(items), "tally": tally}, self.format)
         lines = (formats[self.format](first + place, items[place], result) for place, result in enumerate(results))
-        return b"".join(f"{line}\n".encode() for some in lines for line in some)
+        try:
+            return b"".join(f"{line}\n".encode() for some in lines for line in some)
+        except TextError as error:
+            raise ValueError(f"line {first + error.place}: {error}") from error

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, cast
@@ -114,7 +115,7 @@ class WorkerPool:
                     break
                 held[window.first] = window
                 busy[free[-1]] = window.first
-                free.pop().send((window.first, window.items))
+                self._send(free.pop(), (window.first, window.items))
             if not held:
                 return
             for pipe in cast(list[Connection], wait(list(busy))):
@@ -127,6 +128,14 @@ class WorkerPool:
             while held and (first := next(iter(held))) in done:
                 yield held.pop(first), done.pop(first)
 
+    def _send(self, pipe: Connection, message: Any) -> None:
+        """
+        Raises:
+            OSError: The process is gone.
+        """
+        with self._naming_the_dead(pipe):
+            pipe.send(message)
+
     def _receive(self, pipe: Connection) -> tuple[str, Any]:
         """
         A message of a process.
@@ -135,16 +144,22 @@ class WorkerPool:
             OSError: The process is gone.
             Exception: What was raised there.
         """
-        try:
+        with self._naming_the_dead(pipe):
             kind, value = pipe.recv()
-        except (EOFError, ConnectionResetError) as error:
+        if kind == "failed":
+            raise value
+        return kind, value
+
+    @contextmanager
+    def _naming_the_dead(self, pipe: Connection) -> Iterator[None]:
+        """A broken pipe between processes is none of an output: scripts take that for a reader who has seen enough."""
+        try:
+            yield
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
             number = self._pipes.index(pipe)
             self._processes[number].join()
             code = self._processes[number].exitcode
             raise OSError(f"process {number + 1} of {len(self._pipes)} ended with exit code {code}") from error
-        if kind == "failed":
-            raise value
-        return kind, value
 
 
 class _Reports(Tally):
@@ -154,8 +169,8 @@ class _Reports(Tally):
         super().__init__()
         self._pipe = pipe
 
-    def add(self, sentences: int = 0, tokens: int = 0, too_long: int = 0) -> None:
-        self._pipe.send(("counted", (sentences, tokens, too_long)))
+    def add(self, sentences: int = 0, tokens: int = 0, too_long: int = 0, lacking: int = 0) -> None:
+        self._pipe.send(("counted", (sentences, tokens, too_long, lacking)))
 
 
 def _serve(
