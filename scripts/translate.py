@@ -51,7 +51,8 @@ def parse_arguments() -> argparse.Namespace:
     search.add_argument(
         "--constraints",
         action="store_true",
-        help="lines are SOURCE, tab, PHRASE, tab, PHRASE, …; a translation contains all its phrases (needs 2 beams)",
+        help="lines are SOURCE, tab, PHRASE, tab, PHRASE, …; a translation contains all its phrases (needs 2 beams); "
+        "those without room for them are counted at the end",
     )
     search.add_argument("--prefixes", metavar="FILE", help="what each translation begins with, line by line")
     search.add_argument("--shortlist", metavar="FILE", help="target text; no pieces but its own are used")
