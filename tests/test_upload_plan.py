@@ -195,7 +195,7 @@ def test_other_refusals(folder, tmp_path):
     with pytest.raises(ValueError, match=r"model.safetensors is damaged or incomplete"):
         plan_upload(folder, NAME)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match="only weights in safetensors are published"):
+    with pytest.raises(FileNotFoundError, match="only weights in safetensors are read"):
         plan_upload(folder, NAME)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1-of-2.safetensors"}}))
     with pytest.raises(FileNotFoundError, match=r"no model-1-of-2.safetensors there"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from . import modeling_vanilla_transformer as modeling
 from .configuration_vanilla_transformer import VanillaTransformerConfig
@@ -54,7 +54,7 @@ def find_weights(folder: Path, max_shard_size: int) -> dict[str, Path | bytes | 
     if single.is_file():
         return {single.name: single} if single.stat().st_size <= max_shard_size else _split(single, max_shard_size)
     if not index.is_file():
-        raise FileNotFoundError(f"{folder}: no {SAFE_WEIGHTS_NAME} there; only weights in safetensors are published.")
+        raise FileNotFoundError(f"{folder}: no {SAFE_WEIGHTS_NAME} there; only weights in safetensors are read.")
     try:
         names = {Path(name).name for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
     except (ValueError, KeyError, AttributeError, TypeError) as error:
@@ -130,3 +130,20 @@ def check_weights(config: VanillaTransformerConfig, sources: dict[str, Path | by
         if found[name] != expected[name]
     ]
     return sorted(problems)
+
+
+def open_config(folder: Path) -> VanillaTransformerConfig:
+    """
+    The config of a saved model, whose weights are checked; opened as they are, what lacks would be drawn at random.
+
+    Raises:
+        FileNotFoundError: There is no config, or no weights in safetensors.
+        ValueError: The weights are damaged, or not those of the config.
+    """
+    if not (folder / CONFIG_NAME).is_file():
+        raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there.")
+    config = VanillaTransformerConfig.from_pretrained(folder)
+    problems = [each for each in check_weights(config, find_weights(folder, 2**62)) if not each.endswith(", tied")]
+    if problems:
+        raise ValueError(f"{folder}: weights and {CONFIG_NAME} do not belong together:\n  " + "\n  ".join(problems))
+    return config

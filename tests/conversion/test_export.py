@@ -44,6 +44,23 @@ def test_fairseq_round_trip(options, tmp_path):
     assert files(tmp_path / "again") == files(tmp_path / "ours")
 
 
+@pytest.mark.parametrize("target", ["marianmt", "bart"])
+def test_options_of_our_own_search_are_left_out_and_told(target, tiny_model, tmp_path):
+    sizes = {"max_position_embeddings": 40, "attention_bias": True, "output_bias": True}
+    bart = {"position_encoding": "learned", "position_offset": 2, "layernorm_embedding": True}
+    marian = {"position_encoding": "sinusoidal_halves"}
+    model = tiny_model(**sizes, **(bart if target == "bart" else marian))
+    model.generation_config.update(num_beams=4, length_penalty=0.6, length_penalty_type="gnmt", coverage_penalty=0.4)
+    model.save_pretrained(tmp_path / "ours")
+    notes = export(target, tmp_path / "ours", tmp_path / "theirs").notes
+    assert [note.split(" is left out")[0] for note in notes[:2]] == [
+        "length_penalty_type='gnmt'",
+        "coverage_penalty=0.4",
+    ]
+    written = json.loads((tmp_path / "theirs" / "generation_config.json").read_text())
+    assert written["length_penalty"] == 0.6 and not {"length_penalty_type", "coverage_penalty"} & written.keys()
+
+
 def test_fairseq_codes_come_back(tmp_path):
     reference = test_fairseq.Reference({})
     reference.words = {"en": ["lo@@", "w", "er", "l@@", "r"], "de": ["ti@@", "ef", "er", "t@@", "@@"]}

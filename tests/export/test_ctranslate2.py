@@ -89,22 +89,40 @@ def test_logits_and_translations_are_the_models(switches, save_model, tmp_path):
     assert theirs(tmp_path / "out", model.config, sources, **options) == beams
 
 
+BEAMS = {"num_beams": 3, "max_new_tokens": 9, "early_stopping": True}
 SEARCHES = {
-    "beams": {"num_beams": 3, "length_penalty": 0.6, "max_new_tokens": 9, "early_stopping": True},
-    "lengths": {"num_beams": 3, "min_new_tokens": 4, "max_new_tokens": 7, "early_stopping": True},
-    "suppressed": {"num_beams": 3, "max_new_tokens": 9, "early_stopping": True, "suppress_tokens": [0, 13, 27]},
-    "suppressed_greedy": {"max_new_tokens": 9, "suppress_tokens": [0, 13, 27]},
+    "beams": ({**BEAMS, "length_penalty": 0.6}, []),
+    "no_length_penalty": ({**BEAMS, "length_penalty": 0.0, "no_repeat_ngram_size": 0}, []),
+    "lengths": ({**BEAMS, "min_new_tokens": 4}, ["min_new_tokens=4"]),
+    "lengths_greedy": ({"min_new_tokens": 4, "max_new_tokens": 7}, []),
+    "suppressed": ({**BEAMS, "suppress_tokens": [0, 13, 27]}, ["suppress_tokens=[0, 13, 27]"]),
+    "suppressed_greedy": ({"max_new_tokens": 9, "suppress_tokens": [0, 13, 27]}, []),
+    "too_long": ({"max_new_tokens": 99}, ["max_new_tokens=99, of 64 positions"]),
 }
 
 
-@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
-def test_the_models_own_search_is_written_beside_it(search, save_model, tmp_path):
+@pytest.mark.parametrize(("search", "left"), SEARCHES.values(), ids=SEARCHES)
+def test_the_models_own_search_is_written_beside_it(search, left, save_model, tmp_path):
     model, folder = save_model(embedding_sharing="none")
     model.generation_config.update(**search)
     model.generation_config.save_pretrained(folder)
-    assert export_for("ctranslate2", folder, tmp_path / "out").notes == []
+    notes = export_for("ctranslate2", folder, tmp_path / "out").notes
+    assert [note.split("cannot do with ")[1] for note in notes] == left
+    written = json.loads((tmp_path / "out" / engine.SEARCH_FILE).read_text())
+    assert written["length_penalty"] == search.get("length_penalty", 1.0) and written["max_input_length"] == 0
+    model.generation_config.max_new_tokens = min(64, search["max_new_tokens"])
     sources = sentences(model.config)
     assert theirs(tmp_path / "out", model.config, sources) == ours(model, sources)
+
+
+@pytest.mark.parametrize(("name", "value"), [("eos_token_id", [1, 95]), ("decoder_start_token_id", 9)])
+def test_ids_that_only_the_generation_config_has_are_refused(name, value, save_model, tmp_path):
+    model, folder = save_model()
+    model.generation_config.update(**{name: value})
+    model.generation_config.save_pretrained(folder)
+    with pytest.raises(ExportError, match=f"{name}=.*of the generation config: must be [01], as in the config"):
+        export_for("ctranslate2", folder, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_what_the_search_lacks_is_told(save_model, tmp_path):
@@ -157,6 +175,7 @@ def test_vocabulary_mapping_goes_along(save_model, tmp_path):
     model, folder = save_model(embedding_sharing="none")
     (tmp_path / "vmap").write_text("\tt7 t8\nt5\tt9\n", encoding="utf-8")
     export_for("ctranslate2", folder, tmp_path / "out", vmap=tmp_path / "vmap")
+    assert json.loads((tmp_path / "out" / engine.SEARCH_FILE).read_text())["use_vmap"]
     sources = sentences(model.config)
     pieces = {}
     for used in (True, False):

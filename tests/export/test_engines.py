@@ -1,12 +1,15 @@
 """What is the same for every engine: names, folders and libraries are checked, and the script says it in one line."""
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+from vanilla_transformer_hf.conversion.export import export as export_checkpoint
 from vanilla_transformer_hf.export import ENGINES, ExportError, export_for
 
 
@@ -25,6 +28,32 @@ def test_names_of_engines_and_folders_are_checked(save_model, tmp_path):
         export_for("onnx", tmp_path / "nowhere", tmp_path / "out")
     with pytest.raises(ValueError, match="exists already; name a new folder"):
         export_for("onnx", folder, folder)
+
+
+@pytest.mark.parametrize("change", ["weights", "layers", "width", "no config"])
+def test_weights_that_are_not_those_of_the_config_are_refused(change, save_model, tmp_path):
+    """transformers would draw what lacks at random, and the comparison would find no difference."""
+    _, folder = save_model()
+    fields = json.loads((folder / "config.json").read_text())
+    if change == "weights":
+        weights = load_file(folder / "model.safetensors")
+        del weights["model.decoder.layers.0.fc1.weight"]
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    else:
+        fields |= {"layers": {"decoder_layers": 2}, "width": {"decoder_ffn_dim": 48}}.get(change, {})
+    (folder / "config.json").write_text(json.dumps(fields))
+    if change == "no config":
+        (folder / "config.json").unlink()
+    messages = {
+        "weights": "the weights lack model.decoder.layers.0.fc1.weight",
+        "layers": "the weights lack model.decoder.layers.1.fc1",
+        "width": r"model.decoder.layers.0.fc1.bias has the shape \[64\] instead of \[48\]",
+        "no config": "no config.json there",
+    }
+    for export, name in ((export_for, "onnx"), (export_checkpoint, "marianmt")):
+        with pytest.raises((OSError, ValueError), match=messages[change]):
+            export(name, folder, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_a_missing_library_is_named(save_model, tmp_path, monkeypatch):

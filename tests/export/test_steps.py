@@ -112,6 +112,7 @@ def test_logits_and_translations_are_the_models(switches, save_model, tmp_path, 
         done = export_for(name, folder, tmp_path / name)
         assert done.difference < 1e-5 and done.notes == []
         there = module.open_model(tmp_path / name)
+        assert torch.equal(there.generate(source, max_new_tokens=3), model.generate(source, max_new_tokens=3))
         for search, ids in zip(searches, expected):
             assert torch.equal(there.generate(source, attention_mask=mask, max_new_tokens=12, **search), ids)
         check_files(tmp_path / name, model)

@@ -18,8 +18,9 @@ from transformers import BartConfig, BartForConditionalGeneration, MarianConfig,
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..weight_files import open_config
 from . import fairseq
-from .flow import TOLERANCE, assemble, check_new, example_batch, logits_of, new_folder
+from .flow import TOLERANCE, assemble, check_new, example_batch, logits_of, new_folder, settings_without_ours
 from .mapping import ConversionError
 
 
@@ -89,8 +90,8 @@ def not_expressible(config: VanillaTransformerConfig, needed: Mapping[str, Any],
 
 def _save_host_model(
     model: VanillaTransformerForConditionalGeneration, target: type[PreTrainedModel], settings: Any, folder: Path
-):
-    """Save our weights as a model of transformers whose names differ only in the bias of the logits."""
+) -> list[str]:
+    """Save our weights as a model of transformers whose names differ only in the bias of the logits; notes."""
     ours = dict(model.state_dict())
     bias = ours.pop("lm_head.bias", None)
     if bias is None:
@@ -106,8 +107,9 @@ def _save_host_model(
     other.tie_weights()
     for name in set(missing) & positions:  # sinusoids: computed when the model is opened, and not saved
         other.get_submodule(name.removesuffix(".weight")).to_empty(device="cpu")
-    other.generation_config = model.generation_config
+    other.generation_config, notes = settings_without_ours(model)
     other.save_pretrained(folder, max_shard_size=2**62)
+    return notes
 
 
 def to_marianmt(model: VanillaTransformerForConditionalGeneration, tokenizer: Any, folder: Path) -> list[str]:
@@ -121,8 +123,7 @@ def to_marianmt(model: VanillaTransformerForConditionalGeneration, tokenizer: An
         tie_word_embeddings=config.tied_matrices != "none",
         forced_eos_token_id=model.generation_config.forced_eos_token_id,
     )
-    _save_host_model(model, MarianMTModel, settings, folder)
-    return _save_tokenizer(tokenizer, folder)
+    return [*_save_host_model(model, MarianMTModel, settings, folder), *_save_tokenizer(tokenizer, folder)]
 
 
 def to_bart(model: VanillaTransformerForConditionalGeneration, tokenizer: Any, folder: Path) -> list[str]:
@@ -133,8 +134,8 @@ def to_bart(model: VanillaTransformerForConditionalGeneration, tokenizer: Any, f
         vocab_size=config.vocab_size,
         forced_eos_token_id=model.generation_config.forced_eos_token_id,
     )
-    _save_host_model(model, BartForConditionalGeneration, settings, folder)
-    return _save_tokenizer(tokenizer, folder)
+    notes = _save_host_model(model, BartForConditionalGeneration, settings, folder)
+    return [*notes, *_save_tokenizer(tokenizer, folder)]
 
 
 def _save_tokenizer(tokenizer: Any, folder: Path) -> list[str]:
@@ -284,6 +285,7 @@ def export(target: str, model_folder: str | os.PathLike, output: str | os.PathLi
 
     Raises:
         ConversionError: The format cannot express the model, or does not give its logits; nothing is left behind.
+        ValueError: The folder's weights are not those of its config.
         OSError: A file cannot be read or written.
     """
     if target not in TARGETS:
@@ -292,7 +294,7 @@ def export(target: str, model_folder: str | os.PathLike, output: str | os.PathLi
             "scripts/export.py)"
         )
     check_new(Path(output))
-    config = VanillaTransformerConfig.from_pretrained(model_folder)
+    config = open_config(Path(model_folder))
     if problems := TARGETS[target].problems(config):
         raise ConversionError(f"{target} cannot express these fields:\n  " + "\n  ".join(problems))
     model = VanillaTransformerForConditionalGeneration.from_pretrained(model_folder, dtype="auto").eval()

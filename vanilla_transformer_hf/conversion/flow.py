@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from tqdm.auto import tqdm
+from transformers import GenerationConfig
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..generation_vanilla_transformer import check_token_ids
+from ..generation_vanilla_transformer import SEARCH_OPTIONS, check_token_ids
 from ..model_card import write_card
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from . import (
@@ -392,3 +393,12 @@ def check(
         )
     if done.greedy is not None and done.greedy[0] < done.greedy[1]:
         raise ConversionError(f"only {done.greedy[0]} of {done.greedy[1]} greedy outputs of {reference} are the same")
+
+
+def settings_without_ours(model: VanillaTransformerForConditionalGeneration) -> tuple[GenerationConfig, list[str]]:
+    """How a model decodes, without the options of our own search, which others ignore; and what was left out."""
+    settings, notes = GenerationConfig.from_dict(model.generation_config.to_dict()), []
+    for name, default in SEARCH_OPTIONS.items():
+        if (value := vars(settings).pop(name, None)) not in (None, default):
+            notes.append(f"{name}={value!r} is left out: another search may not have it")
+    return settings, notes

@@ -82,14 +82,24 @@ def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[
     Arguments with which `translate_batch` searches as `generate()` does with these settings, and the settings that it
     cannot follow. `target` are the pieces of the target vocabulary.
     """
-    given = {name: value for name, value in settings.to_diff_dict().items() if value not in (None, False)}
+    given = {
+        name: value
+        for name, value in settings.to_diff_dict().items()
+        if value is not None and (name in SEARCH or value not in (False, 0))
+    }
     options = {theirs: given.pop(name, default) for name, (theirs, default) in SEARCH.items()}
     options["return_end_token"] = True  # so that it counts in the length of an output
+    options["max_input_length"] = 0  # nothing is cut without a word
     if settings.suppress_tokens:
         options["suppress_sequences"] = [[target[index]] for index in settings.suppress_tokens]
     left = {name: value for name, value in given.items() if name not in NOT_SEARCH}
     if options["beam_size"] > 1 and settings.early_stopping is not True:
         left["early_stopping"] = settings.early_stopping or False  # theirs ends with as many outputs as beams
+    # It hides pieces before it takes the softmax, transformers behind that: hypotheses get other scores.
+    for name, allowed in (("suppress_tokens", None), ("min_new_tokens", 1)):
+        value = getattr(settings, name)
+        if options["beam_size"] > 1 and value and value != allowed:
+            left[name] = value
     return options, [f"{name}={value!r}" for name, value in sorted(left.items())]
 
 
@@ -256,6 +266,10 @@ def write(
         raise ExportError("the model has no tokenizer, and CTranslate2 speaks pieces of text instead of ids")
     if vmap is not None and not Path(vmap).is_file():
         raise ExportError(f"there is no file {vmap}")
+    for name in ("eos_token_id", "decoder_start_token_id"):
+        value, expected = getattr(model.generation_config, name), getattr(model.config, name)
+        if value not in (None, expected, [expected]):
+            raise ExportError(f"{name}={value!r} of the generation config: must be {expected!r}, as in the config")
     vocabularies = VanillaTransformerLoader().get_vocabulary(model, tokenizer)
     # Whether all is in its place, the weights show before they are rounded.
     with tempfile.TemporaryDirectory(dir=folder.parent) as exact:
@@ -266,6 +280,14 @@ def write(
         spec.register_vocabulary_mapping(vmap)
     save(spec, folder, quantization)
     options, left = search_options(model.generation_config, vocabularies[1])
+    if vmap is not None:
+        options["use_vmap"] = True
+    longest = model.config.decoder_max_position_embeddings
+    has_positions = model.config.decoder_position_encoding != "none"
+    if has_positions and options["max_decoding_length"] > longest:  # it has vectors for so many, and fails behind them
+        if model.generation_config.max_new_tokens is not None:
+            left.append(f"max_new_tokens={model.generation_config.max_new_tokens}, of {longest} positions")
+        options["max_decoding_length"] = longest
     (folder / SEARCH_FILE).write_text(json.dumps(options, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     notes = (
         [f"{SEARCH_FILE} has the model's search, which CTranslate2 cannot do with {', '.join(left)}"] if left else []
@@ -296,6 +318,7 @@ class Forced:
                 beam_size=1,
                 max_decoding_length=len(target),
                 min_decoding_length=0,
+                max_input_length=0,
                 return_logits_vocab=True,
             )
             logits.append(torch.from_numpy(np.array(result.logits[0])).flatten(1))

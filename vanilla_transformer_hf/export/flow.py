@@ -10,10 +10,10 @@ import torch
 from transformers import GenerationConfig
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..conversion.flow import check_new, new_folder
-from ..generation_vanilla_transformer import SEARCH_OPTIONS
+from ..conversion.flow import check_new, new_folder, settings_without_ours
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..weight_files import open_config
 from .comparison import Comparison, ExportError
 
 
@@ -63,13 +63,14 @@ def export_for(engine: str, model_folder: str | os.PathLike, output: str | os.Pa
     Raises:
         ExportError: The engine cannot express the model, is not installed, or gives other logits; nothing is left
             behind.
+        ValueError: The folder's weights are not those of its config.
         OSError: A file cannot be read or written.
     """
     module = engine_called(engine)
     check_new(Path(output))
     if not Path(model_folder).is_dir():
         raise ExportError(f"{model_folder} is no folder")
-    config = VanillaTransformerConfig.from_pretrained(model_folder)
+    config = open_config(Path(model_folder))
     if problems := module.problems(config):
         raise ExportError(f"{engine} cannot express these fields:\n  " + "\n  ".join(problems))
     model = VanillaTransformerForConditionalGeneration.from_pretrained(model_folder, dtype=torch.float32).eval()
@@ -88,12 +89,7 @@ def export_for(engine: str, model_folder: str | os.PathLike, output: str | os.Pa
 def save_configs(model: VanillaTransformerForConditionalGeneration, folder: Path) -> list[str]:
     """Write the model's config and how it decodes; options of our own search, which the engine has not, are told."""
     model.config.save_pretrained(folder)
-    settings = GenerationConfig.from_dict(model.generation_config.to_dict())
-    notes = []
-    for name, default in SEARCH_OPTIONS.items():
-        if getattr(settings, name, None) not in (None, default):
-            notes.append(f"{name}={getattr(settings, name)!r} is left out: a search around the steps may not have it")
-        vars(settings).pop(name, None)
+    settings, notes = settings_without_ours(model)
     settings.save_pretrained(folder)
     return notes
 

@@ -167,8 +167,11 @@ class StepwiseEncoder(nn.Module):
         super().__init__()
         self.run = run
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> BaseModelOutput:
-        """Source ids and mask (B, S) to the encoder's output (B, S, D)."""
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> BaseModelOutput:
+        """Source ids and mask (B, S) to the encoder's output (B, S, D); without a mask, all are read."""
+        attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         return BaseModelOutput(last_hidden_state=self.run(input_ids=input_ids, attention_mask=attention_mask))
 
 
