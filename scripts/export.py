@@ -28,7 +28,11 @@ def parse_arguments() -> argparse.Namespace:
             engine.add_argument(
                 "--quantization", metavar="TYPE", help="of the weights: int8, int16, float16, bfloat16 …"
             )
-            engine.add_argument("--vmap", metavar="FILE", help="target pieces that source pieces may lead to")
+            engine.add_argument(
+                "--vmap",
+                metavar="FILE",
+                help="lines of source pieces, tab, the target pieces that they may lead to; translate_batch.json uses it",
+            )
     return parser.parse_args()
 
 
