@@ -31,7 +31,8 @@ def parse_arguments() -> argparse.Namespace:
             engine.add_argument(
                 "--vmap",
                 metavar="FILE",
-                help="lines of source pieces, tab, the target pieces that they may lead to; translate_batch.json uses it",
+                help="lines of source pieces, tab, the target pieces that they may lead to; "
+                "translate_batch.json uses it",
             )
     return parser.parse_args()
 
