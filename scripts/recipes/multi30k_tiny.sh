@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Multi30k, English to German, tokenized and lower-cased: both stages of the tiny model, one after the other.
+# Multi30k, English to German, tokenized and lower-cased: the three stages of the tiny model, one after the other.
 #   bash scripts/recipes/multi30k_tiny.sh FOLDER [--field value …]
 # FOLDER has {train,val,test_2016_flickr}.lc.norm.tok.{en,de}, or the same with .gz: data/task1/tok of the corpus. Further
-# arguments are for both stages. What was stopped goes on from its last checkpoint when it is called again. With two
+# arguments are for all stages. What was stopped goes on from its last checkpoint when it is called again. With two
 # processes: LAUNCH="accelerate launch --config_file scripts/accelerate/cpu_2.yaml" bash scripts/recipes/…
 set -euo pipefail
 folder=${1:?a folder with train.lc.norm.tok.en and so on is needed}
@@ -15,7 +15,11 @@ for part in train=train val=validation test_2016_flickr=test; do
         files+=("--${part#*=}_${side#*=}" "$path")
     done
 done
-for stage in multi30k_tiny multi30k_tiny_r_drop; do
-    [ "$stage" = multi30k_tiny ] && last=8 || last=12 # the test text is scored once, at the end
-    ${LAUNCH:-python} scripts/train.py "scripts/recipes/$stage.yaml" "${files[@]:0:$last}" "$@"
-done
+stage() { # recipe, number of arguments in `files` that it is given, and others
+    ${LAUNCH:-python} scripts/train.py "scripts/recipes/$1.yaml" "${files[@]:0:$2}" "${@:3}"
+}
+first=outputs/multi30k_tiny_r_drop_1
+stage multi30k_tiny 8 "$@"
+stage multi30k_tiny_r_drop 8 --output_dir "$first" "$@"
+# The same again for longer; the test text is scored once, at the end.
+stage multi30k_tiny_r_drop 12 --model_name_or_path "$first" --num_train_epochs 42 --length_penalty 1.0 "$@"
