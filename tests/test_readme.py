@@ -148,7 +148,7 @@ def test_command(command, workspace, tmp_path):
                 file.write_bytes(gzip.compress("\n".join(lines).encode()))
         small = SMALL["python scripts/train.py"].replace("--vocab_size 300", "")
         shown = run(["bash", script, folder, *small.split()], workspace, {})
-        assert shown.count("validation, 1 beams: BLEU") == 2 and shown.count("test, 1 beams: BLEU") == 1
+        assert shown.count("validation, 1 beams: BLEU") == 3 and shown.count("test, 1 beams: BLEU") == 1
     elif arguments[0] == "scripts/push_to_hub.py":
         with Hub() as hub:
             shown = run(["bash", "-ec", command], workspace, hub.environment(tmp_path))
