@@ -166,7 +166,7 @@ def test_imports_point_one_way():
             "r_drop",
             "sharding",
         },
-        {"curves", "model_card", "recipe", "translation_scores"},
+        {"attention_maps", "curves", "model_card", "recipe", "translation_scores"},
         {"averaging", "remote_code", "weight_files"},
         {"upload_plan"},
         {"hub"},
