@@ -2,8 +2,9 @@
 generate() of ours against MarianMT's and CTranslate2, with the same weights
 
 The load "fixed" is one batch of 32 sentences of 32 tokens and exactly 32 new ones, with random weights. The load
-"natural" is your text in batches of 32, sorted by length, the same ones for every engine, with your trained weights.
-Engines get them all at once: ours goes through `generate_stream()`, and "batch by batch" through `generate()`.
+"natural" is your text in batches of 32, sorted by length, the longest first as translate.py and CTranslate2 do it, the
+same ones for every engine, with your trained weights. Engines get them all at once: ours goes through
+`generate_stream()`, and "batch by batch" through `generate()`.
 
     python scripts/benchmark.py generate --model outputs/en-de --source test.en
 
