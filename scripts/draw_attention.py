@@ -32,15 +32,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-    import vanilla_transformer_hf  # noqa: F401  (registers the model with the Auto classes)
+    from vanilla_transformer_hf import Translator
     from vanilla_transformer_hf.attention_maps import attention_maps, draw_attention
     from vanilla_transformer_hf.text_files import open_output
 
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    model = AutoModelForSeq2SeqLM.from_pretrained(arguments.model).eval()
-    maps = attention_maps(model, tokenizer, arguments.source, arguments.target)
+    translator = Translator.from_pretrained(arguments.model, matmul_backend="default")
+    maps = attention_maps(translator.model, translator.tokenizer, arguments.source, arguments.target)
     figure = draw_attention(maps, arguments.part, arguments.layer)
     with open_output(arguments.picture) as file:
         figure.savefig(file, format=Path(arguments.picture).suffix[1:] or "png", dpi=150)

@@ -11,6 +11,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from .alignment import eager_attention
+from .forced_decoding import shift_right
 
 
 # Pieces on a side of a map that can still be read.
@@ -78,9 +79,8 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
     if target is None:
         target_ids = model.generate(**batch, num_return_sequences=1)[0]
     else:
-        start = torch.tensor([model.config.decoder_start_token_id])
-        target_ids = torch.cat((start, tokenizer(text_target=[target], return_tensors="pt")["input_ids"][0]))
-    target_ids = target_ids.to(model.device)
+        labels = tokenizer(text_target=[target], return_tensors="pt")["input_ids"].to(model.device)
+        target_ids = shift_right(model, labels)[0]
     source_ids = batch["input_ids"][0].tolist()
     for side, count in (("source", len(source_ids)), ("target", len(target_ids) - 1)):
         if count > MOST_PIECES:

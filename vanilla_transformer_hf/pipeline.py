@@ -50,7 +50,7 @@ class TranslationPipeline(Pipeline):
         return {}, generate_kwargs, {} if return_tensors is None else {"return_tensors": return_tensors}
 
     def preprocess(self, input_: Any, **parameters: Any) -> dict[str, Any]:
-        if isinstance(input_, ConstrainedText) and (input_.prefix or input_.phrases):
+        if isinstance(input_, ConstrainedText) and input_.is_constrained:
             raise ValueError(f"{input_[:40]!r}: this pipeline takes no constraints, `Translator.translate` does")
         tally = Tally()
         (parts,) = self.translator.encoder("cut")([input_], tally)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -35,6 +36,11 @@ class ConstrainedText(str):
         phrases = [phrases] if isinstance(phrases, str) else phrases
         constrained.prefix, constrained.phrases = prefix.strip(), [each.strip() for each in phrases if each.strip()]
         return constrained
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether it says anything of its translation."""
+        return bool(self.prefix or self.phrases)
 
 
 class TextError(ValueError):
@@ -112,6 +118,11 @@ class TextEncoder:
         self.limit, self.too_long = limit, too_long
         self._tokenizer, self._argument = tokenizer, "text_target" if is_target else "text"
 
+    @cached_property
+    def around(self) -> int:
+        """Tokens that the tokenizer puts around each text."""
+        return len(self.ids([""])["input_ids"][0])
+
     def ids(self, texts: Sequence[str], **options: Any) -> Any:
         """What the tokenizer makes of texts: `input_ids`, and what the options ask for."""
         # Not verbose: the tokenizer would log the length of the first over-long text, and that it is an error.
@@ -187,12 +198,11 @@ def refuse(encoder: TextEncoder, whole: Part) -> list[Part]:
 def split(encoder: TextEncoder, whole: Part) -> list[Part]:
     """Parts that fit, as few as possible, which end where sentences end, if not that then where words end."""
     text = whole.text
-    around = len(encoder.ids([""])["input_ids"][0])  # what the tokenizer puts around each part
 
     def count(texts: list[str]) -> list[int]:
-        return [len(ids) - around for ids in encoder.ids([text.strip() for text in texts])["input_ids"]]
+        return [len(ids) - encoder.around for ids in encoder.ids([text.strip() for text in texts])["input_ids"]]
 
-    spans = _split_span(text, 0, len(text), 0, max(1, encoder.limit - around), count)
+    spans = _split_span(text, 0, len(text), 0, max(1, encoder.limit - encoder.around), count)
     spans = [(start, end) for start, end in spans if text[start:end].strip()]
     texts = [text[start:end].strip() for start, end in spans]
     parts = []

@@ -26,16 +26,13 @@ def decode_lines(lines: Iterable[bytes], name: str | os.PathLike, keep_ends: boo
         for number, line in enumerate(lines, start=1):
             if not keep_ends:
                 line = line.removesuffix(b"\n").removesuffix(b"\r")
-            if number == 1 and line.startswith(codecs.BOM_UTF8):
-                line, mark = line.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)
-            else:
-                mark = 0
+            begin = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
             try:
-                text = line.decode("utf-8")
+                text = line[begin:].decode("utf-8")
             except UnicodeDecodeError as error:
                 raise ValueError(
-                    f"{name}, line {number}: not valid UTF-8 (byte 0x{line[error.start]:02x} at position "
-                    f"{mark + error.start}); convert the file to UTF-8"
+                    f"{name}, line {number}: not valid UTF-8 (byte 0x{line[begin + error.start]:02x} at position "
+                    f"{begin + error.start}); convert the file to UTF-8"
                 ) from error
             yield text
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:

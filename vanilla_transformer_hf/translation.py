@@ -301,7 +301,7 @@ class Translator:
         try:
             for lines in _windows(texts, window):
                 parts = self._constrain(lines, encoder(lines, counted), generate_kwargs)
-                counted.add(lacking=sum(_asks(line) and not each for line, each in zip(lines, parts)))
+                counted.add(lacking=sum(_is_constrained(line) and not each for line, each in zip(lines, parts)))
                 found = self._translate_parts(parts, batch_size, batch_tokens, counted, generate_kwargs)
                 if return_alignments:
                     self._align_parts(parts, found, batch_size, batch_tokens)
@@ -402,11 +402,10 @@ class Translator:
         """
         limit = self.max_target_length if is_target else self.max_source_length
         encoder = TextEncoder(self.tokenizer, limit, too_long, is_target)
-        around = len(encoder.ids([""])["input_ids"][0])
-        if not is_target and not around < limit <= self._most_source_positions:
-            most = self._most_source_positions
-            allowed = f"must be at least {around + 1}" if limit <= around else f"the model has {most} positions"
-            raise ValueError(f"max_source_length={limit}: {allowed}")
+        if not is_target and limit <= encoder.around:
+            raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")
+        if not is_target and limit > self._most_source_positions:
+            raise ValueError(f"max_source_length={limit}: the model has {self._most_source_positions} positions")
         return encoder
 
     @property
@@ -547,7 +546,7 @@ class Translator:
         """
         size, ends = self.model.config.vocab_size, self._ids_of_end(options).flatten().tolist()
         for place, (line, each) in enumerate(zip(lines, parts)):
-            if each and isinstance(line, ConstrainedText) and _asks(line):
+            if each and isinstance(line, ConstrainedText) and line.is_constrained:
                 with placed(place):
                     if len(each) > 1:
                         raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
@@ -767,9 +766,8 @@ def _lines(count: int, kind: str = "") -> str:
     return f"{count} {kind}line{'' if count == 1 else 's'}"
 
 
-def _asks(line: str) -> bool:
-    """Whether a text says what its translation must contain."""
-    return isinstance(line, ConstrainedText) and bool(line.prefix or line.phrases)
+def _is_constrained(line: str) -> bool:
+    return isinstance(line, ConstrainedText) and line.is_constrained
 
 
 def _contains(ids: list[int], phrase: list[int]) -> bool:

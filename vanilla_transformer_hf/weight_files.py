@@ -99,9 +99,12 @@ def _split(weights: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard
     return sources
 
 
-def check_weights(config: VanillaTransformerConfig, sources: dict[str, Path | bytes | Shard]) -> list[str]:
+def check_weights(
+    config: VanillaTransformerConfig, sources: dict[str, Path | bytes | Shard], may_repeat: bool = False
+) -> list[str]:
     """
-    What is wrong with the weights for this config: each tensor has to be there once, in its shape.
+    What is wrong with the weights for this config: each tensor has to be there once, in its shape; `may_repeat`: tied
+    ones may be there twice.
 
     Raises:
         ValueError: A file is damaged.
@@ -122,7 +125,8 @@ def check_weights(config: VanillaTransformerConfig, sources: dict[str, Path | by
             except SafetensorError as error:
                 raise ValueError(f"{path} is damaged or incomplete ({error}).") from error
     problems = [f"the weights lack {name}" for name in expected.keys() - found.keys()]
-    problems += [f"the weights hold {name} a second time, tied" for name in found.keys() & tied]
+    if not may_repeat:
+        problems += [f"the weights hold {name} a second time, tied" for name in found.keys() & tied]
     problems += [f"the weights hold {name}, which the model has not" for name in found.keys() - expected.keys() - tied]
     problems += [
         f"{name} has the shape {found[name]} instead of {expected[name]}"
@@ -143,7 +147,6 @@ def open_config(folder: Path) -> VanillaTransformerConfig:
     if not (folder / CONFIG_NAME).is_file():
         raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there.")
     config = VanillaTransformerConfig.from_pretrained(folder)
-    problems = [each for each in check_weights(config, find_weights(folder, 2**62)) if not each.endswith(", tied")]
-    if problems:
+    if problems := check_weights(config, find_weights(folder, 2**62), may_repeat=True):
         raise ValueError(f"{folder}: weights and {CONFIG_NAME} do not belong together:\n  " + "\n  ".join(problems))
     return config

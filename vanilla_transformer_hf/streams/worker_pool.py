@@ -115,7 +115,8 @@ class WorkerPool:
                     break
                 held[window.first] = window
                 busy[free[-1]] = window.first
-                self._send(free.pop(), (window.first, window.items))
+                with self._naming_the_dead(free[-1]):
+                    free.pop().send((window.first, window.items))
             if not held:
                 return
             for pipe in cast(list[Connection], wait(list(busy))):
@@ -127,14 +128,6 @@ class WorkerPool:
                     free.append(pipe)
             while held and (first := next(iter(held))) in done:
                 yield held.pop(first), done.pop(first)
-
-    def _send(self, pipe: Connection, message: Any) -> None:
-        """
-        Raises:
-            OSError: The process is gone.
-        """
-        with self._naming_the_dead(pipe):
-            pipe.send(message)
 
     def _receive(self, pipe: Connection) -> tuple[str, Any]:
         """
