@@ -96,6 +96,15 @@ def test_marianmt_round_trip(name, tmp_path):
     assert files(tmp_path / "again") == files(tmp_path / "ours")
 
 
+def test_large_logits_are_not_taken_for_wrong_ones(tiny_model, tmp_path):
+    """float32 rounds large logits, and those of many layers, further apart than is allowed."""
+    model = tiny_model(position_encoding="sinusoidal_halves", attention_bias=True, output_bias=True)
+    with torch.no_grad():
+        model.model.decoder.layers[-1].final_layer_norm.weight.mul_(100)
+    model.save_pretrained(tmp_path / "ours")
+    assert export("marianmt", tmp_path / "ours", tmp_path / "theirs").difference <= 1e-5
+
+
 @pytest.mark.parametrize("name", samples("marian-*"))
 def test_marianmt_sample_round_trip(name, tmp_path):
     convert("marianmt", PEERS / name, tmp_path / "ours")

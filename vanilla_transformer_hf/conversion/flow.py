@@ -148,8 +148,8 @@ def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def logits_of(model: VanillaTransformerForConditionalGeneration, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Logits (B, T, V) in float32 of a batch."""
-    return model(**batch, use_cache=False).logits.float()
+    """Logits (B, T, V) of a batch, in float64 whatever the model computes in."""
+    return model(**batch, use_cache=False).logits.double()
 
 
 def compare_with_reference(model: VanillaTransformerForConditionalGeneration, path: Path) -> tuple[float, int]:
