@@ -13,12 +13,13 @@ import datasets
 import pytest
 import torch
 import yaml
+from counting_model import saved_model
 from hub_api import TOKEN
 from hub_server import Hub
 from huggingface_hub import close_session
 from transformers import logging
 
-from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf import Translator, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
 
 TINY = {
@@ -110,6 +111,31 @@ def decided_model(tiny_model):
         return model
 
     return build
+
+
+@pytest.fixture(scope="session")
+def counting_folder(tmp_path_factory):
+    """A saved model that translates, with its tokenizer: numbers, backwards in German. Not to be changed."""
+    return saved_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def opened_translator(counting_folder):
+    return Translator.from_pretrained(counting_folder, device="cpu")
+
+
+@pytest.fixture
+def translator(opened_translator):
+    """A `Translator` of that model whose settings a test may change."""
+    return Translator(opened_translator.model, opened_translator.tokenizer)
+
+
+@pytest.fixture
+def generated(translator, monkeypatch):
+    """The arguments of every call of its model's `generate()`."""
+    calls, generate = [], translator.model.generate
+    monkeypatch.setattr(translator.model, "generate", lambda **kwargs: calls.append(kwargs) or generate(**kwargs))
+    return calls
 
 
 @pytest.fixture

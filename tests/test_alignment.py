@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_translation import SIZES, SOURCES, TARGETS
+from counting_model import SIZES, SOURCES, TARGETS
 from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer_hf import Translator, VanillaTransformerTokenizer

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from test_translation import SOURCES, TARGETS
+from counting_model import SOURCES, TARGETS
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.attention_maps import MOST_PIECES, attention_maps, draw_attention

@@ -155,8 +155,9 @@ def test_no_source_of_checkpoints_imports_another():
 def test_imports_point_one_way():
     order = [
         HUB_FILES | {"matmul", "text_batches", "text_files"},
-        {"alignment", "data", "forced_decoding", "numbers_corpus", "translation_progress"},
+        {"alignment", "data", "forced_decoding", "numbers_corpus", "translation_models", "translation_progress"},
         {
+            "batch_search",
             "batching",
             "bpe_dropout",
             "checkpoints",

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_translation import MIXED, SOURCES, TRANSLATED, saved_model
+from counting_model import MIXED, SOURCES, TRANSLATED, saved_model
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.matmul import TOLERANCE, available_matmuls, probe_matmul

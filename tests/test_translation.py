@@ -1,100 +1,22 @@
-"""Translator, pipeline and streams of lines, on a tiny model that has learned to count backwards in German."""
+"""Translator and streams of lines, on a tiny model that has learned to count backwards in German."""
 
 import copy
 import io
 import itertools
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, MarianConfig, MarianMTModel, pipeline
-from transformers.pipelines.pt_utils import KeyDataset
-from transformers.utils import logging as host_logging
+from counting_model import MIXED, SOURCES, TARGETS, TRANSLATED
+from transformers import pipeline
 
-import vanilla_transformer_hf
 import vanilla_transformer_hf.translation as translation_module
-from vanilla_transformer_hf import (
-    TranslationPipeline,
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
-    packed_weights_vanilla_transformer,
-)
+from vanilla_transformer_hf import VanillaTransformerTokenizer, packed_weights_vanilla_transformer
 from vanilla_transformer_hf.matmul import available_matmuls
 from vanilla_transformer_hf.streams.lines import translate_lines
 from vanilla_transformer_hf.text_batches import ConstrainedText, Tally
 from vanilla_transformer_hf.translation import Translation, Translator
-
-
-NUMBERS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
-SOURCES = [" ".join(words) for length in (1, 2, 3) for words in itertools.product(NUMBERS, repeat=length)]
-TARGETS = [" ".join(NUMBERS[word] for word in reversed(source.split())) for source in SOURCES]
-MIXED = ["four five one", "two", "", "three one", " \t ", "five five two", "one two", "three"]
-TRANSLATED = ["eins fünf vier", "zwei", "", "eins drei", "", "zwei fünf fünf", "zwei eins", "drei"]
-SIZES = {
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "dropout": 0.0,
-    "max_position_embeddings": 64,
-}
-
-
-def trained_model(tokenizer: VanillaTransformerTokenizer) -> VanillaTransformerForConditionalGeneration:
-    torch.manual_seed(0)
-    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), **SIZES))
-    batch = tokenizer(SOURCES, text_target=TARGETS, padding=True, return_tensors="pt")
-    batch["labels"][batch["labels"] == tokenizer.pad_token_id] = -100
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for _ in range(250):
-        rows = torch.randperm(len(SOURCES))[:64]
-        model(**{name: tensor[rows] for name, tensor in batch.items()}).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model
-
-
-def saved_model(folder) -> str:
-    tokenizer = VanillaTransformerTokenizer.train(SOURCES, TARGETS, vocab_size=300, show_progress=False)
-    trained_model(tokenizer).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return saved_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def shared_translator(folder):
-    return Translator.from_pretrained(folder, device="cpu")
-
-
-@pytest.fixture
-def translator(shared_translator):
-    """A `Translator` whose settings a test may change."""
-    return Translator(shared_translator.model, shared_translator.tokenizer)
-
-
-@pytest.fixture
-def generated(translator, monkeypatch):
-    """The arguments of every call of the model's `generate()`."""
-    calls, generate = [], translator.model.generate
-    monkeypatch.setattr(translator.model, "generate", lambda **kwargs: calls.append(kwargs) or generate(**kwargs))
-    return calls
-
-
-@pytest.fixture
-def broken(folder, tmp_path):
-    """A copy of the saved folder, to be damaged."""
-    return shutil.copytree(folder, tmp_path / "broken")
 
 
 def test_model_translates(translator):
@@ -130,51 +52,6 @@ def test_blank_lines_do_not_reach_the_model(translator, generated):
     assert generated == []
     assert translator.translate(["", "two"], return_scores=True)[0].score == 0
     assert len(generated[0]["input_ids"]) == 1
-
-
-@pytest.mark.parametrize("length_penalty", [None, 0.0, 0.6])
-def test_n_best_scores_are_those_of_beam_search(translator, length_penalty):
-    options = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": length_penalty}
-    best = translator.translate("four five one", return_scores=True, **options)
-    scores = [candidate.score for candidate in best]
-    assert scores == sorted(scores, reverse=True)
-    assert best[0] == "eins fünf vier"
-    inputs = translator.tokenizer("four five one", return_tensors="pt")
-    options = {name: value for name, value in options.items() if value is not None}
-    limits = {"max_new_tokens": 50, "output_scores": True, "return_dict_in_generate": True}
-    expected = translator.model.generate(**inputs, **options, **limits).sequences_scores
-    assert scores == pytest.approx(expected.tolist(), abs=1e-4)
-
-
-@pytest.mark.parametrize("penalty", ["power", "gnmt"])
-def test_scores_of_a_search_and_of_a_second_pass_are_the_same(translator, monkeypatch, penalty):
-    """Beam search tells its scores; greedy search, and models of other kinds, need the pass."""
-    options = {"length_penalty": 0.6, "length_penalty_type": penalty, "return_scores": True}
-    beams = {"num_beams": 3, "num_return_sequences": 3}
-    told = translator.translate(MIXED, **beams, **options)
-    passes = []
-    score = translation_module.score_sequences
-    monkeypatch.setattr(translation_module, "score_sequences", lambda *a, **k: passes.append(1) or score(*a, **k))
-    assert translator.translate(MIXED, **beams, **options) == told
-    assert not passes
-    search = translator.model.generate_stream
-    silent = lambda *a, **k: (SimpleNamespace(sequences=found.sequences) for found in search(*a, **k))  # noqa: E731
-    monkeypatch.setattr(translator.model, "generate_stream", silent)
-    computed = translator.translate(MIXED, **beams, **options)
-    assert passes and computed == told
-    for one, other in zip(itertools.chain(*told), itertools.chain(*computed), strict=True):
-        assert one.score == pytest.approx(other.score, abs=1e-5)
-
-
-def test_score_of_greedy_search_follows_the_length_penalty(translator):
-    plain = translator.translate("four five one", num_beams=1, length_penalty=0.0, return_scores=True)
-    length = len(plain.tokens)
-    for kind, divisor in (("power", length**0.6), ("gnmt", ((5 + length) / 6) ** 0.6)):
-        options = {"length_penalty": 0.6, "length_penalty_type": kind}
-        score = translator._length_penalty(options)(torch.tensor(length))
-        assert float(score) == pytest.approx(divisor)
-    found = translator.translate("four five one", num_beams=1, length_penalty=0.6, return_scores=True)
-    assert found.score == pytest.approx(plain.score / length**0.6, abs=1e-5)
 
 
 def test_tokens_are_the_pieces_with_their_end(translator):
@@ -235,29 +112,6 @@ def test_score_survives_copies():
     assert json.dumps([copied]) == '["zwei"]'
 
 
-def test_length_limit_is_source_plus_50_where_nobody_gives_one(translator, generated, monkeypatch):
-    translator.translate(["two", "four five"])
-    assert (generated[-1]["max_extra_tokens"], "max_new_tokens" in generated[-1]) == (50, False), "for each its own"
-    for given in ({"max_new_tokens": 7}, {"max_length": 9}, {"max_extra_tokens": 3}):
-        translator.translate("two", **given)
-        limits = {name: value for name, value in generated[-1].items() if name.startswith("max")}
-        assert limits == given
-    monkeypatch.setattr(translator, "_has_own_options", False)  # a model of another kind
-    translator.translate(["two", "four five"])
-    longest = len(translator.tokenizer("four five")["input_ids"])
-    assert (generated[-1]["max_new_tokens"], "max_extra_tokens" in generated[-1]) == (longest + 50, False)
-    monkeypatch.setattr(translator.model.generation_config, "max_length", 30)
-    translator.translate("two")
-    assert "max_new_tokens" not in generated[-1]
-
-
-def test_search_follows_generation_config(translator, monkeypatch):
-    monkeypatch.setattr(translator.model.generation_config, "num_beams", 4)
-    assert len(translator.translate("two", num_return_sequences=3)) == 3
-    with pytest.raises(ValueError, match=r"num_return_sequences=2: needs num_beams of at least 2, not 1"):
-        translator.translate("two", num_beams=1, num_return_sequences=2)
-
-
 @pytest.mark.parametrize("name", ["num_beams", "num_return_sequences", "max_new_tokens", "batch_size", "batch_tokens"])
 def test_counts_below_one_are_refused(translator, name):
     with pytest.raises(ValueError, match=f"{name}=0: must be at least 1"):
@@ -290,170 +144,14 @@ def test_what_is_no_text_is_refused(translator, wrong):
         pipeline("translation", model=translator.model, tokenizer=translator.tokenizer)(wrong)
 
 
-def test_vocabulary_that_does_not_fit_is_refused(translator, tiny_model):
-    size = len(translator.tokenizer)
-    for rows in (99, 600):
-        with pytest.raises(ValueError, match=f"tokenizer has {size} source pieces and the model {rows}"):
-            Translator(tiny_model(vocab_size=rows), translator.tokenizer)
-    Translator(tiny_model(vocab_size=size + 10), translator.tokenizer)  # padded to a round number
-
-
-def test_two_vocabularies(tiny_model):
-    tokenizer = VanillaTransformerTokenizer.train(
-        SOURCES, TARGETS, vocab_size=300, separate_vocabularies=True, show_progress=False
-    )
-    source, target = tokenizer.source_vocab_size, len(tokenizer)
-    model = tiny_model(vocab_size=target, source_vocab_size=source, embedding_sharing="decoder")
-    assert isinstance(Translator(model, tokenizer).translate("two", max_new_tokens=3), str)
-    for sizes in ((target, source + 200), (target + 200, source)):
-        model = tiny_model(vocab_size=sizes[0], source_vocab_size=sizes[1], embedding_sharing="decoder")
-        with pytest.raises(ValueError, match="do not belong together"):
-            Translator(model, tokenizer)
-
-
-def test_model_that_does_not_translate_is_refused(translator):
-    bert = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8))
-    with pytest.raises(ValueError, match="BertModel is no encoder–decoder"):
-        Translator(bert, translator.tokenizer)
-
-
-def test_a_model_that_it_has_opened_itself_begins_at_once(folder, monkeypatch):
-    texts, opened = MIXED, Translator.from_pretrained(folder, device="cpu")
-    given = Translator(opened.model.from_pretrained(folder), opened.tokenizer)
+def test_a_model_that_it_has_opened_itself_begins_at_once(counting_folder, monkeypatch):
+    texts, opened = MIXED, Translator.from_pretrained(counting_folder, device="cpu")
+    given = Translator(opened.model.from_pretrained(counting_folder), opened.tokenizer)
     expected = given.translate(texts)
     monkeypatch.setattr(packed_weights_vanilla_transformer, "fingerprint", lambda tensor: 1 / 0)
     assert opened.translate(texts) == expected
     with pytest.raises(ZeroDivisionError):  # somebody else may change this one through `.data`
         given.translate(texts)
-
-
-def test_from_pretrained_takes_dtype_and_device(folder):
-    opened = Translator.from_pretrained(folder, device="cpu", dtype="bfloat16")
-    assert opened.model.dtype == torch.bfloat16
-    assert opened.translate("two") == "zwei"
-    with pytest.raises(ValueError, match="device 'nonsense' cannot be used here"):
-        Translator.from_pretrained(folder, device="nonsense")
-
-
-def _one_line(folder):
-    with pytest.raises((OSError, ValueError)) as raised:
-        Translator.from_pretrained(folder)
-    assert "\n" not in str(raised.value)
-    assert str(folder) in str(raised.value)
-    return str(raised.value)
-
-
-def test_missing_folder_is_named(tmp_path):
-    assert "no such folder" in _one_line(tmp_path / "nothing")
-    assert "no such folder" in _one_line("no-such-model")  # may be a Hub id too, but the Hub is not there
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff" * 99, "half"])
-def test_damaged_weights_are_named(broken, content):
-    weights = broken / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:5000] if content == "half" else content)
-    assert "cannot open the weights" in _one_line(broken)
-
-
-def test_missing_files_are_named(broken):
-    (broken / "model.safetensors").unlink()
-    assert "cannot open the weights" in _one_line(broken)
-    (broken / "tokenizer.json").unlink()
-    assert "cannot open the tokenizer" in _one_line(broken)
-    (broken / "config.json").write_text("{")
-    assert "cannot open the config" in _one_line(broken)
-
-
-@pytest.mark.parametrize(("field", "value"), [("encoder_layers", 2), ("encoder_ffn_dim", 128)])
-def test_weights_of_another_model_are_refused_instead_of_drawn_at_random(broken, field, value):
-    config = json.loads((broken / "config.json").read_text())
-    (broken / "config.json").write_text(json.dumps({**config, field: value}))
-    assert "missing or of another shape, the first is model.encoder.layers" in _one_line(broken)
-
-
-def test_folder_of_another_model_type_is_refused(tmp_path):
-    BertConfig().save_pretrained(tmp_path)
-    assert "model type 'bert' is no encoder–decoder" in _one_line(tmp_path)
-
-
-@pytest.fixture
-def quiet(caplog, recwarn):
-    """Fails the test if transformers logs a warning or Python issues one."""
-    host_logging.enable_propagation()
-    yield
-    host_logging.disable_propagation()
-    assert [record.getMessage() for record in caplog.records if record.levelname != "INFO"] == []
-    assert [str(warning.message) for warning in recwarn.list] == []
-
-
-def test_pipeline_answers_as_the_one_of_transformers_4(folder, quiet):
-    translate = pipeline("translation", model=folder)
-    assert type(translate) is TranslationPipeline
-    assert type(translate.tokenizer) is VanillaTransformerTokenizer
-    expected = [{"translation_text": text} for text in TRANSLATED]
-    assert translate("two") == [{"translation_text": "zwei"}]
-    assert translate(MIXED) == expected
-    assert translate(MIXED, batch_size=3) == expected
-    assert translate([]) == []
-    assert list(translate(text for text in MIXED)) == [[item] for item in expected]
-    rows = KeyDataset([{"en": text} for text in MIXED], "en")
-    assert list(translate(rows, batch_size=3)) == [[item] for item in expected]
-
-
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_pipeline_equals_translator(translator, batch_size, quiet):
-    translate = pipeline("translation", model=translator.model, tokenizer=translator.tokenizer, num_beams=4)
-    options = {"num_return_sequences": 3, "return_scores": True, "batch_size": batch_size}
-    for found, expected in zip(
-        translate(MIXED, **options), translator.translate(MIXED, num_beams=4, **options), strict=True
-    ):
-        assert [candidate["translation_text"] for candidate in found] == expected
-        scores = [candidate.score for candidate in expected]
-        assert [candidate["score"] for candidate in found] == pytest.approx(scores, abs=1e-5)
-    assert [len(candidates) for candidates in translate(MIXED, num_return_sequences=2)] == [2] * len(MIXED)
-
-
-def test_pipeline_returns_tensors(translator):
-    translate = pipeline("translation", model=translator.model, tokenizer=translator.tokenizer)
-    (record,) = translate("two", return_tensors=True)
-    assert list(record) == ["translation_token_ids"]
-    assert translator.tokenizer.decode(record["translation_token_ids"], skip_special_tokens=True) == "zwei"
-
-
-def test_pipeline_saves_a_folder_that_opens_without_running_its_code(folder, tmp_path):
-    pipeline("translation", model=folder).save_pretrained(tmp_path)
-    assert "custom_pipelines" not in json.loads((tmp_path / "config.json").read_text())
-    assert pipeline("translation", model=str(tmp_path))("two") == [{"translation_text": "zwei"}]
-
-
-def test_pipeline_without_a_model_or_with_misspelt_arguments_is_refused(translator):
-    with pytest.raises(ValueError, match="default"):
-        pipeline("translation")
-    translate = pipeline("translation", model=translator.model, tokenizer=translator.tokenizer)
-    with pytest.raises(ValueError, match="num_beam"):
-        translate("two", num_beam=4)
-
-
-def test_registering_leaves_an_existing_translation_pipeline_alone(monkeypatch):
-    from transformers import pipelines
-
-    theirs = {"impl": object}
-    monkeypatch.setitem(pipelines.PIPELINE_REGISTRY.supported_tasks, "translation", theirs)
-    vanilla_transformer_hf._register_pipeline(pipelines)
-    assert pipelines.PIPELINE_REGISTRY.supported_tasks["translation"] is theirs
-
-
-def test_marian_model_translates_too(translator):
-    special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": None}
-    marian = MarianMTModel(MarianConfig(vocab_size=len(translator.tokenizer), **SIZES, **special)).eval()
-    theirs = Translator(marian, translator.tokenizer)
-    best = theirs.translate(MIXED, num_beams=3, num_return_sequences=3, max_new_tokens=5, return_scores=True)
-    assert best[2] == ["", "", ""]
-    for candidates in best:
-        scores = [candidate.score for candidate in candidates]
-        assert scores == pytest.approx(sorted(scores, reverse=True), abs=1e-5)
-    translate = pipeline("translation", model=marian, tokenizer=translator.tokenizer)
-    assert translate("two", max_new_tokens=5)[0]["translation_text"] == theirs.translate("two", max_new_tokens=5)
 
 
 def test_terminal_is_answered_line_by_line(translator):
@@ -497,7 +195,7 @@ def test_matmul_is_used_while_scoring_and_at_no_other_time(translator, monkeypat
 
     hook = model.register_forward_pre_hook(spy)
     for name in ("default", "onednn"):
-        monkeypatch.setattr(translator, "matmul", name)
+        monkeypatch.setattr(translator._search, "matmul", name)
         translator.score("two", "zwei")
     assert used == ["none", "bf16"]
     hook.remove()
@@ -589,13 +287,6 @@ def test_batches_of_alignments_are_as_small_as_those_of_translations(translator,
     assert sizes == [2, 2, 2]
 
 
-def test_greedy_scores_of_what_came_to_its_limit_do_not_depend_on_the_batch(translator):
-    options = {"num_beams": 1, "max_extra_tokens": 1, "return_scores": True, "bad_words_ids": [[1]]}
-    texts = ["one", "five two one three four two", "one two"]
-    for text, found in zip(texts, translator.translate(texts, **options)):
-        assert found.score == pytest.approx(translator.translate(text, **options).score, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("limit", "message"), [(0, "must be at least 2"), (-5, "must be at least 2"), (1, "must be at least 2")]
 )
@@ -603,19 +294,6 @@ def test_a_limit_without_room_for_a_piece_is_refused(translator, limit, message)
     translator.max_source_length = limit
     with pytest.raises(ValueError, match=f"max_source_length={limit}: {message}"):
         translator.translate("one")
-
-
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_learned_positions_end_a_translation(translator, num_beams):
-    sizes = {**SIZES, "position_encoding": "learned", "max_position_embeddings": 16}
-    config = VanillaTransformerConfig(vocab_size=len(translator.tokenizer), **sizes)
-    short = Translator(VanillaTransformerForConditionalGeneration(config), translator.tokenizer)
-    for options in ({}, {"max_new_tokens": 200}, {"max_extra_tokens": 90}):
-        (found,) = short.translate(["one two three"], num_beams=num_beams, bad_words_ids=[[0], [1]], **options)
-        assert len(found.tokens) == 16
-    short.max_source_length = 17
-    with pytest.raises(ValueError, match="max_source_length=17: the model has 16 positions"):
-        short.translate("one")
 
 
 def test_windows_have_a_size(translator):
@@ -633,8 +311,8 @@ def test_the_line_that_cannot_be_translated_is_numbered(translator):
         translate_lines(translator, io.BytesIO(lines.encode()), io.BytesIO(), too_long="error", window=2)
 
 
-def test_an_ensemble_and_a_shortlist(translator, folder, tmp_path):
-    both = Translator.from_pretrained(folder, "cpu", matmul_backend="default", ensemble=[folder])
+def test_an_ensemble_and_a_shortlist(translator, counting_folder, tmp_path):
+    both = Translator.from_pretrained(counting_folder, "cpu", matmul_backend="default", ensemble=[counting_folder])
     assert both.translate(MIXED, num_beams=3) == TRANSLATED == both.translate(MIXED)
     with torch.no_grad():
         both.ensemble[0].lm_head.weight.mul_(-1)
@@ -648,7 +326,7 @@ def test_an_ensemble_and_a_shortlist(translator, folder, tmp_path):
     allowed = {"</s>", *both.tokenizer.convert_ids_to_tokens(both.shortlist)}
     assert found != TRANSLATED and {token for each in found for token in each.tokens} <= allowed
     other = tmp_path / "other"
-    shutil.copytree(folder, other)
+    shutil.copytree(counting_folder, other)
     VanillaTransformerTokenizer.train(["sechs"], vocab_size=300, show_progress=False).save_pretrained(other)
     with pytest.raises(ValueError, match="other"):
-        Translator.from_pretrained(folder, "cpu", matmul_backend="default", ensemble=[other])
+        Translator.from_pretrained(counting_folder, "cpu", matmul_backend="default", ensemble=[other])

@@ -4,47 +4,27 @@ import itertools
 import logging
 import math
 import os
-import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .alignment import Alignment, align_words, attention_to_source, join_alignments
+from .batch_search import BatchSearch
 from .constraints_vanilla_transformer import as_ids
-from .forced_decoding import (
-    TextScore,
-    encode_pairs,
-    forced_batches,
-    score_sequences,
-    token_log_probabilities,
-    until_end,
-)
-from .generation_vanilla_transformer import LENGTH_PENALTIES, SEARCH_OPTIONS, VanillaTransformerGenerationMixin
+from .forced_decoding import TextScore, encode_pairs, forced_batches, token_log_probabilities, until_end
 from .matmul import MatmulRow, choose_matmul, describe_matmul, matmul, probe_matmul
 from .text_batches import ConstrainedText, Part, Tally, TextEncoder, pad_rows, placed, sorted_batches
+from .translation_models import check_fit, open_model, vocabularies
 from .translation_progress import ProgressBar
 
 
 logger = logging.getLogger(__name__)
 
-# "We set the maximum output length during inference to input length + 50" (section 6.1).
-EXTRA_TARGET_TOKENS = 50
 # Lines of a stream that are sorted by length together: more waste less padding, and answer later.
 WINDOW = 2048
-# Models often carry some rows more than their tokenizer has pieces, up to a multiple of this.
-VOCABULARY_PADDING = 128
-REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
-LENGTH_LIMITS = ("max_length", "max_new_tokens", "max_extra_tokens")
-# Arguments that `generate()` does not check itself.
-COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
-# Of `generate()`, by our search alone.
-REQUESTS = ("ensemble", "shortlist", "prefixes", "required_phrases")
 # Those with a value for each sentence of a batch: texts are sorted before they become one.
 OF_EACH_SENTENCE = ("prefixes", "required_phrases", "decoder_input_ids")
 WHAT_HAPPENED = {"split": "split into parts of at most", "cut": "cut to the first"}
@@ -128,24 +108,19 @@ class Translator:
         matmul_backend: str = "auto",
         ensemble: Sequence[PreTrainedModel] = (),
     ):
-        if not model.config.is_encoder_decoder or not model.can_generate():
-            raise ValueError(f"{type(model).__name__} is no encoder–decoder that can generate text")
-        _check_vocabulary(model, tokenizer)
+        check_fit(model, tokenizer)
         self.model, self.ensemble = model.eval(), [member.eval() for member in ensemble]
         self.tokenizer = tokenizer
         self.shortlist: list[int] | None = None
-        self._max_positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
-        self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", self._max_positions)
-        self.max_source_length = min(tokenizer.model_max_length, self._max_positions)
-        # By name: a model that brought its own code is of a class of its own.
-        self._has_own_options = any(
-            base.__name__ == VanillaTransformerGenerationMixin.__name__ for base in type(model).__mro__
-        )
-        self.matmul, self.matmul_rows = "default", list[MatmulRow]()
+        positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+        self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", positions)
+        self.max_source_length = min(tokenizer.model_max_length, positions)
+        backend, self.matmul_rows = "default", list[MatmulRow]()
         if matmul_backend != "default" and model.device.type == "cpu" and model.dtype == torch.float32:
             self.matmul_rows = probe_matmul()
-            self.matmul = choose_matmul(matmul_backend, self.matmul_rows)
-            logger.info(describe_matmul(self.matmul, self.matmul_rows))
+            backend = choose_matmul(matmul_backend, self.matmul_rows)
+            logger.info(describe_matmul(backend, self.matmul_rows))
+        self._search = BatchSearch(model, tokenizer.pad_token_id, positions, backend)
 
     @classmethod
     def from_pretrained(
@@ -174,30 +149,14 @@ class Translator:
             OSError: Config, weights or tokenizer are missing, damaged or of another model; one line says which.
             ValueError: The parts do not fit each other, or the device cannot be used here.
         """
-        if Path(name).is_file() or not (Path(name).is_dir() or REPO_ID.fullmatch(str(name))):
-            raise FileNotFoundError(f"{name}: no such folder")
-        hub = {"trust_remote_code": trust_remote_code, "revision": revision}
-        with _naming("config", name):
-            config = AutoConfig.from_pretrained(name, **hub)
-        if not config.is_encoder_decoder:
-            raise ValueError(f"{name}: model type {config.model_type!r} is no encoder–decoder and cannot translate")
-        with _naming("tokenizer", name):
-            tokenizer = AutoTokenizer.from_pretrained(name, **hub)
-        with _naming("weights", name):
-            # Missing tensors would be filled with random numbers and only logged; so would those of other shapes.
-            model, report = AutoModelForSeq2SeqLM.from_pretrained(
-                name, config=config, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **hub
-            )
-            lacking = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
-            if lacking:
-                raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")
+        model, tokenizer = open_model(name, device, dtype, trust_remote_code, revision)
         others = []
         for other_name in ensemble:
             other = cls.from_pretrained(other_name, device, dtype, trust_remote_code, matmul_backend="default")
-            if _vocabularies(other.tokenizer) != _vocabularies(tokenizer):
+            if vocabularies(other.tokenizer) != vocabularies(tokenizer):
                 raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
             others.append(other.model)
-        translator = cls(_to_device(model, device), tokenizer, matmul_backend, others)
+        translator = cls(model, tokenizer, matmul_backend, others)
         if hasattr(model, "expect_fixed_weights"):  # nobody else has this model
             model.expect_fixed_weights()
         return translator
@@ -271,6 +230,7 @@ class Translator:
         window: int = WINDOW,
         too_long: str = "split",
         tally: Tally | None = None,
+        return_scores: bool = False,
         return_alignments: bool = False,
         **generate_kwargs: Any,
     ) -> Iterator[list[Translation]]:
@@ -279,12 +239,12 @@ class Translator:
 
         Args:
             texts: An iterable, read only as far as needed.
-            batch_size, batch_tokens, too_long, return_alignments: As in `translate`.
+            batch_size, batch_tokens, too_long, return_scores, return_alignments: As in `translate`.
             window: Texts that are read and sorted by length before the first of them is translated. 1 answers each
                 text before the next is read.
             tally: Counts sentences, target tokens, over-long texts, and those whose translations lack a phrase, after
                 every batch. If not given, a warning at the end counts the last two.
-            generate_kwargs: `return_scores` of `translate` and any argument of `generate()`.
+            generate_kwargs: Other arguments of `generate()`.
 
         Yields:
             For each text, in order, its n-best list: `num_return_sequences` translations, best first.
@@ -297,12 +257,13 @@ class Translator:
             if generate_kwargs.get(name) is not None:
                 raise ValueError(f"{name}: batches have another order than texts; give ConstrainedText instead")
         encoder, counted = self.encoder(too_long), tally or Tally()
-        join = partial(self._join, options=generate_kwargs, has_alignments=return_alignments)
+        options = {**self._own_options(), **generate_kwargs}
+        join = partial(self._join, options=options, has_scores=return_scores, has_alignments=return_alignments)
         try:
             for lines in _windows(texts, window):
-                parts = self._constrain(lines, encoder(lines, counted), generate_kwargs)
+                parts = self._constrain(lines, encoder(lines, counted), options)
                 counted.add(lacking=sum(_is_constrained(line) and not each for line, each in zip(lines, parts)))
-                found = self._translate_parts(parts, batch_size, batch_tokens, counted, generate_kwargs)
+                found = self._translate_parts(parts, batch_size, batch_tokens, counted, return_scores, options)
                 if return_alignments:
                     self._align_parts(parts, found, batch_size, batch_tokens)
                 yield from map(join, lines, parts, found)
@@ -388,6 +349,11 @@ class Translator:
         return sorted({piece for some in _windows(texts, WINDOW) for ids in self._target_ids(some) for piece in ids})
 
     @property
+    def matmul(self) -> str:
+        """The library of float32 matrix products that is used."""
+        return self._search.matmul
+
+    @property
     def max_target_length(self) -> int:
         """Tokens of the longest target line that is scored or aligned."""
         return min(self.tokenizer.model_max_length, self._max_target_positions - 1)
@@ -424,7 +390,6 @@ class Translator:
         input_ids, attention_mask = pad_rows(sources, self.tokenizer.pad_token_id)
         return {"input_ids": input_ids, "attention_mask": attention_mask}
 
-    @torch.no_grad()
     def generate(
         self,
         input_ids: torch.Tensor,
@@ -447,90 +412,17 @@ class Translator:
         Raises:
             ValueError: The arguments exclude each other or are out of range.
         """
-        options = self._search_options(input_ids.shape[1], generate_kwargs)
-        n_best = self._setting("num_return_sequences", options) or 1
-        filled = attention_mask.any(dim=1)  # (B)
-        sequences = torch.full((len(filled), n_best, 1), self.tokenizer.pad_token_id, device=input_ids.device)
-        scores = torch.zeros(len(filled), n_best, device=input_ids.device) if return_scores else None
-        if filled.any():
-            source = {"input_ids": input_ids[filled], "attention_mask": attention_mask[filled]}
-            for name in ("prefixes", "required_phrases"):
-                if name in options:
-                    options[name] = [each for each, fill in zip(options[name], filled.tolist()) if fill]
-            tells = self._tells_scores(options, return_scores)
-            # Our search has its own products; the other library would have to make code for the shapes of each step.
-            with nullcontext() if isinstance(self.model, VanillaTransformerGenerationMixin) else matmul(self.matmul):
-                output: Any = self.model.generate(**source, **options, return_dict_in_generate=tells)
-                found, found_scores = self._read_output(output, source, options, return_scores)
-            sequences = sequences.repeat(1, 1, found.shape[-1])  # (B, n, T)
-            sequences[filled] = found
-            if scores is not None and found_scores is not None:
-                scores[filled] = found_scores
-        return {"sequences": sequences, "scores": scores}
+        options = {**self._own_options(), **generate_kwargs}
+        return self._search.batch(input_ids, attention_mask, return_scores, options)
 
     def decode(self, sequences: torch.Tensor, scores: torch.Tensor | None) -> list[Translation]:
         """The texts of `sequences` (N, T), decoder start token included, with their `scores` (N), if any."""
         texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
         values = [None] * len(texts) if scores is None else scores.tolist()
         made = sequences[:, 1:].cpu()
-        kept = until_end(made, self._ids_of_end({}).cpu()) & (made != self.tokenizer.pad_token_id)
+        kept = until_end(made, self._search.ids_of_end({}).cpu()) & (made != self.tokenizer.pad_token_id)
         tokens = [self.tokenizer.convert_ids_to_tokens(row[keep].tolist()) for row, keep in zip(made, kept)]
         return [Translation(*each) for each in zip(texts, values, tokens, strict=True)]
-
-    def _tells_scores(self, options: dict[str, Any], return_scores: bool) -> bool:
-        """
-        Whether the search is to give the scores itself.
-
-        Raises:
-            ValueError: The model cannot do what the options ask for.
-        """
-        # Our model knows the scores of a beam search without `output_scores`, which would keep every step's logits.
-        tells = return_scores and (self._setting("num_beams", options) or 1) > 1
-        requested = [name for name in REQUESTS if options.get(name) is not None]
-        if requested and not self._has_own_options:
-            raise ValueError(f"{requested[0]}: {type(self.model).__name__} cannot search like that")
-        if requested and return_scores and not tells:
-            raise ValueError(f"{requested[0]}: scores of such translations need num_beams of at least 2")
-        return tells
-
-    def _read_output(
-        self, output: Any, source: dict[str, torch.Tensor], options: dict[str, Any], return_scores: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Sequences (B, n, T) that `generate()` has found for a source and, if asked for, their scores (B, n)."""
-        sequences, scores = getattr(output, "sequences", output), getattr(output, "sequences_scores", None)
-        sequences = sequences.view(len(source["input_ids"]), -1, sequences.shape[-1])
-        if not return_scores:
-            return sequences, None
-        if scores is None:
-            eos, pad, penalty = self._ids_of_end(options), self.tokenizer.pad_token_id, self._length_penalty(options)
-            scores = score_sequences(
-                self.model, **source, sequences=sequences, eos=eos, pad_token_id=pad, penalty=penalty
-            )
-        return sequences, scores.view(sequences.shape[:2])
-
-    @torch.no_grad()
-    def _generate_stream(
-        self,
-        batches: Iterable[dict[str, Any]],
-        return_scores: bool = False,
-        **generate_kwargs: Any,
-    ) -> Iterator[dict[str, Any]]:
-        """What `generate` returns for each of these batches, in which every row has tokens."""
-        if not (self._has_own_options and hasattr(self.model, "generate_stream")):
-            yield from (self.generate(**batch, return_scores=return_scores, **generate_kwargs) for batch in batches)
-            return
-        options, sources = self._search_options(0, generate_kwargs), deque[dict[str, torch.Tensor]]()
-        tells = self._tells_scores(options, return_scores)
-
-        def remembered(batch: dict[str, Any]) -> dict[str, Any]:
-            self._tells_scores({**options, **batch}, return_scores)  # or refuses
-            sources.append({name: batch[name] for name in ("input_ids", "attention_mask")})
-            return batch
-
-        model: Any = self.model
-        for output in model.generate_stream(map(remembered, batches), **options, return_dict_in_generate=tells):
-            sequences, scores = self._read_output(output, sources.popleft(), options, return_scores)
-            yield {"sequences": sequences, "scores": scores}
 
     def _target_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts of the target language, with nothing around them."""
@@ -544,7 +436,7 @@ class Translator:
         Raises:
             TextError: Such a line was too long and had to be split, or no translation can be as it asks.
         """
-        size, ends = self.model.config.vocab_size, self._ids_of_end(options).flatten().tolist()
+        size, ends = self.model.config.vocab_size, self._search.ids_of_end(options).flatten().tolist()
         for place, (line, each) in enumerate(zip(lines, parts)):
             if each and isinstance(line, ConstrainedText) and line.is_constrained:
                 with placed(place):
@@ -564,7 +456,8 @@ class Translator:
         batch_size: int | None,
         batch_tokens: int | None,
         tally: Tally,
-        generate_kwargs: dict[str, Any],
+        return_scores: bool,
+        options: dict[str, Any],
     ) -> list[list[list[Translation]]]:
         """For each text the n-best list of each of its parts."""
         flat = [(line, place) for line, each in enumerate(parts) for place in range(len(each))]
@@ -574,7 +467,7 @@ class Translator:
         lengths = [len(parts[line][place].ids) for line, place in flat]
         batches = [*sorted_batches(lengths, batch_size, batch_tokens)]
         prepared = (self._prepare([parts[line][place] for line, place in map(flat.__getitem__, p)]) for p in batches)
-        for places, found in zip(batches, self._generate_stream(prepared, **generate_kwargs), strict=True):
+        for places, found in zip(batches, self._search.stream(prepared, return_scores, options), strict=True):
             n_best, scores = found["sequences"].shape[1], found["scores"]
             texts = self.decode(found["sequences"].flatten(0, 1), None if scores is None else scores.flatten())
             finished = tokens = lacking = 0
@@ -620,20 +513,21 @@ class Translator:
         parts: list[Part],
         found: list[list[Translation]],
         options: dict[str, Any],
+        has_scores: bool,
         has_alignments: bool,
     ) -> list[Translation]:
         """The n-best list of a text from those of its parts."""
         if len(parts) == 1:
             return found[0]
         if not parts:
-            n_best = self._setting("num_return_sequences", options) or 1
-            score = 0.0 if options.get("return_scores") else None
+            n_best = self._search.setting("num_return_sequences", options) or 1
+            score = 0.0 if has_scores else None
             nothing = Alignment([], [], torch.zeros(0, 0)) if has_alignments else None
             return [Translation("", score, (), nothing) for _ in range(n_best)]
-        penalty, joined = self._length_penalty(options), []
+        penalty, joined = self._search.length_penalty(options), []
         for each in zip(*found):
             score, tokens = None, [token for part in each for token in part.tokens]
-            if options.get("return_scores"):  # as if the whole had been one hypothesis
+            if has_scores:  # as if the whole had been one hypothesis
                 total = sum(part.score * float(penalty(torch.tensor(len(part.tokens)))) for part in each)
                 score = total / float(penalty(torch.tensor(len(tokens))))
             joined.append(Translation(" ".join(filter(None, each)), score, tokens))
@@ -716,38 +610,9 @@ class Translator:
         for some in _windows(pairs, window):
             yield from work(some, tally=tally, **options)
 
-    def _search_options(self, source_length: int, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What to pass to `generate()`: the caller's arguments, and a limit where nobody gives one."""
-        own = {"ensemble": self.ensemble or None, "shortlist": self.shortlist}
-        options = {name: value for name, value in {**own, **generate_kwargs}.items() if value is not None}
-        for name in COUNTS:
-            if options.get(name, 1) < 1:
-                raise ValueError(f"{name}={options[name]}: must be at least 1")
-        beams, n_best = (self._setting(name, options) or 1 for name in ("num_beams", "num_return_sequences"))
-        if n_best > beams and not self._setting("do_sample", options):
-            raise ValueError(f"num_return_sequences={n_best}: needs num_beams of at least {n_best}, not {beams}")
-        if not any(self._setting(name, options) for name in LENGTH_LIMITS):
-            if self._has_own_options:
-                options["max_extra_tokens"] = EXTRA_TARGET_TOKENS
-            else:
-                options["max_new_tokens"] = min(source_length + EXTRA_TARGET_TOKENS, self._max_positions)
-        return options
-
-    def _setting(self, name: str, options: dict[str, Any]) -> Any:
-        """The value that `generate()` will use, None where it has only its own default."""
-        configs = (options.get("generation_config"), self.model.generation_config)
-        values = (options.get(name), *(getattr(config, name, None) for config in configs))
-        return next((value for value in values if value is not None), None)
-
-    def _ids_of_end(self, options: dict[str, Any]) -> torch.Tensor:
-        eos = self._setting("eos_token_id", options)
-        return torch.tensor([] if eos is None else eos, dtype=torch.long, device=self.model.device)
-
-    def _length_penalty(self, options: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Number of tokens -> what beam search divides a log-probability by."""
-        kind = self._setting("length_penalty_type", options) or SEARCH_OPTIONS["length_penalty_type"]
-        alpha = self._setting("length_penalty", options)
-        return lambda length: LENGTH_PENALTIES[kind](length, 1.0 if alpha is None else alpha)
+    def _own_options(self) -> dict[str, Any]:
+        """What this translator adds to the arguments of each search."""
+        return {"ensemble": self.ensemble or None, "shortlist": self.shortlist}
 
 
 def notes(tally: Tally, too_long: str, source_limit: int, target_limit: int | None = None) -> list[str]:
@@ -786,49 +651,3 @@ def _windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     items = iter(items)
     while some := list(itertools.islice(items, size)):
         yield some
-
-
-def _vocabularies(tokenizer: Any) -> list[dict[str, int]]:
-    """Those of the target and of the source."""
-    source = getattr(tokenizer, "source_backend_tokenizer", None)
-    return [tokenizer.get_vocab(), *([] if source is None else [source.get_vocab()])]
-
-
-def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    if tokenizer.pad_token_id is None:
-        raise ValueError(f"{type(tokenizer).__name__} has no pad token")
-    # `len` counts the target vocabulary where there are two; MarianMT's tokenizer has it count the source.
-    pieces = {"source": getattr(tokenizer, "source_vocab_size", None) or len(tokenizer), "target": len(tokenizer)}
-    stacks = {"source": model.get_encoder(), "target": model.get_decoder()}
-    if getattr(tokenizer, "separate_vocabs", False):
-        del stacks["target"]
-    for side, stack in stacks.items():
-        rows = stack.get_input_embeddings().weight.shape[0]
-        if not pieces[side] <= rows < pieces[side] + VOCABULARY_PADDING:
-            raise ValueError(
-                f"the tokenizer has {pieces[side]} {side} pieces and the model {rows} {side} embeddings: "
-                "they do not belong together"
-            )
-
-
-def _to_device(model: Any, device: str | torch.device | None) -> PreTrainedModel:
-    if device is None:
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-    try:
-        return model.to(device)
-    except (AssertionError, RuntimeError) as error:  # torch built without it, or none there, or no such name
-        raise ValueError(f"device {str(device)!r} cannot be used here: {_first_line(error)}") from error
-
-
-@contextmanager
-def _naming(part: str, name: str | os.PathLike) -> Iterator[None]:
-    """Say in one line which part of which model could not be opened, whatever the reader of its format raises."""
-    try:
-        yield
-    except Exception as error:
-        where = f"{name}" if Path(name).exists() else f"{name} (no such folder, so taken as a Hub id)"
-        raise OSError(f"cannot open the {part} of {where}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,104 @@
+"""Models that translate, opened with their tokenizers from folders and from the Hub: whole and fitting, or refused."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+
+REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
+# Models often carry some rows more than their tokenizer has pieces, up to a multiple of this.
+VOCABULARY_PADDING = 128
+
+
+def open_model(
+    name: str | os.PathLike,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype = "auto",
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> tuple[Any, Any]:
+    """
+    The model and the tokenizer of a saved folder or a Hub repository; arguments as in `Translator.from_pretrained`.
+
+    Raises:
+        OSError: Config, weights or tokenizer are missing, damaged or of another model; one line says which.
+        ValueError: The model does not translate, or the device cannot be used here.
+    """
+    if Path(name).is_file() or not (Path(name).is_dir() or REPO_ID.fullmatch(str(name))):
+        raise FileNotFoundError(f"{name}: no such folder")
+    hub = {"trust_remote_code": trust_remote_code, "revision": revision}
+    with _naming("config", name):
+        config = AutoConfig.from_pretrained(name, **hub)
+    if not config.is_encoder_decoder:
+        raise ValueError(f"{name}: model type {config.model_type!r} is no encoder–decoder and cannot translate")
+    with _naming("tokenizer", name):
+        tokenizer = AutoTokenizer.from_pretrained(name, **hub)
+    with _naming("weights", name):
+        # Missing tensors would be filled with random numbers and only logged; so would those of other shapes.
+        model, report = AutoModelForSeq2SeqLM.from_pretrained(
+            name, config=config, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **hub
+        )
+        lacking = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
+        if lacking:
+            raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")
+    return _to_device(model, device), tokenizer
+
+
+def vocabularies(tokenizer: Any) -> list[dict[str, int]]:
+    """Those of the target and of the source."""
+    source = getattr(tokenizer, "source_backend_tokenizer", None)
+    return [tokenizer.get_vocab(), *([] if source is None else [source.get_vocab()])]
+
+
+def check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """
+    See that the two belong together.
+
+    Raises:
+        ValueError: The model does not generate from a source, or the tokenizer's vocabulary does not fit it.
+    """
+    if not model.config.is_encoder_decoder or not model.can_generate():
+        raise ValueError(f"{type(model).__name__} is no encoder–decoder that can generate text")
+    if tokenizer.pad_token_id is None:
+        raise ValueError(f"{type(tokenizer).__name__} has no pad token")
+    # `len` counts the target vocabulary where there are two; MarianMT's tokenizer has it count the source.
+    pieces = {"source": getattr(tokenizer, "source_vocab_size", None) or len(tokenizer), "target": len(tokenizer)}
+    stacks = {"source": model.get_encoder(), "target": model.get_decoder()}
+    if getattr(tokenizer, "separate_vocabs", False):
+        del stacks["target"]
+    for side, stack in stacks.items():
+        rows = stack.get_input_embeddings().weight.shape[0]
+        if not pieces[side] <= rows < pieces[side] + VOCABULARY_PADDING:
+            raise ValueError(
+                f"the tokenizer has {pieces[side]} {side} pieces and the model {rows} {side} embeddings: "
+                "they do not belong together"
+            )
+
+
+def _to_device(model: Any, device: str | torch.device | None) -> PreTrainedModel:
+    if device is None:
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+    try:
+        return model.to(device)
+    except (AssertionError, RuntimeError) as error:  # torch built without it, or none there, or no such name
+        raise ValueError(f"device {str(device)!r} cannot be used here: {_first_line(error)}") from error
+
+
+@contextmanager
+def _naming(part: str, name: str | os.PathLike) -> Iterator[None]:
+    """Say in one line which part of which model could not be opened, whatever the reader of its format raises."""
+    try:
+        yield
+    except Exception as error:
+        where = f"{name}" if Path(name).exists() else f"{name} (no such folder, so taken as a Hub id)"
+        raise OSError(f"cannot open the {part} of {where}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
