@@ -841,7 +841,7 @@ class ProjectedCrossEntropy(torch.autograd.Function):
             if d_weight is not None and dtype == exact:
                 d_weight.addmm_(d_logits.t(), low_states)
             elif d_weight is not None:  # in blocks, because adding what has another type makes a copy first
-                for block, d_block in zip(d_weight.split(2**12), d_logits.split(2**12, dim=1)):
+                for block, d_block in zip(d_weight.split(2**10), d_logits.split(2**10, dim=1)):
                     block += d_block.t() @ low_states
             if d_bias is not None:
                 d_bias += d_logits.sum(dim=0, dtype=exact)
