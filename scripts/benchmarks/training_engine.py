@@ -150,6 +150,7 @@ def plain_loop(
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings["dtype"] == "bfloat16"):
             loss = loss_of(**batch)
         loss.backward()
+        del loss  # as Trainers do: what is left of its graph lies between the tensors of the next step
         optimizer.step()
         optimizer.zero_grad()
         turns.step(int((batch["labels"] != -100).sum()))
