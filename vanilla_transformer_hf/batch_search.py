@@ -67,19 +67,10 @@ class BatchSearch:
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, return_scores: bool, options: dict[str, Any]
     ) -> dict[str, Any]:
         """
-        Search the translations of a batch. A row without any token is answered with padding and the score 0.
-
-        Args:
-            input_ids: Source tokens (B, S).
-            attention_mask: 1 for a token, 0 for padding (B, S).
-            return_scores: Compute scores.
-            options: Arguments of the model's `generate()`; None stands for its default.
-
-        Returns:
-            `sequences` (B, n, T), decoder start token included, best first, and `scores` (B, n) or None.
+        The translations of source ids (B, S), as `Translator.generate` gives them; options are `generate()`'s.
 
         Raises:
-            ValueError: The arguments exclude each other or are out of range.
+            ValueError: The options exclude each other or are out of range.
         """
         options = self._checked(input_ids.shape[1], options)
         n_best = self.setting("num_return_sequences", options) or 1
