@@ -90,6 +90,32 @@ def test_half_a_window_is_dropped(run, path, interrupted):
     assert path.read_bytes() == BACKWARDS
 
 
+def test_what_the_first_run_counted_counts_at_the_end(path, backwards):
+    lines = ["long", "2", "3", "long", "long", "6", "long", "8"]
+
+    def run(items):
+        with ResumableOutput(path) as output:
+            output.resume(SETTINGS)
+            return run_lines(LocalWorker(backwards, LineWork("translate")), items, output, window=3)
+
+    def killed():
+        yield from lines[:7]
+        raise Killed
+
+    with pytest.raises(Killed):
+        run(killed())
+    assert run(lines).too_long == 4
+
+
+def test_a_journal_without_counts_is_continued(run, path, interrupted):
+    journal = interrupted.with_name("output.partial.json")
+    record = json.loads(journal.read_text())
+    assert record.pop("counts") == {"too_long": 0, "lacking": 0}
+    journal.write_text(json.dumps(record))
+    assert run() == 6
+    assert path.read_bytes() == BACKWARDS
+
+
 def test_a_run_that_ended_inside_its_last_window_ends(run, path, interrupted):
     journal = json.loads(interrupted.with_name("output.partial.json").read_text())
     assert (journal["lines"], journal["bytes"], journal["settings"]) == (6, interrupted.stat().st_size, SETTINGS)
@@ -127,12 +153,12 @@ def test_a_full_disk_leaves_whole_lines_and_names_the_file(path, monkeypatch, wh
 
     with pytest.raises(OSError, match=r"partial: No space left on device"), ResumableOutput(path) as output:
         output.resume({})
-        output.write(b"one\ntwo\n", 2, "x")
+        output.write(b"one\ntwo\n", 2, "x", {})
         if what == "journal":
             monkeypatch.setattr(Path, "replace", no_space)
         else:
             monkeypatch.setattr(os, "fsync", no_space)
-        output.write(b"three\nfour\n", 4, "y")
+        output.write(b"three\nfour\n", 4, "y", {})
     assert output.partial.read_bytes() == b"one\ntwo\n"
     assert sorted(each.name for each in path.parent.iterdir()) == [output.partial.name, output.journal.name]
 
@@ -193,14 +219,14 @@ def test_a_run_that_comes_as_another_ends_does_not_touch_its_file(run, path, mon
 
 def test_what_is_no_file_is_written_to(path, capfdbinary, monkeypatch):
     with open_result(os.devnull) as output:
-        output.write(b"one\n", 1, "")
+        output.write(b"one\n", 1, "", {})
     reading, writing = os.pipe()
     with open_result(f"/dev/fd/{writing}") as output:
-        output.write(b"one\n", 1, "")
+        output.write(b"one\n", 1, "", {})
     os.close(writing)
     assert os.read(reading, 9) == b"one\n"
     os.close(reading)
     target = io.BytesIO()
-    StreamOutput(target).write(b"two\n", 1, "")
+    StreamOutput(target).write(b"two\n", 1, "", {})
     assert target.getvalue() == b"two\n"
     assert not list(path.parent.iterdir())

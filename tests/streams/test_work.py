@@ -67,6 +67,7 @@ def test_formats_that_cannot_hold_it_are_refused():
 
 
 def test_work_is_written_line_by_line(backwards):
-    tally = Tally()
-    assert LineWork("translate")(backwards, 1, ["ab c", "", "de"], tally) == b"c ba\n\ned\n"
-    assert (tally.sentences, tally.tokens) == (3, 3)
+    tally = Tally(too_long=7)
+    answer = LineWork("translate")(backwards, 1, ["ab c", "", "de long"], tally)
+    assert answer == (b"c ba\n\ngnol ed\n", 1, 0)
+    assert (tally.sentences, tally.tokens, tally.too_long) == (3, 4, 8)

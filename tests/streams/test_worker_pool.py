@@ -41,7 +41,7 @@ def test_order_is_kept_and_all_is_counted(pool):
     tally = Tally()
     found = list(pool.map(windows(LINES), tally))
     assert [window.first for window, _ in found] == [1, 3, 5, 7, 9, 11]
-    assert b"".join(content for _, content in found) == BACKWARDS
+    assert b"".join(answer.content for _, answer in found) == BACKWARDS
     assert (tally.sentences, tally.tokens) == (11, 22)
     assert pool.description[0] != os.getpid()
     assert pool.description[1] == max(1, torch.get_num_threads() // 2)

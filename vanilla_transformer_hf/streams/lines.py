@@ -70,7 +70,7 @@ def run_lines(
         name: What the output is called in messages.
 
     Returns:
-        What was counted.
+        What was counted; of sentences and tokens, those of this run alone.
 
     Raises:
         ValueError: `window` is below 1; the output was begun from other lines; or a line cannot be worked on.
@@ -80,8 +80,11 @@ def run_lines(
     digest = InputDigest(iter(items))
     digest.skip(output.lines, output.digest, name)
     with ProgressBar(total, done=output.lines, delay=1) as tally:
-        for done, content in worker.map(read_windows(digest, window), tally):
-            output.write(content, done.first + len(done.items) - 1, done.digest)
+        counts = output.counts
+        tally.add(**counts)
+        for done, answer in worker.map(read_windows(digest, window), tally):
+            counts = {name: counts.get(name, 0) + getattr(answer, name) for name in ("too_long", "lacking")}
+            output.write(answer.content, done.first + len(done.items) - 1, done.digest, counts)
     return tally
 
 

@@ -21,11 +21,12 @@ class StreamOutput:
     Attributes:
         lines: Input lines that are answered in it already.
         digest: That of these lines.
+        counts: What was counted of them, by name.
     """
 
     def __init__(self, file: BinaryIO):
         self._file = file
-        self.lines, self.digest = 0, ""
+        self.lines, self.digest, self.counts = 0, "", dict[str, int]()
 
     def recall(self) -> dict[str, Any]:
         """The settings of the run that will be continued, nothing if none will."""
@@ -34,8 +35,8 @@ class StreamOutput:
     def resume(self, settings: dict[str, Any]) -> None:
         """Nothing to take up."""
 
-    def write(self, content: bytes, lines: int, digest: str) -> None:
-        """Write the output of the input's lines up to number `lines`."""
+    def write(self, content: bytes, lines: int, digest: str, counts: dict[str, int]) -> None:
+        """Write the output of the input's lines up to number `lines`, of which so many were counted."""
         self._file.write(content)
         self._file.flush()
 
@@ -45,8 +46,8 @@ class ResumableOutput(StreamOutput):
     A file that takes its name when it is whole; until then it is called `path` + ".partial".
 
     Beside it, `path` + ".partial.json" says how much of it counts: how many input lines it answers, a digest of these,
-    and how they were made. What a kill has left behind that is dropped. Where nothing has been written yet, an error
-    leaves no file.
+    what was counted of them, and how they were made. What a kill has left behind that is dropped. Where nothing has
+    been written yet, an error leaves no file.
 
     Args:
         path: The file.
@@ -96,6 +97,7 @@ class ResumableOutput(StreamOutput):
                         "would continue it, --restart begins anew"
                     )
             self.lines, self.digest, size = record["lines"], record["digest"], record["bytes"]
+            self.counts = record["counts"]
         else:
             self.journal.unlink(missing_ok=True)
         self._file.truncate(size)
@@ -107,25 +109,27 @@ class ResumableOutput(StreamOutput):
             return None
         try:
             record = json.loads(self.journal.read_text(encoding="utf-8"))
+            record.setdefault("counts", {})  # journals before it was kept
             return record if record["bytes"] <= self.partial.stat().st_size else None
         except (ValueError, KeyError) as error:
             raise ValueError(f"{self.journal}: damaged ({error}); --restart begins anew") from error
 
-    def write(self, content: bytes, lines: int, digest: str) -> None:
+    def write(self, content: bytes, lines: int, digest: str, counts: dict[str, int]) -> None:
         view, begun = memoryview(content), self._file.tell()
         beside = self.journal.with_name(self.journal.name + ".new")
         try:
             while view:
                 view = view[self._file.write(view) :]
             os.fsync(self._file.fileno())
-            record = {"lines": lines, "bytes": self._file.tell(), "digest": digest, "settings": self._settings}
+            record = {"lines": lines, "bytes": self._file.tell(), "digest": digest, "counts": counts}
+            record["settings"] = self._settings
             beside.write_text(json.dumps(record), encoding="utf-8")
             beside.replace(self.journal)
         except OSError as error:  # a full disk: what was whole before stays
             self._file.truncate(begun)
             beside.unlink(missing_ok=True)
             raise OSError(f"{self.partial}: {error.strerror or error}") from error
-        self.lines, self.digest = lines, digest
+        self.lines, self.digest, self.counts = lines, digest, counts
 
     def __enter__(self) -> "ResumableOutput":
         return self

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..alignment import Alignment
 from ..forced_decoding import TextScore
@@ -104,6 +104,26 @@ def as_constrained(item: Item, has_phrases: bool) -> ConstrainedText:
     return ConstrainedText(text, prefix, phrases)
 
 
+class Answer(NamedTuple):
+    """The output lines of some lines, and what a `Tally` has counted of these that a user is told at the end."""
+
+    content: bytes
+    too_long: int
+    lacking: int
+
+
+class _Share(Tally):
+    """A part of another tally."""
+
+    def __init__(self, whole: Tally):
+        super().__init__()
+        self._whole = whole
+
+    def add(self, sentences: int = 0, tokens: int = 0, too_long: int = 0, lacking: int = 0) -> None:
+        super().add(sentences, tokens, too_long, lacking)
+        self._whole.add(sentences, tokens, too_long, lacking)
+
+
 @dataclass(frozen=True)
 class LineWork:
     """
@@ -132,7 +152,7 @@ class LineWork:
         if self.kind == "translate" and self.format == "text" and (several or self.options.get("return_alignments")):
             raise ValueError("format='text' has room for one translation and nothing else: choose 'tsv' or 'jsonl'")
 
-    def __call__(self, translator: Translator, first: int, items: Sequence[Item], tally: Tally) -> bytes:
+    def __call__(self, translator: Translator, first: int, items: Sequence[Item], tally: Tally) -> Answer:
         """
         The output lines of some lines, sorted by length together.
 
@@ -148,9 +168,11 @@ class LineWork:
         work, formats = WORKS[self.kind]
         if self.kind == "translate":
             items = [as_constrained(item, self.constraints) for item in items]
-        results = work(translator, items, {**self.options, "window": len(items), "tally": tally}, self.format)
+        share = _Share(tally)
+        results = work(translator, items, {**self.options, "window": len(items), "tally": share}, self.format)
         lines = (formats[self.format](first + place, items[place], result) for place, result in enumerate(results))
         try:
-            return b"".join(f"{line}\n".encode() for some in lines for line in some)
+            content = b"".join(f"{line}\n".encode() for some in lines for line in some)
+            return Answer(content, share.too_long, share.lacking)
         except TextError as error:
             raise ValueError(f"line {first + error.place}: {error}") from error

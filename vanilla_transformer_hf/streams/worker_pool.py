@@ -11,7 +11,7 @@ import torch
 
 from ..text_batches import Tally
 from ..translation import Translator
-from .work import Item, LineWork
+from .work import Answer, Item, LineWork
 
 
 class Window(NamedTuple):
@@ -43,7 +43,7 @@ class LocalWorker:
     def __exit__(self, *exception: Any) -> None:
         pass
 
-    def map(self, windows: Iterable[Window], tally: Tally) -> Iterator[tuple[Window, bytes]]:
+    def map(self, windows: Iterable[Window], tally: Tally) -> Iterator[tuple[Window, Answer]]:
         """Each window with its output, in order; not read further than worked on."""
         for window in windows:
             yield window, self._work(self._translator, window.first, window.items, tally)
@@ -100,11 +100,11 @@ class WorkerPool:
         for process in self._processes:
             process.join()
 
-    def map(self, windows: Iterable[Window], tally: Tally) -> Iterator[tuple[Window, bytes]]:
+    def map(self, windows: Iterable[Window], tally: Tally) -> Iterator[tuple[Window, Answer]]:
         """Each window with its output, in order; read ahead of that by at most two windows for each process."""
         windows, free = iter(windows), list(self._pipes)
         held: dict[int, Window] = {}  # those that have not been given back yet, by the number of their first line
-        done: dict[int, bytes] = {}
+        done: dict[int, Answer] = {}
         busy: dict[Connection, int] = {}
         exhausted = False
         while True:
