@@ -109,8 +109,7 @@ class Translator:
         ensemble: Sequence[PreTrainedModel] = (),
     ):
         check_fit(model, tokenizer)
-        self.model, self.ensemble = model.eval(), [member.eval() for member in ensemble]
-        self.tokenizer = tokenizer
+        self.tokenizer, self.ensemble = tokenizer, [member.eval() for member in ensemble]
         self.shortlist: list[int] | None = None
         positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
         self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", positions)
@@ -120,7 +119,7 @@ class Translator:
             self.matmul_rows = probe_matmul()
             backend = choose_matmul(matmul_backend, self.matmul_rows)
             logger.info(describe_matmul(backend, self.matmul_rows))
-        self._search = BatchSearch(model, tokenizer.pad_token_id, positions, backend)
+        self._search = BatchSearch(model.eval(), tokenizer.pad_token_id, positions, backend)
 
     @classmethod
     def from_pretrained(
@@ -347,6 +346,11 @@ class Translator:
         """The token ids that texts of the target language are made of, in order; texts may be a stream."""
         texts = [texts] if isinstance(texts, str) else texts
         return sorted({piece for some in _windows(texts, WINDOW) for ids in self._target_ids(some) for piece in ids})
+
+    @property
+    def model(self) -> Any:
+        """The model, in evaluation mode."""
+        return self._search.model
 
     @property
     def matmul(self) -> str:
