@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from counting_model import MIXED, SOURCES, TRANSLATED, saved_model
+from counting_model import MIXED, SOURCES, TRANSLATED
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.matmul import TOLERANCE, available_matmuls, probe_matmul
@@ -26,9 +26,9 @@ TEXT = "\n".join(MIXED).encode() + b"\n"
 OUTPUT = "\n".join(TRANSLATED).encode() + b"\n"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return saved_model(tmp_path_factory.mktemp("model"))
+@pytest.fixture
+def folder(counting_folder):
+    return counting_folder
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers.pipelines import Pipeline
 
-from .text_batches import ConstrainedText, Tally
+from .text_batches import Tally, is_constrained
 from .translation import Translator
 
 
@@ -50,7 +50,7 @@ class TranslationPipeline(Pipeline):
         return {}, generate_kwargs, {} if return_tensors is None else {"return_tensors": return_tensors}
 
     def preprocess(self, input_: Any, **parameters: Any) -> dict[str, Any]:
-        if isinstance(input_, ConstrainedText) and input_.is_constrained:
+        if is_constrained(input_):
             raise ValueError(f"{input_[:40]!r}: this pipeline takes no constraints, `Translator.translate` does")
         tally = Tally()
         (parts,) = self.translator.encoder("cut")([input_], tally)

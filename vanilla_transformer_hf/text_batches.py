@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -37,10 +37,10 @@ class ConstrainedText(str):
         constrained.prefix, constrained.phrases = prefix.strip(), [each.strip() for each in phrases if each.strip()]
         return constrained
 
-    @property
-    def is_constrained(self) -> bool:
-        """Whether it says anything of its translation."""
-        return bool(self.prefix or self.phrases)
+
+def is_constrained(text: str) -> TypeGuard[ConstrainedText]:
+    """Whether a text says anything of its translation."""
+    return isinstance(text, ConstrainedText) and bool(text.prefix or text.phrases)
 
 
 class TextError(ValueError):

@@ -16,7 +16,7 @@ from .batch_search import BatchSearch
 from .constraints_vanilla_transformer import as_ids
 from .forced_decoding import TextScore, encode_pairs, forced_batches, token_log_probabilities, until_end
 from .matmul import MatmulRow, choose_matmul, describe_matmul, matmul, probe_matmul
-from .text_batches import ConstrainedText, Part, Tally, TextEncoder, pad_rows, placed, sorted_batches
+from .text_batches import Part, Tally, TextEncoder, is_constrained, pad_rows, placed, sorted_batches
 from .translation_models import check_fit, open_model, vocabularies
 from .translation_progress import ProgressBar
 
@@ -261,7 +261,7 @@ class Translator:
         try:
             for lines in _windows(texts, window):
                 parts = self._constrain(lines, encoder(lines, counted), options)
-                counted.add(lacking=sum(_is_constrained(line) and not each for line, each in zip(lines, parts)))
+                counted.add(lacking=sum(is_constrained(line) and not each for line, each in zip(lines, parts)))
                 found = self._translate_parts(parts, batch_size, batch_tokens, counted, return_scores, options)
                 if return_alignments:
                     self._align_parts(parts, found, batch_size, batch_tokens)
@@ -442,7 +442,7 @@ class Translator:
         """
         size, ends = self.model.config.vocab_size, self._search.ids_of_end(options).flatten().tolist()
         for place, (line, each) in enumerate(zip(lines, parts)):
-            if each and isinstance(line, ConstrainedText) and line.is_constrained:
+            if each and is_constrained(line):
                 with placed(place):
                     if len(each) > 1:
                         raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
@@ -633,10 +633,6 @@ def notes(tally: Tally, too_long: str, source_limit: int, target_limit: int | No
 
 def _lines(count: int, kind: str = "") -> str:
     return f"{count} {kind}line{'' if count == 1 else 's'}"
-
-
-def _is_constrained(line: str) -> bool:
-    return isinstance(line, ConstrainedText) and line.is_constrained
 
 
 def _contains(ids: list[int], phrase: list[int]) -> bool:

@@ -47,6 +47,11 @@ def test_order_is_kept_and_all_is_counted(pool):
     assert pool.description[1] == max(1, torch.get_num_threads() // 2)
 
 
+def test_answers_know_what_was_counted_of_them(pool):
+    found = pool.map(windows(["long", "a", "long", "long", "b"]), Tally())
+    assert [answer.too_long for _, answer in found] == [1, 2, 0]
+
+
 def test_memory_is_bounded(pool):
     ahead, read = [], []
     lines = (read.append(number) or f"line {number}" for number in range(40))

@@ -55,7 +55,7 @@ SAME = (
 
 
 class Exported(NamedTuple):
-    """What was measured: the largest absolute difference of logits in float32; and what could not be written."""
+    """What was measured: the largest absolute difference of logits in float64; and what could not be written."""
 
     difference: float
     notes: list[str]

@@ -58,7 +58,7 @@ CONVERTERS: dict[str, ModuleType] = {
     "annotated": annotated,
 }
 
-# Largest absolute difference of logits in float32, unless a source says why its own is wider.
+# Largest absolute difference of logits, unless a source says why its own is wider.
 TOLERANCE = 1e-5
 
 # Until the folder is whole its weights have this variant's name, under which nothing opens them.

@@ -121,8 +121,13 @@ class ResumableOutput(StreamOutput):
             while view:
                 view = view[self._file.write(view) :]
             os.fsync(self._file.fileno())
-            record = {"lines": lines, "bytes": self._file.tell(), "digest": digest, "counts": counts}
-            record["settings"] = self._settings
+            record = {
+                "lines": lines,
+                "bytes": self._file.tell(),
+                "digest": digest,
+                "counts": counts,
+                "settings": self._settings,
+            }
             beside.write_text(json.dumps(record), encoding="utf-8")
             beside.replace(self.journal)
         except OSError as error:  # a full disk: what was whole before stays

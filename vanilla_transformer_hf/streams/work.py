@@ -112,18 +112,6 @@ class Answer(NamedTuple):
     lacking: int
 
 
-class _Share(Tally):
-    """A part of another tally."""
-
-    def __init__(self, whole: Tally):
-        super().__init__()
-        self._whole = whole
-
-    def add(self, sentences: int = 0, tokens: int = 0, too_long: int = 0, lacking: int = 0) -> None:
-        super().add(sentences, tokens, too_long, lacking)
-        self._whole.add(sentences, tokens, too_long, lacking)
-
-
 @dataclass(frozen=True)
 class LineWork:
     """
@@ -168,11 +156,11 @@ class LineWork:
         work, formats = WORKS[self.kind]
         if self.kind == "translate":
             items = [as_constrained(item, self.constraints) for item in items]
-        share = _Share(tally)
-        results = work(translator, items, {**self.options, "window": len(items), "tally": share}, self.format)
+        too_long, lacking = tally.too_long, tally.lacking
+        results = work(translator, items, {**self.options, "window": len(items), "tally": tally}, self.format)
         lines = (formats[self.format](first + place, items[place], result) for place, result in enumerate(results))
         try:
             content = b"".join(f"{line}\n".encode() for some in lines for line in some)
-            return Answer(content, share.too_long, share.lacking)
+            return Answer(content, tally.too_long - too_long, tally.lacking - lacking)
         except TextError as error:
             raise ValueError(f"line {first + error.place}: {error}") from error

@@ -163,6 +163,7 @@ class _Reports(Tally):
         self._pipe = pipe
 
     def add(self, sentences: int = 0, tokens: int = 0, too_long: int = 0, lacking: int = 0) -> None:
+        super().add(sentences, tokens, too_long, lacking)
         self._pipe.send(("counted", (sentences, tokens, too_long, lacking)))
 
 
