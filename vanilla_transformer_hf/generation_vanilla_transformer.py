@@ -455,8 +455,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         mask = mask if mask is None else mask[::beams]
         shortlist = config._constraints.shortlist
         ids = None if shortlist is None else shortlist.ids
+        is_covering = beams > 1 and config.coverage_penalty > 0
         decoders = [
-            IncrementalDecoder(model, weights, states, mask, beams, config.coverage_penalty > 0, ids)
+            IncrementalDecoder(model, weights, states, mask, beams, is_covering, ids)
             for (model, states), weights in zip([(self, memory), *config._members], config._weights)
         ]
         return Ensemble(decoders) if len(decoders) > 1 else decoders[0]
@@ -494,7 +495,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         Raises:
             ValueError: An option of ours has to be honoured, and something stands in the way.
         """
-        for name in ("length_penalty_type", "coverage_penalty"):
+        # One hypothesis alone is ranked by nothing; so a saved generation config does not keep anybody from sampling.
+        for name in ("length_penalty_type", "coverage_penalty") if config.num_beams > 1 else ():
             if getattr(config, name) != SEARCH_OPTIONS[name]:
                 raise ValueError(f"{name}={getattr(config, name)!r}: not possible together with {obstacle}")
         for name in config._requests:
