@@ -94,6 +94,8 @@ def test_two_processes_train_like_one_and_continue_each_others_runs(train):
         folders[layout], printed = train(layout, layout, **settings)
         assert ("1 devices, 2 batches" if layout == "one" else "2 devices, 1 batches") in printed, printed
         assert re.findall(r"(\d+) of \1 sharded", printed) if layout == "fsdp2" else "sharded" not in printed
+        hardware = "on 1 CPU thread." if layout == "one" else "on 2 processes, 1 CPU thread each."
+        assert hardware in (folders[layout] / "README.md").read_text()
     expected, weights = losses(folders["one"]), load_file(folders["one"] / "model.safetensors")
     assert len(expected) == STEPS and "lm_head.weight" not in weights, "tied matrices are stored once"
     check(folders, expected, weights)

@@ -160,7 +160,7 @@ class CardFacts:
             file.write(text.encode())
 
 
-def read_emissions(folder: str | os.PathLike, further: bool, device: str) -> dict[str, Any] | None:
+def read_emissions(folder: str | os.PathLike, further: bool, device: str | None) -> dict[str, Any] | None:
     """
     What codecarbon measured of a run and all its continuations, as the Hub's cards have it, in grams; None without it.
 

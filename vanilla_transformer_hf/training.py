@@ -333,11 +333,13 @@ def publish(
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+def _hardware(training: TranslationTrainingArguments) -> str:
+    """What a run computes on, in words."""
     threads = torch.get_num_threads()
-    return f"{threads} CPU thread{'s' * (threads > 1)}"
+    name = f"{threads} CPU thread{'s' * (threads > 1)}"
+    if training.device.type == "cuda":
+        name = torch.cuda.get_device_name(training.device)
+    return name if training.world_size == 1 else f"{training.world_size} processes, {name} each"
 
 
 @dataclass
@@ -477,7 +479,7 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
         trainer.facts,
         average_of=[folder.name for each in averages for folder in each.folders],
         minutes=result.metrics["train_runtime"] / 60 if job.checkpoint is None else None,
-        co2=read_emissions(str(trainer.args.output_dir), trainer.facts.further, _device_name(trainer.args.device)),
+        co2=read_emissions(str(trainer.args.output_dir), trainer.facts.further, trainer.facts.device),
         scored=[ScoredText(part.role, part.scores) for part in scored],
     )
     if trainer.is_world_process_zero():
@@ -504,7 +506,7 @@ def _known_facts(run: RunArguments, settings: dict[str, Any], name: str, pairs: 
         further=model is not None,
         example=run.model.card_example,
         settings=public_settings(settings),
-        device=_device_name(run.training.device),
+        device=_hardware(run.training),
     )
 
 
