@@ -35,11 +35,16 @@ def main():
         job = prepare_job(run, settings)
     except (ValueError, OSError, RuntimeError, StrictDataclassError) as error:
         sys.exit(f"train.py: {' '.join(str(error).split())}")
+    stop = None
     try:
         run_job(job)
     except (OSError, FloatingPointError) as error:
         sys.exit(f"train.py: {' '.join(str(error).split())}")
-    except TrainingInterrupted as stop:
+    except TrainingInterrupted as interruption:
+        stop = interruption
+    # Processes that leave it open are aborted now and then by threads that outlive the interpreter.
+    job.trainer.accelerator.end_training()
+    if stop is not None:
         same = "The same command, without --resume_from_checkpoint," if began_elsewhere else "The same command"
         print(f"train.py: {stop} {same} continues from it.", file=sys.stderr)
         sys.exit(128 + stop.signal)

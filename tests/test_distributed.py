@@ -27,6 +27,7 @@ STEPS = 20
 # Accelerate 1.15 shards over processes on accelerators alone. This lifts that one condition, and nothing else.
 FSDP_ON_CPU = """
 import runpy, sys
+import torch
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
@@ -47,6 +48,7 @@ def gather_counted(self):
 AcceleratorState.__init__, TranslationTrainer.gather_weights = begin_sharded, gather_counted
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
+print("process group left open" if torch.distributed.is_initialized() else "process group closed")
 """
 
 
@@ -94,6 +96,7 @@ def test_two_processes_train_like_one_and_continue_each_others_runs(train):
         folders[layout], printed = train(layout, layout, **settings)
         assert ("1 devices, 2 batches" if layout == "one" else "2 devices, 1 batches") in printed, printed
         assert re.findall(r"(\d+) of \1 sharded", printed) if layout == "fsdp2" else "sharded" not in printed
+        assert (layout == "fsdp2") == ("process group closed" in printed) and "left open" not in printed
         hardware = "on 1 CPU thread." if layout == "one" else "on 2 processes, 1 CPU thread each."
         assert hardware in (folders[layout] / "README.md").read_text()
     expected, weights = losses(folders["one"]), load_file(folders["one"] / "model.safetensors")
