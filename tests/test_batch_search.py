@@ -26,6 +26,15 @@ def test_n_best_scores_are_those_of_beam_search(translator, length_penalty):
     assert scores == pytest.approx(expected.tolist(), abs=1e-4)
 
 
+def test_what_generate_would_return_changes_nothing(translator):
+    plain = translator.translate(MIXED)
+    for asked in (True, False):
+        assert translator.translate(MIXED, return_dict_in_generate=asked) == plain
+        inputs = translator.tokenizer(["one two"], return_tensors="pt")
+        found = translator.generate(**inputs, return_dict_in_generate=asked)
+        assert torch.equal(found["sequences"], translator.generate(**inputs)["sequences"])
+
+
 @pytest.mark.parametrize("penalty", ["power", "gnmt"])
 def test_scores_of_a_search_and_of_a_second_pass_are_the_same(translator, monkeypatch, penalty):
     """Beam search tells its scores; greedy search, and models of other kinds, need the pass."""

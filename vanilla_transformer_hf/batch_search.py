@@ -118,6 +118,7 @@ class BatchSearch:
     def _checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
         """What to pass to `generate()`: the options that are given, and a limit where nobody gives one."""
         options = {name: value for name, value in options.items() if value is not None}
+        options.pop("return_dict_in_generate", None)  # of what is returned here it changes nothing
         for name in COUNTS:
             if options.get(name, 1) < 1:
                 raise ValueError(f"{name}={options[name]}: must be at least 1")

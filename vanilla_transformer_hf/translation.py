@@ -194,8 +194,9 @@ class Translator:
             generate_kwargs: Other arguments of `generate()`, save those with a value for each sentence.
 
         Returns:
-            For a text its `Translation`; with `num_return_sequences > 1` a list of them, best first. For several
-            texts the list of these, in the order of the texts.
+            For a text its `Translation`; with `num_return_sequences > 1` a list of them, best first; samples as they
+            were drawn, and of a text that was split, the k-th of each part are its k-th. For several texts the list
+            of these, in the order of the texts.
 
         Raises:
             TypeError: A text is not a `str`.
@@ -246,7 +247,7 @@ class Translator:
             generate_kwargs: Other arguments of `generate()`.
 
         Yields:
-            For each text, in order, its n-best list: `num_return_sequences` translations, best first.
+            For each text, in order, its n-best list: `num_return_sequences` translations, in the order that `translate` has.
 
         Raises:
             TypeError: A text is not a `str`.
