@@ -3,9 +3,11 @@
 import json
 import logging
 import re
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from huggingface_hub import ModelCard
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -18,8 +20,12 @@ from transformers import (
 
 from vanilla_transformer_hf import training
 from vanilla_transformer_hf.data import TranslationCollator
+from vanilla_transformer_hf.generation_vanilla_transformer import VanillaTransformerGenerationConfig
 from vanilla_transformer_hf.matmul import MatmulRow
 from vanilla_transformer_hf.training import paper_learning_rate, run_job
+
+
+RECIPES = Path(__file__).parents[1] / "scripts" / "recipes"
 
 
 @pytest.fixture
@@ -152,6 +158,35 @@ def test_the_search_of_the_recipe_is_the_models(prepare, warnings_of_the_host):
     searched_greedily.evaluate()
     assert not warnings_of_the_host()
     assert prepare(num_beams=1, length_penalty=1.4).trainer.model.generation_config.length_penalty is None
+
+
+def test_the_papers_search(prepare, warnings_of_the_host):
+    settings = {"length_penalty": 0.6, "length_penalty_type": "gnmt", "max_extra_tokens": 50}
+    trainer = prepare(**settings).trainer
+    found = trainer.model.generation_config
+    assert {name: getattr(found, name) for name in settings} == settings
+    assert (found.num_beams, found.max_new_tokens, found.max_length) == (4, None, None)
+    trainer.evaluate()
+    assert not warnings_of_the_host()
+    assert prepare(**settings, generation_max_length=9).trainer.model.generation_config.max_new_tokens == 9
+    for name in ("paper_base", "paper_big"):
+        recipe = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
+        assert settings.items() <= recipe.items() and recipe["num_beams"] == 4
+
+
+def test_a_model_that_is_trained_further_keeps_its_own_search(prepare, tmp_path):
+    model, tokenizer = prepare().trainer.model, prepare().trainer.processing_class
+    base, own = tmp_path / "base", {"num_beams": 3, "length_penalty": 0.6, "early_stopping": True}
+    own |= {"length_penalty_type": "gnmt", "max_extra_tokens": 7, "suppress_tokens": [5]}
+    model.generation_config = VanillaTransformerGenerationConfig(**own, eos_token_id=model.config.eos_token_id)
+    model.save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
+    further = {**size_fields, "model_name_or_path": str(base), "output_dir": str(tmp_path / "more")}
+    found = prepare(**further).trainer.model.generation_config
+    assert {name: getattr(found, name) for name in own} == own and found.max_new_tokens is None
+    found = prepare(**further, num_beams=1, max_extra_tokens=9).trainer.model.generation_config
+    assert (found.num_beams, found.max_extra_tokens, found.length_penalty, found.suppress_tokens) == (1, 9, None, [5])
 
 
 @pytest.mark.parametrize("given, used", [(None, "eager"), ("sdpa", "sdpa")])

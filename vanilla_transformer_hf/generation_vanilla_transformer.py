@@ -112,9 +112,8 @@ class VanillaTransformerGenerationConfig(GenerationConfig):
 
     def to_dict(self) -> dict[str, Any]:
         settings = super().to_dict()
-        # Of a file with this mark, transformers reads nothing but its own fields.
-        if SEARCH_OPTIONS.keys() & settings.keys():
-            settings.pop("_from_model_config", None)
+        # Of a file with this mark, transformers reads nothing but its own fields; options of ours may be written there.
+        settings.pop("_from_model_config", None)
         return settings
 
 

@@ -19,11 +19,11 @@ from huggingface_hub import CardData, EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
-from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .evaluation import METRICS, Scores
+from .generation_vanilla_transformer import VanillaTransformerGenerationConfig
 from .text_files import open_output
 
 
@@ -201,7 +201,8 @@ class _Folder:
     def __init__(self, folder: Path):
         self.config = VanillaTransformerConfig.from_pretrained(folder)
         named = (folder / GENERATION_CONFIG_NAME).is_file()
-        self.generation = GenerationConfig.from_pretrained(folder) if named else GenerationConfig()
+        read = VanillaTransformerGenerationConfig
+        self.generation = read.from_pretrained(folder) if named else read()
         settings = folder / TOKENIZER_CONFIG_FILE
         self.has_tokenizer = settings.is_file()
         tokenizer = json.loads(settings.read_text(encoding="utf-8")) if self.has_tokenizer else {}

@@ -71,9 +71,19 @@ class ModelArguments:
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] | None = _help(
         "attention backend; if not given, plain products (eager) on a CPU, where they are faster, else the host's"
     )
-    num_beams: int = _help("beams of the final scores and of generation_config.json", 4)
-    length_penalty: float = _help(
-        "of beam search: scores are divided by length^this, so more gives longer sentences", 1.0
+    num_beams: int | None = _help(
+        "beams of the final scores and of generation_config.json; as the other options of the search, if not given, as "
+        "the model has it that is trained further; of a new model 4"
+    )
+    length_penalty: float | None = _help(
+        "α of beam search: scores are divided by length^α, so more gives longer sentences; of a new model 1"
+    )
+    length_penalty_type: Literal["power", "gnmt"] | None = _help(
+        "gnmt, as in the paper: scores are divided by ((5 + length) / 6)^α"
+    )
+    max_extra_tokens: int | None = _help(
+        "most tokens of a translation beyond those of its source, 50 in the paper; of a new model, generation_max_length "
+        "or max_target_length is the limit"
     )
     license: str | None = _help("licence of the model for its card, such as apache-2.0; never assumed")
     card_example: str | None = _help("source sentence of the usage example in the model card")

@@ -1,5 +1,6 @@
 """Training of translation models with the host's Trainer, from parallel text to a folder ready to publish."""
 
+import copy
 import json
 import os
 import shutil
@@ -40,6 +41,7 @@ from .data import (
 )
 from .early_stopping import EarlyStopping
 from .evaluation import Scores, write_predictions
+from .generation_vanilla_transformer import VanillaTransformerGenerationConfig
 from .matmul import TOLERANCE, choose_matmul, describe_matmul, probe_matmul, set_matmul
 from .model_card import (
     CURVES_FILE,
@@ -213,19 +215,33 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
 
 
 def _make_generation_config(run: RunArguments, model: PreTrainedModel) -> GenerationConfig:
-    """Beam search with a length limit of its own; the host's default would cut every translation at 20 tokens."""
-    config = model.config
-    # The host refuses settings of a beam search where there is none.
-    beams = {"length_penalty": run.model.length_penalty} if run.model.num_beams > 1 else {}
-    generation_config = GenerationConfig(
-        **beams,
-        num_beams=run.model.num_beams,
-        max_new_tokens=run.training.generation_max_length or run.data.max_target_length,
+    """
+    The search that the recipe states, and for the rest that of the model which is trained further, with a limit of
+    length: the host's default would cut every translation at 20 tokens.
+
+    Raises:
+        ValueError: The model cannot search like that.
+    """
+    config, generation_config = model.config, VanillaTransformerGenerationConfig(num_beams=4)
+    if run.model.model_name_or_path is not None:
+        generation_config = copy.deepcopy(model.generation_config)
+        generation_config._from_model_config = False  # or of its file only the host's own fields would be read
+    for name in ("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens"):
+        if (value := getattr(run.model, name)) is not None:
+            if not hasattr(generation_config, name):
+                raise ValueError(f"{name}={value!r}: {type(model).__name__} cannot search like that.")
+            setattr(generation_config, name, value)
+    limit = None if getattr(generation_config, "max_extra_tokens", None) else run.data.max_target_length
+    generation_config.update(
+        max_length=None,
+        max_new_tokens=run.training.generation_max_length or limit,
         pad_token_id=config.pad_token_id,
         eos_token_id=config.eos_token_id,
         bos_token_id=config.bos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
     )
+    if generation_config.num_beams == 1:  # the host refuses settings of a beam search where there is none
+        generation_config.length_penalty = generation_config.early_stopping = None
     generation_config.validate(strict=True)
     return generation_config
 
@@ -297,8 +313,9 @@ def _set_matmul(training: TranslationTrainingArguments) -> None:
         set_matmul(chosen[0])
 
 
-def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any, num_beams: int) -> ScoredSet:
-    """Translate a tokenized corpus with beam search, and score it against its references."""
+def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any) -> ScoredSet:
+    """Translate a tokenized corpus with the model's own search, and score it against its references."""
+    num_beams = trainer.model.generation_config.num_beams or 1
     trainer.predict(corpus, metric_key_prefix=role, num_beams=num_beams)
     _say(trainer.args, f"{role}, {num_beams} beams: {trainer.scores}")
     rows = sorted(zip(corpus["line"], corpus["source"], trainer.translations, corpus["target"]))
@@ -472,7 +489,7 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
     if trainer.is_world_process_zero():
         trainer.facts.write(Path(str(trainer.args.output_dir)))  # for cards of its checkpoints and their averages
     result = trainer.train(resume_from_checkpoint=job.checkpoint)
-    scored = [score_corpus(trainer, role, corpus, job.run.model.num_beams) for role, corpus in job.scored_data.items()]
+    scored = [score_corpus(trainer, role, corpus) for role, corpus in job.scored_data.items()]
     weights = trainer.gather_weights()
     averages = [each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback)]
     trainer.facts = replace(

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, get_token
-from transformers import GenerationConfig
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from .configuration_vanilla_transformer import AUTO_MODELS, VanillaTransformerConfig
+from .generation_vanilla_transformer import VanillaTransformerGenerationConfig
 from .model_card import (
     CARD_FILE,
     CURVES_FILE,
@@ -269,7 +269,7 @@ def _check_generation(folder: Path) -> list[str]:
     if not (folder / GENERATION_CONFIG_NAME).is_file():
         return []
     try:
-        GenerationConfig.from_pretrained(folder).validate(strict=True)
+        VanillaTransformerGenerationConfig.from_pretrained(folder).validate(strict=True)
     except ValueError as error:
         return [f"{GENERATION_CONFIG_NAME} is not valid ({' '.join(str(error).split())})"]
     return []
