@@ -43,6 +43,13 @@ def test_curves_show_losses_scores_learning_rate_and_the_best_checkpoint():
     assert legend(loss)[-1] == "best checkpoint: 2.250" and legend(bleu)[-1] == "best checkpoint: 10.00"
 
 
+def test_scores_of_nothing_and_epochs_that_are_named():
+    log = [{"step": step, "eval_bleu": 0.0, "eval_loss": 5.0, "epoch": 1.0} for step in (1, 2)]
+    axes = draw_curves(log, epochs=0.0).axes
+    assert axes[1].get_ylim() == (0, 1)
+    assert axes[2].get_xlabel() == "step" and draw_curves(log).axes[2].get_xlabel() == "step (1.0 epochs)"
+
+
 def test_a_run_without_scores_has_no_empty_axes():
     loss, rate = draw_curves(LOG[:2]).axes
     assert legend(loss) == ["training (labels smoothed)"] and not len(rate.lines[0].get_xdata())

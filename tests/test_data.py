@@ -82,6 +82,12 @@ def test_one_file_holds_both_sides(write, name, lines, columns):
     assert load_parallel_text(write(name, lines), **columns)[:] == PAIRS
 
 
+def test_a_file_of_both_sides_needs_no_other(write):
+    both, other = write("a.tsv.gz", rows(ENGLISH, GERMAN)), write("b.txt", GERMAN)
+    with pytest.raises(ValueError, match=r"a.tsv.gz holds both sides, and .*b.txt is given, too"):
+        load_parallel_text(both, other)
+
+
 def test_csv_quotes_and_words_that_look_like_missing_values(write):
     path = write("a.csv", ["source,target", '"one, ""two""",NA', "null,007"])
     assert load_parallel_text(path)[:] == {"source": ['one, "two"', "null"], "target": ["NA", "007"]}

@@ -81,15 +81,16 @@ def train(prepare, tmp_path):
     return train
 
 
-def losses(out):
+def losses(out, name="loss"):
     state = json.loads((out / "checkpoints" / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())
-    return torch.tensor([entry["loss"] for entry in state["log_history"] if "loss" in entry])
+    return torch.tensor([entry[name] for entry in state["log_history"] if name in entry])
 
 
 @pytest.mark.skipif(not distributed.is_gloo_available(), reason="processes talk over gloo")
 def test_two_processes_train_like_one_and_continue_each_others_runs(train):
     settings = {"max_steps": STEPS, "save_steps": STEPS // 2, "logging_steps": 1, "moving_average": 0.9}
-    settings |= {"eval_strategy": "steps", "eval_steps": STEPS // 2}
+    # Of 6 sentences in batches of 4, two processes repeat two.
+    settings |= {"eval_strategy": "steps", "eval_steps": STEPS // 2, "per_device_eval_batch_size": 4}
     layouts = ("one", "ddp", "fsdp2")
     folders = {}
     for layout in layouts:
@@ -112,6 +113,9 @@ def test_two_processes_train_like_one_and_continue_each_others_runs(train):
 def check(folders, expected, weights):
     for out in folders.values():
         torch.testing.assert_close(losses(out), expected, rtol=0, atol=1e-5)
+        evaluated = losses(folders["one"], "eval_loss")
+        assert len(evaluated) == 2
+        torch.testing.assert_close(losses(out, "eval_loss"), evaluated, rtol=0, atol=1e-5)
         torch.testing.assert_close(load_file(out / "model.safetensors"), weights, rtol=0, atol=1e-4)
         assert {path.name for path in out.glob("*.py")} == {path.name for path in folders["one"].glob("*.py")}
         model = VanillaTransformerForConditionalGeneration.from_pretrained(out)

@@ -63,6 +63,11 @@ def test_a_run_ends_when_patience_does(train, scores, patience, last):
     assert train(scores, EarlyStopping(patience)).state.global_step == last
 
 
+def test_it_says_why_a_run_ends(train, caplog):
+    train([1, 2, 3, 2, 1], EarlyStopping(2))
+    assert "has not become better in 2 evaluations" in caplog.text
+
+
 def test_of_a_loss_less_is_better(train):
     trainer = train([0] * 6, EarlyStopping(2), metric_for_best_model="error_loss")
     assert trainer.args.greater_is_better is False

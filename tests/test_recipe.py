@@ -41,6 +41,11 @@ def test_one_process_for_several_gpus_is_refused(parse, monkeypatch):
     assert "2 GPUs, but one process: start one for each (accelerate launch --num_processes 2" in parse("{}")
 
 
+def test_no_is_a_choice_and_no_boolean(parse):
+    run, settings = parse("{eval_strategy: no, save_strategy: no}")
+    assert settings == {"save_strategy": "no"} and run.training.eval_strategy == "no"
+
+
 def test_the_command_line_overrides_the_recipe(parse):
     recipe = "{preset: big, dropout: 0.2, learning_rate: 1e-4, load_best_model_at_end: no, label_names: [labels, x]}"
     run, settings = parse(recipe, "--dropout", "0.3", "--embedding-sharing=none", "--warmup_steps", "10")

@@ -49,7 +49,7 @@ def test_r_drop_trains_on_two_dropout_masks_and_evaluates_as_ever(prepare):
 
 
 def test_the_loss_of_an_evaluation_is_the_mean_over_its_tokens(prepare):
-    trainer = prepare(per_device_eval_batch_size=3, predict_with_generate=False).trainer
+    trainer = prepare(per_device_eval_batch_size=3, predict_with_generate=False, metric_for_best_model="loss").trainer
     batch = trainer.data_collator(list(trainer.eval_dataset))
     counted = batch["labels"] != -100
     assert len({*counted.sum(dim=1).tolist()}) > 1  # or the mean over sentences would be the same
@@ -57,6 +57,16 @@ def test_the_loss_of_an_evaluation_is_the_mean_over_its_tokens(prepare):
     expected = F.cross_entropy(logits[counted], batch["labels"][counted])
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
     assert trainer.predict(trainer.eval_dataset).metrics["test_loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_ids_alone_and_several_texts_can_be_evaluated(prepare):
+    trainer = prepare(predict_with_generate=False, metric_for_best_model="loss").trainer
+    data = trainer.eval_dataset.remove_columns(["source", "target"])
+    expected = trainer.evaluate()["eval_loss"]
+    assert trainer.evaluate(data)["eval_loss"] == expected
+    assert trainer.evaluate({"a": data, "b": data})["eval_b_loss"] == expected
+    trainer.predict(trainer.eval_dataset)
+    assert not trainer.args.predict_with_generate and "eval_bleu" not in trainer.evaluate(data)
 
 
 def test_a_step_has_the_wanted_tokens_on_every_machine(prepare):
@@ -126,7 +136,9 @@ def test_a_loss_that_is_no_number_stops_the_run_and_says_where(prepare):
 
     trainer = prepare(max_steps=4).trainer
     trainer.add_callback(AtStep(2, poison))
-    with pytest.raises(FloatingPointError, match=r"loss is nan at step 3, at learning rate .*, on lines [0-9, ]+ of"):
+    with pytest.raises(
+        FloatingPointError, match=r"loss is nan at step 3, at learning rate .*, on sentence pairs [0-9, ]+ of"
+    ):
         trainer.train()
     assert find_last_checkpoint(prepare.out / "checkpoints").endswith("checkpoint-2")
 
@@ -223,6 +235,7 @@ def test_the_log_has_the_speed_and_the_picture_the_published_score(prepare, monk
     scored = run_job(job)
     log = [entry for entry in job.trainer.state.log_history if entry.keys() & {"loss", "eval_loss"}]
     assert all(entry["target_tokens_per_second"] > 0 for entry in log if "loss" in entry)
-    assert marks == {"best_step": job.trainer.state.best_global_step, "published": scored[0].scores.bleu}
+    best, published = job.trainer.state.best_global_step, scored[0].scores.bleu
+    assert marks == {"best_step": best, "published": published, "epochs": job.trainer.state.epoch}
     shown = [line for line in capfd.readouterr().out.splitlines() if line.startswith("step ")]
     assert [line.split(":")[0] for line in shown] == [f"step {e['step']} of 2, epoch {e['epoch']:.2f}" for e in log]

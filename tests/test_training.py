@@ -22,6 +22,7 @@ from vanilla_transformer_hf import training
 from vanilla_transformer_hf.data import TranslationCollator
 from vanilla_transformer_hf.generation_vanilla_transformer import VanillaTransformerGenerationConfig
 from vanilla_transformer_hf.matmul import MatmulRow
+from vanilla_transformer_hf.model_card import CardFacts, write_card
 from vanilla_transformer_hf.training import paper_learning_rate, run_job
 
 
@@ -149,6 +150,85 @@ def test_the_best_are_not_looked_for_without_scores(prepare):
     settings = {"load_best_model_at_end": False, "metric_for_best_model": None, "early_stopping_patience": None}
     with pytest.raises(ValueError, match="eval_strategy=no leaves no scores"):
         prepare(**settings, average_best=2, eval_strategy="no", save_total_limit=None, moving_average=None)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"gradient_accumulation_steps": 7}, "gradient_accumulation_steps=7: has no effect with tokens_per_step"),
+        ({"per_device_train_batch_size": 7}, "per_device_train_batch_size=7: has no effect with tokens_per_step"),
+        ({"shuffle_buffer_size": 7}, "shuffle_buffer_size=7: has no effect with no streaming"),
+        ({"tokens_per_step": None}, "per_device_train_tokens=120: has no effect with no tokens_per_step"),
+        ({"fp16": True}, "fp16=True: has no effect with a processor"),
+        ({"do_predict": True}, "do_predict=True: has no effect with train.py, which trains"),
+        ({"tokenizer_name_or_path": "x", "tokenizer_model": "wordpiece"}, "tokenizer_model=wordpiece: has no effect"),
+        (
+            {"metric_for_best_model": "blue"},
+            "metric_for_best_model=blue: must be one of bleu, chrf, exact_match",
+        ),
+        ({"predict_with_generate": False}, "metric_for_best_model=bleu: must be one of loss"),
+        ({"push_to_hub": True, "license": "CC BY"}, "license='CC BY': must be an identifier"),
+    ],
+)
+def test_settings_that_would_come_to_nothing(prepare, settings, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(**settings)
+
+
+def test_a_card_that_was_edited_stays(prepare, tmp_path, capsys):
+    settings = {"max_steps": 2, "save_steps": 2, "eval_steps": 2}
+    run_job(prepare(**settings))
+    card = tmp_path / "out" / "README.md"
+    run_job(prepare(**settings))
+    assert "stays as it is" not in capsys.readouterr().out
+    text = card.read_text() + "\nIn my own words.\n"
+    for _ in range(2):
+        card.write_text(text)
+        run_job(prepare(**settings))
+        assert card.read_text() == text and "stays as it is" in capsys.readouterr().out
+
+
+def test_what_a_killed_run_left_is_gone_after_the_next(prepare, tmp_path):
+    for left in ("out/.unfinished", "out/checkpoints/tokenizer.unfinished"):
+        (tmp_path / left).mkdir(parents=True)
+        (tmp_path / left / "strange.json").write_text("{")
+    run_job(prepare(max_steps=2, save_steps=2, eval_steps=2))
+    assert not [*(tmp_path / "out").glob("*unfinished*"), *(tmp_path / "out").rglob("strange.json")]
+    assert not (tmp_path / left).exists()
+
+
+def test_a_run_without_anything_logged_has_no_picture(prepare, tmp_path):
+    nothing = {"eval_strategy": "no", "load_best_model_at_end": False, "logging_steps": 50, "max_steps": 2}
+    run_job(prepare(**nothing, metric_for_best_model=None, early_stopping_patience=None))
+    assert not (tmp_path / "out" / "training_curves.png").exists()
+
+
+def test_a_stream_has_no_epochs(prepare, tmp_path):
+    run_job(prepare(streaming=True, max_steps=4, save_steps=2, eval_steps=2))
+    sentence = re.compile(r"^(?:\d+ sentence pairs, )?4 steps .*$", re.MULTILINE)
+    assert "epoch" not in sentence.search((tmp_path / "out" / "README.md").read_text())[0]
+    write_card(CardFacts.read(tmp_path / "out" / "checkpoints" / "checkpoint-2"), tmp_path / "out")
+    assert "epoch" not in re.search(r"^2 steps.*$", (tmp_path / "out" / "README.md").read_text(), re.MULTILINE)[0]
+
+
+def test_an_adapter_is_not_trained_further(prepare, tmp_path, monkeypatch):
+    base = prepare().trainer.model.requires_grad_(False)
+    monkeypatch.setattr(AutoModelForSeq2SeqLM, "from_pretrained", lambda *args, **kwargs: base)
+    prepare().trainer.processing_class.save_pretrained(tmp_path / "adapter")
+    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
+    with pytest.raises(ValueError, match="an adapter, whose model does not learn"):
+        prepare(**size_fields, model_name_or_path=str(tmp_path / "adapter"), output_dir=str(tmp_path / "more"))
+
+
+def test_an_upload_that_is_refused_says_that_the_model_is_complete(prepare, tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise ValueError("no such owner")
+
+    job = prepare(max_steps=2, save_steps=2, eval_steps=2)
+    job.trainer.args.push_to_hub = True
+    monkeypatch.setattr(job.trainer, "publish", refuse)
+    with pytest.raises(OSError, match="out is complete, and was not published: no such owner"):
+        run_job(job)
 
 
 def test_the_search_of_the_recipe_is_the_models(prepare, warnings_of_the_host):

@@ -67,6 +67,8 @@ def _draw_scores(
         bleu.axhline(published, color=ORANGE, linestyle="--", label=f"published model: {published:.2f}")
     bleu.set_title("BLEU, validation", loc="left")
     bleu.margins(y=0.08)
+    if not any(points.values()):
+        bleu.set_ylim(0, 1)
     bleu.legend(edgecolor="none", loc="lower right")
     for (name, label), color in zip(list(METRICS.items())[1:], (GREEN, PURPLE)):
         _draw(others, _points(log_history, f"eval_{name}"), label, color)
@@ -75,7 +77,10 @@ def _draw_scores(
 
 
 def draw_curves(
-    log_history: list[dict[str, float]], best_step: int | None = None, published: float | None = None
+    log_history: list[dict[str, float]],
+    best_step: int | None = None,
+    published: float | None = None,
+    epochs: float | None = None,
 ) -> Figure:
     """
     Loss, learning rate and validation scores over the steps of a Trainer's log.
@@ -84,6 +89,7 @@ def draw_curves(
         best_step: Step of the best checkpoint, which is marked; if not given, that with the highest BLEU.
         published: BLEU of the finished model on the validation text, drawn as a line: it may be an average of
             checkpoints, and decoded with more beams than were used during training.
+        epochs: Of the run, to be named at the axis; if not given, those of the log.
     """
     bleu = _points(log_history, "eval_bleu")
     if best_step is None and bleu:
@@ -96,7 +102,8 @@ def draw_curves(
     _draw_learning_rate(axes[1, 0], log_history)
     if bleu:
         _draw_scores(axes[0, 1], axes[1, 1], log_history, best_step, published)
-    epochs = log_history[-1].get("epoch") if log_history else None
+    if epochs is None and log_history:
+        epochs = log_history[-1].get("epoch")
     for axis in axes.flat:
         axis.grid(alpha=0.25)
         axis.set_xlim(left=0)

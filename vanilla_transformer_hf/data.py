@@ -222,7 +222,8 @@ def load_parallel_text(
 
     Raises:
         FileNotFoundError: No such file, folder or dataset.
-        ValueError: Files of different length, invalid UTF-8, a missing column, or no pair at all.
+        ValueError: Files of different length, invalid UTF-8, a missing column, no pair at all, or `target` given for a
+            file that holds both sides.
     """
     names = tuple(
         (column,) if column else (lang or side, side)
@@ -233,6 +234,8 @@ def load_parallel_text(
     for path in filter(None, (source, target)):
         if (target or kind in (*ROW_READERS, ".parquet", ".gz")) and not os.path.isfile(path):
             raise FileNotFoundError(f"{path}: no such file.")
+    if target and kind in (*ROW_READERS, ".parquet"):
+        raise ValueError(f"{source} holds both sides, and {target} is given, too: leave one of the two out.")
     if target:
         corpus = _from_rows(_text_pairs, [source, target], streaming, source=source, target=target)
     elif kind in ROW_READERS:

@@ -1,9 +1,13 @@
 """Stopping a run that gets no better."""
 
+import logging
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
+
+
+logger = logging.getLogger(__name__)
 
 
 class EarlyStopping(TrainerCallback):
@@ -40,6 +44,11 @@ class EarlyStopping(TrainerCallback):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         if self._is_enough(args, state):
             control.should_training_stop = control.should_save = True
+            if state.is_world_process_zero:
+                logger.warning(
+                    "step %d: %s has not become better in %d evaluations; training ends here",
+                    state.global_step, args.metric_for_best_model, self.patience,
+                )  # fmt: skip
         return control
 
     def _is_enough(self, args: TrainingArguments, state: TrainerState) -> bool:

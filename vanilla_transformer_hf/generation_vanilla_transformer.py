@@ -112,7 +112,7 @@ class VanillaTransformerGenerationConfig(GenerationConfig):
 
     def to_dict(self) -> dict[str, Any]:
         settings = super().to_dict()
-        # Of a file with this mark, transformers reads nothing but its own fields; options of ours may be written there.
+        # Of a file with this mark, transformers reads nothing but its own fields, and somebody may add one of ours.
         settings.pop("_from_model_config", None)
         return settings
 

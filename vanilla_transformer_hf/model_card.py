@@ -97,9 +97,9 @@ class CardFacts:
     What is known of a model beside its files; None or empty where nobody measured or stated it.
 
     `datasets` and `base_model` are ids on the Hub; `further`: training began with a model that was there. `settings`
-    is what differs from the defaults, as a recipe says it; `minutes` are None for a run that was interrupted, since
-    only its last part was timed; `co2` as the Hub has it, emissions in grams; `card_sha256` is that of the card
-    that was written, by which one sees whether somebody has edited it.
+    is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
+    that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
+    `card_sha256` is that of the card that was written, by which one sees whether somebody has edited it.
     """
 
     name: str | None = None
@@ -143,6 +143,8 @@ class CardFacts:
                 path = state
                 log = json.loads(path.read_text(encoding="utf-8"))
                 known |= {"name": None, "steps": log.get("global_step", 0), "epochs": log.get("epoch") or 0.0}
+                if known.get("pairs", 1) is None:  # nobody knows how long a stream is; the host counts it as one epoch
+                    known["epochs"] = 0.0
             facts = cls(**{name: value for name, value in known.items() if name in cls.__annotations__})
             facts.scored = [ScoredText(part["role"], Scores(**part["scores"])) for part in facts.scored]  # type: ignore
             if facts.conversion:
@@ -358,6 +360,12 @@ def write_card(facts: CardFacts, folder: str | os.PathLike):
     with open_output(Path(folder, CARD_FILE)) as file:
         file.write(text)
     replace(facts, card_sha256=digest(text)).write(Path(folder))
+
+
+def is_edited(folder: Path) -> bool:
+    """Whether somebody has changed the card in a folder since it was written, or written another."""
+    card = folder / CARD_FILE
+    return card.is_file() and digest(card.read_bytes()) != CardFacts.read(folder).card_sha256
 
 
 def digest(content: bytes) -> str:

@@ -36,6 +36,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .packed_weights_vanilla_transformer import is_plain
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -52,8 +53,9 @@ def drop_out(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """
     if not training or not 0 < p < 1 or states.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(states, p, training)
-    dropped = round(p * 2**16)
-    bits = torch.empty(-(-states.numel() // 4), dtype=torch.long).random_(-(2**63), None).view(torch.int16)
+    dropped = min(round(p * 2**16), 2**16 - 1)
+    words = torch.empty(-(-states.numel() // 4), dtype=torch.long, device="cpu").random_(-(2**63), None)
+    bits = words.view(torch.int16)
     kept = bits[: states.numel()].view(states.shape) >= dropped - 2**15
     return states * kept.to(states.dtype).mul_(2**16 / (2**16 - dropped))
 
@@ -869,9 +871,7 @@ def projected_cross_entropy(
     """
     device = states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-    hooked = projection._forward_hooks or projection._forward_pre_hooks or "forward" in vars(projection)
-    plain = type(projection) is nn.Linear and type(projection.weight) is nn.Parameter and not hooked
-    if not plain or dtype == torch.float16 or torch.compiler.is_compiling():
+    if not is_plain(projection) or dtype == torch.float16 or torch.compiler.is_compiling():
         return None
     count = (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
     states, labels = states.flatten(0, 1), labels.flatten()

@@ -72,8 +72,8 @@ class ModelArguments:
         "attention backend; if not given, plain products (eager) on a CPU, where they are faster, else the host's"
     )
     num_beams: int | None = _help(
-        "beams of the final scores and of generation_config.json; as the other options of the search, if not given, as "
-        "the model has it that is trained further; of a new model 4"
+        "beams of the final scores and of generation_config.json; of a new model 4, and as with the other options of "
+        "the search, if not given, what the model has that is trained further"
     )
     length_penalty: float | None = _help(
         "α of beam search: scores are divided by length^α, so more gives longer sentences; of a new model 1"
@@ -82,8 +82,8 @@ class ModelArguments:
         "gnmt, as in the paper: scores are divided by ((5 + length) / 6)^α"
     )
     max_extra_tokens: int | None = _help(
-        "most tokens of a translation beyond those of its source, 50 in the paper; of a new model, generation_max_length "
-        "or max_target_length is the limit"
+        "most tokens of a translation beyond those of its source, 50 in the paper; of a new model, "
+        "generation_max_length or max_target_length is the limit"
     )
     license: str | None = _help("licence of the model for its card, such as apache-2.0; never assumed")
     card_example: str | None = _help("source sentence of the usage example in the model card")
@@ -263,6 +263,8 @@ class RecipeParser(HfArgumentParser):
         for name, value in recipe.items():
             if name not in self.names:
                 self.error(self._unknown(str(name), path))
+            if value is False and "no" in (self._option_string_actions[f"--{name}"].choices or ()):
+                value = "no"  # which YAML 1.1 reads as false
             if isinstance(value, list):
                 tokens += [f"--{name}", *map(str, value)]
             elif value is not None:

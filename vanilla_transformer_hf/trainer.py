@@ -218,11 +218,12 @@ class TranslationTrainer(Seq2SeqTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(*args, **kwargs)
         if not loss.isfinite():
-            lines = ", ".join(str(line + 1) for line in sorted(self._lines))
+            pairs = ", ".join(str(line + 1) for line in sorted(self._lines))
             raise FloatingPointError(
                 f"the loss is {loss.item()} at step {self.state.global_step + 1}, at learning rate "
-                f"{self._get_learning_rate():.3g}, on lines {lines} of the training text; nothing was changed by it. "
-                "A lower learning rate, more warmup_steps or max_grad_norm help where the text is sound."
+                f"{self._get_learning_rate():.3g}, on sentence pairs {pairs} of the training text; nothing was "
+                "changed by it. A lower learning rate, more warmup_steps or max_grad_norm help where the text is "
+                "sound."
             )
         return loss
 
@@ -250,17 +251,23 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         data = self.eval_dataset if eval_dataset is None else eval_dataset
-        self.references = list(data["target"])
+        # Of several datasets the host evaluates one after the other, here.
+        if self.args.predict_with_generate and not isinstance(data, dict):
+            self.references = list(data["target"])
         self._keep_in_step(kwargs)
         with self._evaluating():
             return super().evaluate(eval_dataset, *args, **kwargs)
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         self.references = list(test_dataset["target"])
+        before = self.args.predict_with_generate, self.compute_metrics
         self.args.predict_with_generate, self.compute_metrics = True, self._score
         self._keep_in_step(kwargs)
-        with self._evaluating():
-            return super().predict(test_dataset, *args, **kwargs)
+        try:
+            with self._evaluating():
+                return super().predict(test_dataset, *args, **kwargs)
+        finally:
+            self.args.predict_with_generate, self.compute_metrics = before
 
     def _keep_in_step(self, generation: dict[str, Any]) -> None:
         # Each process holds a part of every weight, so none may end its search before the others.
@@ -286,10 +293,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.scores = score_translations(self.translations, self.references, self.target_lang, self.args.bleu_tokenize)
         return {"bleu": self.scores.bleu, "chrf": self.scores.chrf, "exact_match": self.scores.exact_match}
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
         """The host's, with the loss as the mean over tokens, as in training. The host's is one over sentences."""
         self._likelihood = torch.zeros(2, dtype=torch.float64)
-        output = super().evaluation_loop(*args, **kwargs)
+        self._evaluation_data, self._batches_seen = dataloader.dataset, 0
+        output = super().evaluation_loop(dataloader, *args, **kwargs)
         total, tokens = self.accelerator.reduce(self._likelihood.to(self.args.device, torch.float32), "sum").tolist()
         loss = {f"{kwargs.get('metric_key_prefix', 'eval')}_loss": total / tokens} if tokens else {}
         return output._replace(metrics={**(output.metrics or {}), **loss})
@@ -300,6 +308,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.model.generation_config = copy.deepcopy(generation_config)
         if self._gen_kwargs.get("num_beams") == 1:  # the host warns of what a greedy search has no use for
             self.model.generation_config.length_penalty = self.model.generation_config.early_stopping = None
+        inputs = self._without_repeats(inputs)
         try:
             loss, generated, labels = super().prediction_step(model, inputs, *args, **kwargs)
         finally:
@@ -308,6 +317,16 @@ class TranslationTrainer(Seq2SeqTrainer):
             tokens = int((inputs["labels"] != -100).sum())
             self._likelihood += torch.tensor([float(loss) * tokens, tokens])
         return loss, generated, labels
+
+    def _without_repeats(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The batch; repeated sentences, which fill up the last round of several processes, have no labels in it."""
+        if self.args.world_size == 1 or "labels" not in inputs:
+            return inputs
+        before = (self._batches_seen * self.args.world_size + self.args.process_index) * self.args.eval_batch_size
+        self._batches_seen += 1
+        labels = inputs["labels"].clone()
+        labels[max(0, len(self._evaluation_data) - before) :] = -100
+        return {**inputs, "labels": labels}
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         # The host drops the stored lengths before it asks for them, and would then read every sentence to count it.
@@ -379,12 +398,16 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def current_facts(self) -> CardFacts:
         """What is known of the model at this step, for its card."""
-        return replace(self.facts, steps=self.state.global_step, epochs=float(self.state.epoch or 0))
+        is_stream = isinstance(self.train_dataset, datasets.IterableDataset)  # of which the host knows no epochs
+        epochs = 0.0 if is_stream else float(self.state.epoch or 0)
+        return replace(self.facts, steps=self.state.global_step, epochs=epochs)
 
     def plot_curves(self, path: str | os.PathLike) -> None:
         """Write the picture of this run's losses and scores, and of the model's score where it has been measured."""
         bleu = next((part.scores.bleu for part in self.facts.scored if part.role == "validation"), None)
-        curves.plot_curves(self.state.log_history, path, best_step=self.state.best_global_step, published=bleu)
+        log = self.state.log_history
+        epochs = self.current_facts().epochs
+        curves.plot_curves(log, path, best_step=self.state.best_global_step, published=bleu, epochs=epochs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """

@@ -2,8 +2,8 @@
 
 import copy
 import json
-import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import yaml
 from accelerate.utils import broadcast_object_list
+from huggingface_hub import CardData
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -40,14 +41,17 @@ from .data import (
     vocabulary_sizes,
 )
 from .early_stopping import EarlyStopping
-from .evaluation import Scores, write_predictions
+from .evaluation import METRICS, Scores, write_predictions
 from .generation_vanilla_transformer import VanillaTransformerGenerationConfig
 from .matmul import TOLERANCE, choose_matmul, describe_matmul, probe_matmul, set_matmul
 from .model_card import (
+    CARD_FILE,
     CURVES_FILE,
     EMISSIONS_FILE,
     CardFacts,
     ScoredText,
+    check_metadata,
+    is_edited,
     public_settings,
     read_emissions,
     write_card,
@@ -62,6 +66,32 @@ from .trainer import TranslationTrainer
 CHOSEN_MATMUL = "chosen_matmul"
 # Settings that the result does not depend on: where to begin, where to publish, and what the card says.
 NO_MATTER = ("resume_from_checkpoint", "push_to_hub", "hub_", "license", "card_example", "corpus_name")
+# Settings that would change nothing -> where that is so, as a recipe says it, and whether it is.
+BY_TOKENS = ("tokens_per_step", lambda run: run.training.tokens_per_step is not None)
+BY_SENTENCES = ("no tokens_per_step", lambda run: run.training.tokens_per_step is None)
+TOKENIZER_GIVEN = (
+    "a tokenizer that is there",
+    lambda run: (run.model.tokenizer_name_or_path or run.model.model_name_or_path) is not None,
+)
+ALWAYS_TRAINS = ("train.py, which trains; translate.py and score.py evaluate", lambda run: True)
+WITHOUT_EFFECT: dict[str, tuple[str, Callable[["RunArguments"], bool]]] = {
+    "gradient_accumulation_steps": BY_TOKENS,
+    "per_device_train_batch_size": BY_TOKENS,
+    "train_sampling_strategy": BY_TOKENS,
+    "dataloader_drop_last": BY_TOKENS,
+    "dataloader_prefetch_factor": BY_TOKENS,
+    "dataloader_persistent_workers": BY_TOKENS,
+    "per_device_train_tokens": BY_SENTENCES,
+    "shuffle_buffer_size": ("no streaming", lambda run: not run.data.streaming),
+    "tokenizer_model": TOKENIZER_GIVEN,
+    "separate_vocabularies": TOKENIZER_GIVEN,
+    "do_train": ALWAYS_TRAINS,
+    "do_eval": ALWAYS_TRAINS,
+    "do_predict": ALWAYS_TRAINS,
+    "fp16": ("a processor; bf16 has", lambda run: run.training.device.type == "cpu"),
+}
+# What a checkpoint can be the best of, and without generated translations.
+SCORES = (*METRICS, "loss")
 # Sentence pairs at the beginning of a stream that a new tokenizer is trained on.
 STREAM_SAMPLE = 1_000_000
 
@@ -101,7 +131,7 @@ def _load_corpora(arguments: DataArguments) -> dict[str, Any]:
     corpora = {}
     for role in ("train", "validation", "test"):
         source = getattr(arguments, f"{role}_source")
-        if source is None:
+        if not source:
             continue
         corpora[role] = load_parallel_text(
             source,
@@ -176,7 +206,8 @@ def get_tokenizer(
             tgt_lang=run.data.target_lang,
             length=None if isinstance(corpus, datasets.IterableDataset) else len(corpus),
         )
-        unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+        unfinished = folder.with_name(f"{folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
         tokenizer.save_pretrained(unfinished)
         unfinished.rename(folder)
     return VanillaTransformerTokenizer.from_pretrained(folder)
@@ -197,6 +228,11 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         # Updates are too small for weights in half precision, which a published model may have.
         settings = {"dtype": torch.float32, **run.config, **backend}
         model = AutoModelForSeq2SeqLM.from_pretrained(run.model.model_name_or_path, **settings)
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ValueError(
+                f"{run.model.model_name_or_path}: an adapter, whose model does not learn; make one of both first "
+                "(merge_and_unload of peft)."
+            )
     else:
         # A newly trained vocabulary may have come out smaller than it was asked to be.
         wanted = run.config.get("vocab_size") if run.model.tokenizer_name_or_path else None
@@ -222,7 +258,8 @@ def _make_generation_config(run: RunArguments, model: PreTrainedModel) -> Genera
     Raises:
         ValueError: The model cannot search like that.
     """
-    config, generation_config = model.config, VanillaTransformerGenerationConfig(num_beams=4)
+    config = model.config
+    generation_config: GenerationConfig = VanillaTransformerGenerationConfig(num_beams=4)
     if run.model.model_name_or_path is not None:
         generation_config = copy.deepcopy(model.generation_config)
         generation_config._from_model_config = False  # or of its file only the host's own fields would be read
@@ -331,10 +368,11 @@ def publish(
     """
     Write the folder of a trained model: weights, configs, tokenizer, model card, curves and translations.
 
-    Every file is written beside its place and renamed when all are complete. Runs on the main process only.
-    `weights` are those of a model that is sharded, gathered.
+    Every file is written beside its place and renamed when all are complete; a card that somebody has edited stays.
+    Runs on the main process only. `weights` are those of a model that is sharded, gathered.
     """
-    unfinished = folder / f".unfinished.{os.getpid()}"
+    unfinished = folder / UNFINISHED
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
     try:
         # The Trainer switches the cache off in the config, where generation looks for it.
         trainer.model.config.use_cache = True
@@ -342,8 +380,12 @@ def publish(
         trainer.processing_class.save_pretrained(unfinished)
         for part in scored:
             write_predictions(unfinished / f"predictions.{part.role}.tsv", part.rows)
-        trainer.plot_curves(unfinished / CURVES_FILE)
+        if any("loss" in entry or "eval_loss" in entry for entry in trainer.state.log_history):
+            trainer.plot_curves(unfinished / CURVES_FILE)
         write_card(trainer.current_facts(), unfinished)
+        if is_edited(folder):
+            (unfinished / CARD_FILE).unlink()
+            _say(trainer.args, f"{folder / CARD_FILE} stays as it is: somebody has edited it.")
         for path in unfinished.iterdir():
             path.replace(folder / path.name)
     finally:
@@ -382,7 +424,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         FileNotFoundError: A file, folder or dataset is not there.
         ValueError: A corpus is unusable, arguments contradict each other, or `output_dir` belongs to another run.
     """
-    _check_run(run)
+    _check_run(run, settings)
     folder = Path(str(run.training.output_dir))
     if run.training.hub_model_id is None:
         run.training.hub_model_id = folder.resolve().name
@@ -430,12 +472,19 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     return TrainingJob(run, settings, folder, checkpoint, trainer, scored_data)
 
 
-def _check_run(run: RunArguments):
+def _check_run(run: RunArguments, settings: dict[str, Any]):
     """
     Raises:
-        ValueError: Arguments contradict each other.
+        ValueError: Arguments contradict each other, or one of them would change nothing.
     """
-    if run.data.train_source is None:
+    metric = run.training.metric_for_best_model
+    known = SCORES if run.training.predict_with_generate else ("loss",)
+    if metric is not None and metric.removeprefix("eval_") not in known:
+        raise ValueError(f"metric_for_best_model={metric}: must be one of {', '.join(known)}.")
+    problems = check_metadata(CardData(license=run.model.license)) if run.training.push_to_hub else []
+    if problems:
+        raise ValueError(f"{problems[0]}.")
+    if not run.data.train_source:
         raise ValueError("train_source is not given: name the text to train on.")
     if run.model.model_name_or_path is None:
         _planned_config(run)
@@ -458,6 +507,10 @@ def _check_run(run: RunArguments):
         )
     if run.data.streaming and run.training.max_steps < 1:
         raise ValueError("streaming: nobody knows how long a stream is, so set max_steps.")
+    for name in settings.keys() & WITHOUT_EFFECT.keys():
+        where, is_so = WITHOUT_EFFECT[name]
+        if is_so(run):
+            raise ValueError(f"{name}={settings[name]}: has no effect with {where}.")
 
 
 def _make_callbacks(training: TranslationTrainingArguments, checkpoint: str | None) -> list[TrainerCallback]:
@@ -503,7 +556,11 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
         publish(job.folder, trainer, scored, weights)
         _say(trainer.args, f"{job.folder}: model, tokenizer, model card, curves and translations written.")
         if trainer.args.push_to_hub:
-            _say(trainer.args, f"published: {trainer.publish(job.folder, 'End of training').url}")
+            try:
+                url = trainer.publish(job.folder, "End of training").url
+            except ValueError as error:
+                raise OSError(f"{job.folder} is complete, and was not published: {error}") from error
+            _say(trainer.args, f"published: {url}")
     return scored
 
 

@@ -247,7 +247,7 @@ class Translator:
             generate_kwargs: Other arguments of `generate()`.
 
         Yields:
-            For each text, in order, its n-best list: `num_return_sequences` translations, in the order that `translate` has.
+            For each text, in order, its n-best list: `num_return_sequences` translations, sorted as in `translate`.
 
         Raises:
             TypeError: A text is not a `str`.

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, get_token
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from .configuration_vanilla_transformer import AUTO_MODELS, VanillaTransformerConfig
@@ -24,7 +26,7 @@ from .model_card import (
     TOKENIZER_CONFIG_FILE,
     CardFacts,
     check_metadata,
-    digest,
+    is_edited,
     make_card,
     missing_facts,
     missing_in,
@@ -150,6 +152,11 @@ def plan_upload(
     else:
         raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there, so no model.")
     problems += check_metadata(card.data)
+    if name is not None:
+        try:
+            validate_repo_id(name)
+        except HFValidationError as error:
+            problems.append(str(error))
     sources[CARD_FILE] = str(card).encode()
     pictures = [path for path in folder.glob("*.png") if path.name == CURVES_FILE or f"({path.name})" in card.text]
     sources |= {path.name: path for path in pictures}
@@ -280,9 +287,8 @@ def _card(
 ) -> tuple[ModelCard, list[str]]:
     """The card, and what it lacks."""
     known = facts or CardFacts.read(folder)
-    own = folder / CARD_FILE
-    if facts is None and own.is_file() and digest(own.read_bytes()) != known.card_sha256:
-        return _edited_card(own.read_text(encoding="utf-8"), stated)
+    if facts is None and is_edited(folder):
+        return _edited_card((folder / CARD_FILE).read_text(encoding="utf-8"), stated)
     known = replace(known, **{**stated, "name": name or stated.get("name") or known.name})
     return make_card(known, folder), missing_in(known, folder)
 
