@@ -10,7 +10,6 @@ from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.data import (
     CorpusFilter,
     TranslationCollator,
-    check_vocabularies,
     load_parallel_text,
     tokenize_corpus,
     tokenize_stream,
@@ -276,9 +275,3 @@ def test_the_collator_refuses_ids_outside_the_vocabulary(tokenizer, source, targ
     collate = TranslationCollator(tokenizer, source_vocab_size=50, target_vocab_size=40)
     with pytest.raises(ValueError, match=message):
         collate([{"input_ids": [source, 1], "labels": [target, 1]}])
-
-
-def test_a_tokenizer_that_does_not_fit_the_model_is_refused(tokenizer, tiny_model):
-    with pytest.raises(ValueError, match="source vocabulary of 270 pieces does not fit the model's of 99"):
-        check_vocabularies(tokenizer, tiny_model())
-    check_vocabularies(tokenizer, tiny_model(vocab_size=len(tokenizer)))

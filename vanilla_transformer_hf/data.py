@@ -457,19 +457,6 @@ def vocabulary_sizes(model_or_tokenizer: PreTrainedModel | PreTrainedTokenizerBa
     return getattr(holder, "source_vocab_size", None) or target_size, target_size
 
 
-def check_vocabularies(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel):
-    """
-    Raises:
-        ValueError: The tokenizer gives ids that the model has no embedding for; the message names both sizes.
-    """
-    for side, given, room in zip(SIDES, vocabulary_sizes(tokenizer), vocabulary_sizes(model)):
-        if given > room:
-            raise ValueError(
-                f"the tokenizer's {side} vocabulary of {given} pieces does not fit the model's of {room}; they do not "
-                "belong together."
-            )
-
-
 @dataclass
 class TranslationCollator(DataCollatorForSeq2Seq):
     """

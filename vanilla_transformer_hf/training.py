@@ -33,7 +33,6 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .data import (
     CorpusFilter,
     TranslationCollator,
-    check_vocabularies,
     iterate_texts,
     load_parallel_text,
     tokenize_corpus,
@@ -60,6 +59,7 @@ from .recipe import DataArguments, RunArguments, TranslationTrainingArguments
 from .text_files import open_output
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .trainer import TranslationTrainer
+from .translation_models import check_fit
 
 
 # In the record of a run's settings: what "auto" was found to mean.
@@ -246,7 +246,7 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
             },
         )
         model = AutoModelForSeq2SeqLM.from_config(config, **backend)
-    check_vocabularies(tokenizer, model)
+    check_fit(model, tokenizer)
     return model
 
 
@@ -544,11 +544,14 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
     result = trainer.train(resume_from_checkpoint=job.checkpoint)
     scored = [score_corpus(trainer, role, corpus) for role, corpus in job.scored_data.items()]
     weights = trainer.gather_weights()
+    # The time of a run that had been over before; of one that was continued, nobody has it.
+    earlier = CardFacts.read(job.folder)
+    minutes = earlier.minutes if earlier.steps == trainer.state.global_step else None
     averages = [each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback)]
     trainer.facts = replace(
         trainer.facts,
         average_of=[folder.name for each in averages for folder in each.folders],
-        minutes=result.metrics["train_runtime"] / 60 if job.checkpoint is None else None,
+        minutes=result.metrics["train_runtime"] / 60 if job.checkpoint is None else minutes,
         co2=read_emissions(str(trainer.args.output_dir), trainer.facts.further, trainer.facts.device),
         scored=[ScoredText(part.role, part.scores) for part in scored],
     )
