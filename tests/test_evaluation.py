@@ -1,10 +1,8 @@
-"""Scores, decoding of the Trainer's predictions, and the table of translations."""
+"""Scores, and the table of translations."""
 
-import numpy as np
 import pytest
 
-from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.evaluation import decode_predictions, score_translations, write_predictions
+from vanilla_transformer_hf.evaluation import score_translations, write_predictions
 
 
 def test_scores_carry_sacrebleu_signatures():
@@ -46,12 +44,6 @@ def test_several_references_for_a_translation():
 def test_lists_that_do_not_match_are_refused(translations, references):
     with pytest.raises(ValueError, match=f"{len(translations)} translations for {len(references)} references"):
         score_translations(translations, references)
-
-
-def test_predictions_filled_up_with_ignored_labels_are_decoded():
-    tokenizer = VanillaTransformerTokenizer.train(["ein Hund"], vocab_size=270, show_progress=False)
-    ids = tokenizer(text_target="ein Hund")["input_ids"]
-    assert decode_predictions(tokenizer, np.array([[0, *ids, -100, -100]])) == ["ein Hund"]
 
 
 def test_translations_stand_beside_their_references(tmp_path):

@@ -5,15 +5,18 @@ import os
 import signal
 
 import datasets
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 from transformers import TrainerCallback
 
+from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.checkpoints import TrainingInterrupted, find_last_checkpoint
 from vanilla_transformer_hf.modeling_vanilla_transformer import smoothed_cross_entropy
 from vanilla_transformer_hf.r_drop import r_drop_loss
+from vanilla_transformer_hf.trainer import decode_predictions
 from vanilla_transformer_hf.training import run_job
 
 
@@ -57,6 +60,12 @@ def test_the_loss_of_an_evaluation_is_the_mean_over_its_tokens(prepare):
     expected = F.cross_entropy(logits[counted], batch["labels"][counted])
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
     assert trainer.predict(trainer.eval_dataset).metrics["test_loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_predictions_filled_up_with_ignored_labels_are_decoded():
+    tokenizer = VanillaTransformerTokenizer.train(["ein Hund"], vocab_size=270, show_progress=False)
+    ids = tokenizer(text_target="ein Hund")["input_ids"]
+    assert decode_predictions(tokenizer, np.array([[0, *ids, -100, -100]])) == ["ein Hund"]
 
 
 def test_ids_alone_and_several_texts_can_be_evaluated(prepare):

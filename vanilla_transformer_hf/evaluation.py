@@ -6,11 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
-from transformers import PreTrainedTokenizerBase
-
-from .data import IGNORED_LABEL
 
 
 # What evaluate.load() takes: its own metrics it would have to download first.
@@ -78,13 +74,6 @@ def score_translations(
         bleu_signature=str(bleu.get_signature()),
         chrf_signature=str(chrf.get_signature()),
         sentences=len(references),
-    )
-
-
-def decode_predictions(tokenizer: PreTrainedTokenizerBase, token_ids: np.ndarray) -> list[str]:
-    """Texts of generated ids (N, T); the -100 with which the Trainer fills up a batch becomes padding."""
-    return tokenizer.batch_decode(
-        np.where(token_ids == IGNORED_LABEL, tokenizer.pad_token_id, token_ids), skip_special_tokens=True
     )
 
 

@@ -782,6 +782,11 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 LOGITS_AT_ONCE = 2**23
 
 
+def count_of(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
+    """What a loss is divided by that is summed over labels: how many are not -100, at least 1, or what is given."""
+    return (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+
+
 def smoothed_cross_entropy(
     logits: torch.Tensor,
     labels: torch.Tensor,
@@ -798,7 +803,7 @@ def smoothed_cross_entropy(
     loss = F.cross_entropy(
         logits.flatten(0, 1).float(), labels.flatten(), reduction="sum", label_smoothing=label_smoothing
     )
-    return loss / ((labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
+    return loss / count_of(labels, num_items_in_batch)
 
 
 def scaled(gradient: torch.Tensor | None, factor: torch.Tensor) -> torch.Tensor | None:
@@ -873,7 +878,7 @@ def projected_cross_entropy(
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
     if not is_plain(projection) or dtype == torch.float16 or torch.compiler.is_compiling():
         return None
-    count = (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+    count = count_of(labels, num_items_in_batch)
     states, labels = states.flatten(0, 1), labels.flatten()
     return ProjectedCrossEntropy.apply(
         states, projection.weight, projection.bias, labels, label_smoothing, count, dtype

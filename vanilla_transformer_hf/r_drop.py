@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from .modeling_vanilla_transformer import scaled
+from .modeling_vanilla_transformer import count_of, scaled
 
 
 # Values of the logits that are worked on at once: they stay in a processor's cache, where these sums take half the
@@ -78,6 +78,6 @@ def r_drop_loss(
         weight: α.
         num_items_in_batch: Labels of all accumulated batches, each sentence counted once.
     """
-    count = (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+    count = count_of(labels, num_items_in_batch)
     logits = logits.reshape(2, labels.numel(), -1)
     return RDropLoss.apply(logits, labels.flatten(), label_smoothing, weight, count)

@@ -42,8 +42,8 @@ from .checkpoints import (
     remove_surplus,
     resumable_files,
 )
-from .data import TranslationCollator
-from .evaluation import Scores, decode_predictions, score_translations
+from .data import IGNORED_LABEL, TranslationCollator
+from .evaluation import Scores, score_translations
 from .hub import Published, one_line, publish_folder
 from .model_card import CURVES_FILE, CardFacts, write_card
 from .progress import TOKENS_PER_SECOND, Progress, Speedometer
@@ -561,3 +561,10 @@ class TranslationTrainer(Seq2SeqTrainer):
             load_average(self.model, [str(self.state.best_model_checkpoint)])
         else:
             super()._load_best_model()
+
+
+def decode_predictions(tokenizer: PreTrainedTokenizerBase, token_ids: np.ndarray) -> list[str]:
+    """Texts of generated ids (N, T); the -100 with which the host fills up a batch becomes padding."""
+    return tokenizer.batch_decode(
+        np.where(token_ids == IGNORED_LABEL, tokenizer.pad_token_id, token_ids), skip_special_tokens=True
+    )

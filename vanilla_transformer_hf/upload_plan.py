@@ -32,12 +32,12 @@ from .model_card import (
     missing_in,
 )
 from .remote_code import find_code
+from .tokenization_vanilla_transformer import TOKENIZER_FILES
 from .weight_files import MAX_SHARD_SIZE, Shard, check_weights, find_weights
 
 
 ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"  # of peft
 CONFIGS = (CONFIG_NAME, GENERATION_CONFIG_NAME, TOKENIZER_CONFIG_FILE, ADAPTER_CONFIG_NAME)
-TOKENIZER_FILES = (TOKENIZER_CONFIG_FILE, "tokenizer.json", "source_tokenizer.json")
 
 # Fields of the configs that tell where something lay on the machine that wrote them.
 PRIVATE_FIELDS = ("_name_or_path", "name_or_path", "_commit_hash", "tokenizer_file", "source_tokenizer_file")
@@ -221,7 +221,8 @@ def _adapter(
 
 def _tokenizer(folder: Path) -> dict[str, Path | bytes]:
     """The files of the tokenizer, without what tells of the machine that wrote them."""
-    files: dict[str, Path | bytes] = {name: folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
+    names = (TOKENIZER_CONFIG_FILE, *TOKENIZER_FILES.values())
+    files: dict[str, Path | bytes] = {name: folder / name for name in names if (folder / name).is_file()}
     return files | _cleaned(folder, TOKENIZER_CONFIG_FILE)
 
 
