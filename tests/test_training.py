@@ -205,8 +205,10 @@ def test_a_run_without_anything_logged_has_no_picture(prepare, tmp_path):
     assert not (tmp_path / "out" / "training_curves.png").exists()
 
 
-def test_a_stream_has_no_epochs(prepare, tmp_path):
-    run_job(prepare(streaming=True, max_steps=4, save_steps=2, eval_steps=2))
+def test_a_stream_has_no_epochs(prepare, tmp_path, capsys):
+    run_job(prepare(streaming=True, max_steps=4, save_steps=2, eval_steps=2, logging_steps=1))
+    shown = capsys.readouterr().out
+    assert "step 2 of 4: " in shown and ", epoch" not in shown
     sentence = re.compile(r"^(?:\d+ sentence pairs, )?4 steps .*$", re.MULTILINE)
     assert "epoch" not in sentence.search((tmp_path / "out" / "README.md").read_text())[0]
     write_card(CardFacts.read(tmp_path / "out" / "checkpoints" / "checkpoint-2"), tmp_path / "out")

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import torch
+from torch.utils.data import IterableDataset
 from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
@@ -80,10 +81,13 @@ class Progress(ProgressCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._began, self._first_step = 0.0, 0
+        self._began, self._first_step, self._counts_epochs = 0.0, 0, True
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         self._began, self._first_step = time.perf_counter(), state.global_step
+        # Of a stream, the host's count of epochs says how many of the steps are done.
+        data = getattr(kwargs.get("train_dataloader"), "dataset", None)
+        self._counts_epochs = not isinstance(data, IterableDataset)
         self.current_step = state.global_step
         if state.is_world_process_zero:
             self.training_bar = tqdm(
@@ -132,7 +136,8 @@ class Progress(ProgressCallback):
             self._write(state, "validation: ", logs, EVALUATION_FIELDS, [])
 
     def _write(self, state: TrainerState, title: str, logs: dict[str, Any], fields: dict[str, str], more: list[str]):
-        place = f"step {state.global_step:,} of {state.max_steps:,}, epoch {state.epoch:.2f}"
+        epoch = f", epoch {state.epoch:.2f}" if self._counts_epochs else ""
+        place = f"step {state.global_step:,} of {state.max_steps:,}{epoch}"
         self.training_bar.write(f"{place}: {title}{', '.join(_fill(logs, fields) + more)}")
 
     def _time_left(self, state: TrainerState) -> str:
