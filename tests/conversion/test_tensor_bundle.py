@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tensorflow_writer
 import torch
 from tensorflow_writer import write_checkpoint
 
@@ -54,6 +55,18 @@ def test_missing_and_short_data_files_are_named(tmp_path):
     data.unlink()
     with pytest.raises(ConversionError, match=r"data-00001-of-00002 is missing"):
         bundle["b"]
+
+
+def test_an_entry_that_is_cut_off_is_refused(tmp_path, monkeypatch):
+    whole, longest = tensorflow_writer.block, 10  # of the index's other values
+    monkeypatch.setattr(
+        tensorflow_writer,
+        "block",
+        lambda entries: whole([(key, value[:-1] if len(value) > longest else value) for key, value in entries]),
+    )
+    write_checkpoint(tmp_path / "m", {"a": torch.ones(4)})
+    with pytest.raises(ConversionError, match=r"m\.index is no whole checkpoint index: a field is cut off"):
+        TensorBundle(tmp_path / "m")
 
 
 def test_without_the_library_of_checksums_it_is_named(tmp_path, monkeypatch):

@@ -4,11 +4,11 @@ text is cut.
 """
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from .mapping import ConversionError
+from .protobuf import read_fields
 
 
 # SentencePiece.Type
@@ -41,45 +41,14 @@ class SentencePieceModel:
     escape_whitespaces: bool = True
 
 
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
-        if byte < 0x80:
-            return value, at
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer's message: number, and an integer or bytes."""
-    at = 0
-    while at < len(data):
-        tag, at = _number(data, at)
-        kind = tag & 7
-        value: int | bytes
-        if kind == 0:
-            value, at = _number(data, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-            value, at = data[at : at + size], at + size
-        elif kind == 2:
-            size, at = _number(data, at)
-            value, at = data[at : at + size], at + size
-            if len(value) != size:
-                raise ValueError("a field is cut off")
-        else:
-            raise ValueError(f"a field of kind {kind}")
-        yield tag >> 3, value
-
-
-def _piece(data: bytes) -> Piece:
+def _piece(message: bytes) -> Piece:
     piece = Piece()
-    for number, value in _fields(data):
-        if number == 1 and isinstance(value, bytes):
-            piece.text = value.decode("utf-8")
-        elif number == 2 and isinstance(value, bytes):
-            (piece.score,) = struct.unpack("<f", value)
-        elif number == 3 and isinstance(value, int):
+    for number, value, part in read_fields(message):
+        if number == 1:
+            piece.text = part.decode("utf-8")
+        elif number == 2:
+            (piece.score,) = struct.unpack("<f", part)
+        elif number == 3:
             piece.kind = value
     return piece
 
@@ -92,20 +61,21 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     model = SentencePieceModel([])
     names = {3: "add_dummy_prefix", 4: "remove_extra_whitespaces", 5: "escape_whitespaces"}
     try:
-        for number, value in _fields(path.read_bytes()):
-            if number == 1 and isinstance(value, bytes):
-                model.pieces.append(_piece(value))
-            elif number == 2 and isinstance(value, bytes):
-                trainer = dict(_fields(value))
-                model.model_type = MODEL_TYPES[int(trainer.get(3, 1))]
+        for number, _, part in read_fields(path.read_bytes()):
+            if number == 1:
+                model.pieces.append(_piece(part))
+            elif number == 2:
+                trainer = {field: value for field, value, _ in read_fields(part)}
+                model.model_type = MODEL_TYPES[trainer.get(3, 1)]
                 model.byte_fallback = bool(trainer.get(35, 0))
                 model.suffix_whitespace = bool(trainer.get(24, 0))
-            elif number == 3 and isinstance(value, bytes):
-                normalizer = dict(_fields(value))
-                model.precompiled_charsmap = bytes(normalizer.get(2, b""))  # type: ignore[arg-type]
-                for field, name in names.items():
-                    setattr(model, name, bool(normalizer.get(field, 1)))
-    except (IndexError, ValueError, KeyError, struct.error, TypeError) as error:
+            elif number == 3:
+                for field, value, charsmap in read_fields(part):
+                    if field == 2:
+                        model.precompiled_charsmap = charsmap
+                    elif field in names:
+                        setattr(model, names[field], bool(value))
+    except (IndexError, ValueError, KeyError, struct.error) as error:
         raise ConversionError(f"{path} is no whole SentencePiece model ({error})") from error
     if not model.pieces:
         raise ConversionError(f"{path} is no SentencePiece model: it has no pieces")

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from .mapping import ConversionError
+from .protobuf import read_fields, read_number
 
 
 MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
@@ -63,18 +64,6 @@ def masked_checksum(data: bytes | np.ndarray) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number at `position`, seven bits in a byte, lowest first, and the position behind it."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, position
-
-
 def _block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of a block, whose keys leave out what they share with the one before."""
     data, kind, stored = file[offset : offset + size], file[offset + size], file[offset + size + 1 :][:4]
@@ -85,48 +74,33 @@ def _block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]
     end = size - 4 * (1 + struct.unpack("<I", data[-4:])[0])  # places to start reading at, and their number
     key, position = b"", 0
     while position < end:
-        shared, position = _varint(data, position)
-        unshared, position = _varint(data, position)
-        length, position = _varint(data, position)
+        shared, position = read_number(data, position)
+        unshared, position = read_number(data, position)
+        length, position = read_number(data, position)
         key = key[:shared] + data[position : position + unshared]
         position += unshared + length
         yield key, data[position - length : position]
 
 
 def _handle(data: bytes, position: int = 0) -> tuple[int, int, int]:
-    offset, position = _varint(data, position)
-    size, position = _varint(data, position)
+    offset, position = read_number(data, position)
+    size, position = read_number(data, position)
     return offset, size, position
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """The fields of a protobuf message: number, value of a number, bytes of anything else."""
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
-        if tag & 7 == 0:
-            value, position = _varint(message, position)
-            yield tag >> 3, value, b""
-        else:
-            length, position = {1: (8, position), 5: (4, position)}.get(tag & 7) or _varint(message, position)
-            part, position = message[position : position + length], position + length
-            yield tag >> 3, int.from_bytes(part, "little") if tag & 7 in (1, 5) else 0, part
-
-
 def _entry(message: bytes) -> Entry:
-    numbers, in_slices = dict.fromkeys(range(8), 0), False
-    shape: tuple[int, ...] = ()
-    for number, value, part in _fields(message):
-        if number == 2:  # TensorShapeProto, its field 2 a dimension, whose field 1 is the size
-            shape = tuple(_first(dim) for of_shape, _, dim in _fields(part) if of_shape == 2)
-        in_slices |= number == 7
-        numbers[number] = value
-    return Entry(numbers[1], shape, numbers[3], numbers[4], numbers[5], numbers[6], in_slices)
+    fields = list(read_fields(message))
+    numbers = dict.fromkeys(range(8), 0) | {number: value for number, value, _ in fields}
+    parts = {number: part for number, _, part in fields}
+    # TensorShapeProto, its field 2 a dimension, whose field 1 is the size
+    shape = tuple(_first(dimension) for number, _, dimension in read_fields(parts.get(2, b"")) if number == 2)
+    checksum = int.from_bytes(parts.get(6, b""), "little")
+    return Entry(numbers[1], shape, numbers[3], numbers[4], numbers[5], checksum, 7 in parts)
 
 
 def _first(message: bytes) -> int:
     """The number in field 1."""
-    return next((value for number, value, _ in _fields(message) if number == 1), 0)
+    return next((value for number, value, _ in read_fields(message) if number == 1), 0)
 
 
 class TensorBundle(Mapping):
@@ -145,7 +119,7 @@ class TensorBundle(Mapping):
             table = self._read_table(index.read_bytes())
             header = table.pop("")
             self.shards = _first(header)
-            if any(number == 2 and value for number, value, _ in _fields(header)):
+            if any(number == 2 and value for number, value, _ in read_fields(header)):
                 raise ValueError("its numbers are big-endian")
             self.entries = {name: _entry(message) for name, message in table.items()}
             if any(entry.shard >= self.shards for entry in self.entries.values()):
