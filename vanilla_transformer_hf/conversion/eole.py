@@ -5,7 +5,6 @@ From eole/config/{models,inference}.py, models/{model,model_saver}.py, encoders 
 modules/{embeddings,multi_headed_attn,transformer_mlp}.py and predict/ of 0.6.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import opennmt_common as common
 from .mapping import Checkpoint, ConversionError, KeyTable, Rule, Transform, unchanged, wrong_types
-from .safe_load import SafetensorsFiles
+from .safe_load import SafetensorsFiles, read_json
 
 
 # config.json holds what was given; an option of a stack stands under encoder or decoder, else beside them, else it has
@@ -250,22 +249,12 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
             raise ConversionError(f"{file} is missing; eole leaves it beside the weights")
     if not weights:
         raise ConversionError(f"{folder} holds no model.*.safetensors")
-    options, pieces = _json(settings), _json(vocabulary)
+    options, pieces = read_json(settings), read_json(vocabulary)
     if not isinstance(options.get("model"), dict) or not {"src", "tgt"} <= pieces.keys():
         raise ConversionError(
             f"{folder} is no model of eole: `model` in config.json, or `src` and `tgt` in vocab.json"
         )
     return Checkpoint(options, SafetensorsFiles(weights), pieces, folder, (settings, vocabulary, *weights))
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConversionError(f"{path} is no JSON ({error}); copy it again") from error
-    if not isinstance(content, dict):
-        raise ConversionError(f"{path} holds no settings")
-    return content
 
 
 def _options(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from transformers import GenerationConfig
 
@@ -19,7 +18,7 @@ from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
 from .mapping import Checkpoint, ConversionError, KeyTable, Rule, wrong_types
-from .safe_load import load_torch
+from .safe_load import load_torch, read_yaml
 
 
 # model.py, encoders.TransformerEncoder, decoders.TransformerDecoder, embeddings.Embeddings, config.py. An option of a
@@ -167,12 +166,9 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     settings = found[0].parent / "config.yaml"
     if not settings.is_file():
         raise ConversionError(f"{settings} is missing: JoeyNMT's config, copied from the folder of the training run")
-    try:
-        options = yaml.safe_load(settings.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConversionError(f"{settings} cannot be read: {error}") from error
+    options = read_yaml(settings)
     for section in ("data", "model"):
-        if not isinstance(options, dict) or not isinstance(options.get(section), dict):
+        if not isinstance(options.get(section), dict):
             raise ConversionError(f"{settings} is no config of JoeyNMT: it has no section `{section}`")
     content = load_torch(found[0], trust)
     if not isinstance(content, dict) or "model_state" not in content:

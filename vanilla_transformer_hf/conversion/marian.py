@@ -28,7 +28,7 @@ from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
 from .mapping import Checkpoint, ConversionError, KeyTable, Rule
-from .safe_load import check_archive, filled, read_text
+from .safe_load import check_archive, filled, parse_yaml, read_yaml
 from .sentencepiece_model import UNKNOWN, read_sentencepiece
 
 
@@ -287,18 +287,8 @@ def _settings_beside(model: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for file in (Path(f"{model}.yml"), model.parent / "decoder.yml", Path(f"{model}.decoder.yml")):
         if file.is_file():
-            settings |= _yaml(read_text(file), str(file))
+            settings |= read_yaml(file)
     return settings
-
-
-def _yaml(text: str, where: str, loader: Any = yaml.SafeLoader) -> dict[str, Any]:
-    try:
-        content = yaml.load(text, loader)  # both loaders in use build plain values only
-    except yaml.YAMLError as error:
-        raise ConversionError(f"{where} is no YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise ConversionError(f"{where} holds no options")
-    return content
 
 
 def read(path: Path, trust: bool = False) -> Checkpoint:
@@ -318,7 +308,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
         text = tensors.settings.numpy().tobytes().rstrip(b"\0").decode()
     except (UnicodeDecodeError, ConversionError) as error:
         raise ConversionError(f"{models[0]} is no whole model of Marian: {error}") from error
-    options = _settings_beside(models[0]) | _yaml(text, f"{SETTINGS} in {models[0]}")
+    options = _settings_beside(models[0]) | parse_yaml(text, f"{SETTINGS} in {models[0]}")
     vocabulary = dict(zip(SIDES, _vocabularies(models[0].parent, options), strict=True))
     files = dict.fromkeys(file for side in vocabulary.values() for file in side.files)
     return Checkpoint(options, tensors, vocabulary, models[0].parent, (models[0], *files))
@@ -361,7 +351,7 @@ def _read_vocabulary(file: Path, beside: Path) -> Vocabulary:
         return Vocabulary([piece.text for piece in pieces], "</s>", unk, file, (file,))
     if file.suffix in (".yml", ".yaml", ".json"):
         # Words only: YAML would read the tokens `no` and `1_000` as other things.
-        content = _yaml(read_text(file), str(file), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        content = read_yaml(file, getattr(yaml, "CBaseLoader", yaml.BaseLoader))
         try:
             ids = {int(number): token for token, number in content.items()}
         except (TypeError, ValueError) as error:

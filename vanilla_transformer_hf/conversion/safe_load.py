@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from safetensors import SafetensorError, safe_open
 
 from .mapping import Checkpoint, ConversionError
@@ -236,18 +237,40 @@ def filled(defaults: Mapping[str, Any], given: Mapping[str, Any], where: str) ->
     return {**defaults, **given}
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, kind: type = dict) -> Any:
     """
     Raises:
-        ConversionError: There is no such file, or it holds no JSON object.
+        ConversionError: There is no such file, or it holds no JSON of that kind, an object unless told otherwise.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConversionError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(content, dict):
+    if not isinstance(content, kind):
         raise ConversionError(f"{path} holds no JSON object")
     return content
+
+
+def parse_yaml(text: str, where: str, loader: Any = yaml.SafeLoader) -> dict[str, Any]:
+    """
+    Raises:
+        ConversionError: The text is no YAML, or not of names with values.
+    """
+    try:
+        content = yaml.load(text, loader)  # all loaders in use build plain values only
+    except yaml.YAMLError as error:
+        raise ConversionError(f"{where} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConversionError(f"{where} holds no names with values")
+    return content
+
+
+def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> dict[str, Any]:
+    """
+    Raises:
+        ConversionError: The file is no UTF-8 text, no YAML, or not of names with values.
+    """
+    return parse_yaml(read_text(path), str(path), loader)
 
 
 class SafetensorsFiles(Mapping):

@@ -20,13 +20,11 @@ names: {ours: theirs}              # where things stand in the state dict, in th
 ```
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from tokenizers import Tokenizer, processors
 from transformers import GenerationConfig
 
@@ -36,7 +34,7 @@ from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
 from .mapping import Checkpoint, ConversionError, wrong_types
-from .safe_load import SafetensorsFiles, load_torch, plain
+from .safe_load import SafetensorsFiles, load_torch, plain, read_json, read_yaml
 
 
 OPTIONS: dict[str, Any] = {
@@ -93,7 +91,7 @@ def read(path: Path, trust: bool, known: Mapping[str, Any], by_stack: Sequence[s
     )
     if len(found) > 1:
         raise ConversionError(f"{folder} holds {len(found)} YAML files; name the one with the settings as CHECKPOINT")
-    options = _yaml(found[0]) if found else {}
+    options = read_yaml(found[0]) if found else {}
     if problems := _wrong_settings(options, known, by_stack):
         raise ConversionError(f"{found[0]}: " + "\n  ".join(["settings that cannot be used", *problems]))
     named = options.get("checkpoint")
@@ -122,16 +120,6 @@ def _wrong_settings(options: dict[str, Any], known: Mapping[str, Any], by_stack:
         if not isinstance(theirs, (list if name == "ignored" else str, type(None))):
             problems.append(f"names.{name}: {theirs!r} is no name")
     return problems
-
-
-def _yaml(path: Path) -> dict[str, Any]:
-    try:
-        options = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConversionError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(options, dict):
-        raise ConversionError(f"{path} holds no settings")
-    return options
 
 
 def _state_dict(path: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]]:
@@ -173,12 +161,7 @@ def _file(folder: Path, name: str | None) -> Path:
 
 
 def _json_or_lines(path: Path) -> Any:
-    if path.suffix != ".json":
-        return list(read_lines(path))
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConversionError(f"{path} is no JSON ({error})") from error
+    return read_json(path, object) if path.suffix == ".json" else list(read_lines(path))
 
 
 def _tokens(content: Any, path: Path) -> list[str]:
