@@ -142,7 +142,7 @@ def test_hub_files_import_only_what_every_user_has():
 
 def test_no_source_of_checkpoints_imports_another():
     folder = PACKAGE / "conversion"
-    shared = {"mapping", "safe_load", "vocabularies", "opennmt_common", "state_dicts"}
+    shared = {"mapping", "safe_load", "saved_model", "vocabularies", "opennmt_common", "state_dicts"}
     shared |= {"moses", "tensor_bundle", "subword_text", "sentencepiece_model", "protobuf"}
     sources = {path.stem for path in folder.glob("*.py")} - shared - {"__init__", "card", "export", "flow"}
     assert sources

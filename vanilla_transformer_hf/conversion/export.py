@@ -22,6 +22,7 @@ from ..weight_files import open_config
 from . import fairseq
 from .flow import TOLERANCE, assemble, check_new, example_batch, logits_of, new_folder, settings_without_ours
 from .mapping import ConversionError
+from .saved_model import FIELDS
 
 
 # Fields that every target needs to have one value, and that value.
@@ -44,14 +45,6 @@ MARIANMT = {**FIXED, **POST_NORM, "position_encoding": "sinusoidal_halves", "pos
 BART = {**FIXED, **POST_NORM, "position_encoding": "learned", "position_offset": 2, "embedding_sharing": "all"}
 FAIRSEQ = {**FIXED, "position_offset": 2, "output_bias": False, "pad_token_id": 1, "eos_token_id": 2}
 FAIRSEQ |= {"decoder_start_token_id": 2}
-
-# Fields whose names and meanings are the host's own.
-SAME = (
-    *("d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads"),
-    *("encoder_ffn_dim", "decoder_ffn_dim", "dropout", "attention_dropout", "activation_dropout"),
-    *("activation_function", "scale_embedding", "max_position_embeddings"),
-    *("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"),
-)
 
 
 class Exported(NamedTuple):
@@ -116,7 +109,7 @@ def to_marianmt(model: VanillaTransformerForConditionalGeneration, tokenizer: An
     """Write a folder for `MarianMTModel`, and our tokenizer beside it."""
     config = model.config
     settings = MarianConfig(
-        **{name: getattr(config, name) for name in SAME},
+        **{name: getattr(config, name) for name in FIELDS},
         vocab_size=config.source_vocab_size or config.vocab_size,
         decoder_vocab_size=config.vocab_size,
         share_encoder_decoder_embeddings=config.tied_matrices == "all",
@@ -130,7 +123,7 @@ def to_bart(model: VanillaTransformerForConditionalGeneration, tokenizer: Any, f
     """Write a folder for `BartForConditionalGeneration`, and our tokenizer beside it."""
     config = model.config
     settings = BartConfig(
-        **{name: getattr(config, name) for name in SAME},
+        **{name: getattr(config, name) for name in FIELDS},
         vocab_size=config.vocab_size,
         forced_eos_token_id=model.generation_config.forced_eos_token_id,
     )

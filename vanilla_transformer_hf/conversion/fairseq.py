@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 from transformers import GenerationConfig
 
@@ -18,7 +17,7 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
-from .mapping import Checkpoint, ConversionError, KeyTable, Rule
+from .mapping import Checkpoint, ConversionError, KeyTable, Rule, third
 from .safe_load import load_torch, plain
 
 
@@ -103,24 +102,8 @@ ACTIVATIONS = {
 }
 
 
-def first_third(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """The queries' part of one matrix for queries, keys and values."""
-    return tensor.chunk(3)[0]
-
-
-def second_third(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """The keys' part."""
-    return tensor.chunk(3)[1]
-
-
-def last_third(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """The values' part."""
-    return tensor.chunk(3)[2]
-
-
 def _thirds(attention: str, kind: str) -> list[str | Rule]:
-    parts = zip("qkv", (first_third, second_third, last_third))
-    return [Rule(f"{attention}.{letter}_proj.{kind}", third) for letter, third in parts]
+    return [Rule(f"{attention}.{letter}_proj.{kind}", third(number)) for number, letter in enumerate("qkv")]
 
 
 _STACKS = {"encoder": ["self_attn"], "decoder": ["self_attn", "encoder_attn"]}

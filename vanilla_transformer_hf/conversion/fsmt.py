@@ -16,7 +16,8 @@ from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
 from .mapping import Checkpoint, KeyTable
 from .moses import abbreviations_of, moses, unescape
-from .safe_load import is_saved_model, read_json, read_saved_model
+from .safe_load import read_json
+from .saved_model import FIELDS, STACK_KEYS, generation_config, is_saved_model, read_saved_model
 
 
 # FSMTConfig
@@ -49,28 +50,7 @@ OPTIONS: dict[str, Any] = {
     "forced_eos_token_id": 2,
 }
 
-KEYS: KeyTable = {
-    "model.decoder.output_projection.weight": "lm_head.weight",
-    **{
-        name: name
-        for stack, attentions in {"encoder": ["self_attn"], "decoder": ["self_attn", "encoder_attn"]}.items()
-        for name in (
-            f"model.{stack}.embed_tokens.weight",
-            f"model.{stack}.embed_positions.weight",
-            *(
-                f"model.{stack}.layers.{{}}.{part}.{kind}"
-                for part in (
-                    *(f"{attention}.{letter}_proj" for attention in attentions for letter in ("q", "k", "v", "out")),
-                    *(f"{attention}_layer_norm" for attention in attentions),
-                    "fc1",
-                    "fc2",
-                    "final_layer_norm",
-                )
-                for kind in ("weight", "bias")
-            ),
-        )
-    },
-}
+KEYS: KeyTable = {**STACK_KEYS, "model.decoder.output_projection.weight": "lm_head.weight"}
 
 
 def recognises(path: Path) -> bool:
@@ -110,11 +90,8 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
     lengths = {stack: _learned(checkpoint, stack) for stack in ("encoder", "decoder")}
     kinds: Any = {stack: "learned" if rows else "sinusoidal_halves_inclusive" for stack, rows in lengths.items()}
     one_vocabulary = options["src_vocab_size"] == options["tgt_vocab_size"]
-    copied = """d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads encoder_ffn_dim
-        decoder_ffn_dim dropout attention_dropout activation_dropout activation_function scale_embedding
-        pad_token_id eos_token_id bos_token_id decoder_start_token_id"""
     return VanillaTransformerConfig(
-        **{name: options[name] for name in copied.split()},
+        **{name: options[name] for name in FIELDS if name != "max_position_embeddings"},
         vocab_size=options["tgt_vocab_size"],
         source_vocab_size=None if one_vocabulary else options["src_vocab_size"],
         embedding_sharing="all" if options["tie_word_embeddings"] else "none",
@@ -160,12 +137,8 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
 
 
 def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
-    """generation_config.json; before there was one, what config.json says of decoding."""
-    if (checkpoint.folder / "generation_config.json").is_file():
-        return GenerationConfig.from_pretrained(checkpoint.folder)
-    options = {**OPTIONS, **checkpoint.options}
-    names = GenerationConfig().to_dict().keys() - {"transformers_version"}
-    return GenerationConfig(**{name: options[name] for name in names & options.keys()})
+    """generation_config.json, or config.json."""
+    return generation_config(checkpoint, OPTIONS)
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:

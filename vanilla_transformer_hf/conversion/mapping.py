@@ -41,6 +41,20 @@ def unchanged(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.T
     return tensor
 
 
+def transposed(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """A matrix (in, out) of a toolkit that multiplies from the right."""
+    return tensor.T.contiguous()
+
+
+def third(number: int) -> Transform:
+    """Queries (0), keys (1) or values (2) of one matrix, or one vector, for all three."""
+
+    def third_of(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+        return tensor.chunk(3)[number]
+
+    return third_of
+
+
 @dataclass(frozen=True)
 class Rule:
     """The target of a source tensor, and the small named function that turns one into the other."""

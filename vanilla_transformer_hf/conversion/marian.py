@@ -27,7 +27,7 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
-from .mapping import Checkpoint, ConversionError, KeyTable, Rule
+from .mapping import Checkpoint, ConversionError, KeyTable, Rule, transposed
 from .safe_load import check_archive, filled, parse_yaml, read_yaml
 from .sentencepiece_model import UNKNOWN, read_sentencepiece
 
@@ -116,11 +116,6 @@ READ_LONG_HEADER = np.lib.format.read_array_header_2_0  # of `.npy` files of ver
 
 # A logit of our padding token: e^-10000 is 0 in float32, and -10000 is a number in float16 too.
 NEVER = -1e4
-
-
-def transposed(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """Marian multiplies from the right: its matrices are (in, out)."""
-    return tensor.T.contiguous()
 
 
 def as_vector(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:

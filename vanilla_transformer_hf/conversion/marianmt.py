@@ -16,7 +16,9 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
 from .mapping import Checkpoint, KeyTable, Rule
-from .safe_load import is_saved_model, read_json, read_saved_model
+from .safe_load import read_json
+from .saved_model import FIELDS, STACK_KEYS, generation_config, is_saved_model, read_saved_model
+from .state_dicts import position_encoding
 
 
 # MarianConfig
@@ -45,6 +47,8 @@ OPTIONS: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 
+POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+
 
 def flat(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
     """A bias of shape (1, V) as (V,)."""
@@ -55,24 +59,7 @@ KEYS: KeyTable = {
     "final_logits_bias": Rule("lm_head.bias", flat),
     "lm_head.weight": "lm_head.weight",
     "model.shared.weight": "model.encoder.embed_tokens.weight",
-    **{
-        name: name
-        for stack, attentions in {"encoder": ["self_attn"], "decoder": ["self_attn", "encoder_attn"]}.items()
-        for name in (
-            f"model.{stack}.embed_tokens.weight",
-            *(
-                f"model.{stack}.layers.{{}}.{part}.{kind}"
-                for part in (
-                    *(f"{attention}.{letter}_proj" for attention in attentions for letter in ("q", "k", "v", "out")),
-                    *(f"{attention}_layer_norm" for attention in attentions),
-                    "fc1",
-                    "fc2",
-                    "final_layer_norm",
-                )
-                for kind in ("weight", "bias")
-            ),
-        )
-    },
+    **STACK_KEYS,
 }
 
 
@@ -81,9 +68,8 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
     table = dict(KEYS)
     if config.tied_matrices != "all":
         table["model.shared.weight"] = None
-    for stack in ("encoder", "decoder"):
-        name = f"model.{stack}.embed_positions.weight"
-        table[name] = name if config.position_encoding == "learned" else None
+    if config.position_encoding != "learned":
+        table |= dict.fromkeys(POSITIONS)
     return table
 
 
@@ -117,17 +103,10 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
     return problems
 
 
-def _sinusoids(rows: int, width: int) -> torch.Tensor:
-    angles = torch.arange(rows)[:, None] * torch.pow(10000.0, -torch.arange(width // 2) / (width // 2))
-    return torch.cat((angles.sin(), angles.cos()), dim=-1)
-
-
 def _positions(checkpoint: Checkpoint) -> Any:
-    for stack in ("encoder", "decoder"):
-        table = checkpoint.tensors.get(f"model.{stack}.embed_positions.weight")
-        if table is not None and not torch.allclose(table.float(), _sinusoids(*table.shape), atol=1e-3):
-            return "learned"
-    return "sinusoidal_halves"
+    """The kind of the tables in the file; transformers saves none any more."""
+    tables = [checkpoint.tensors[name] for name in POSITIONS if name in checkpoint.tensors]
+    return position_encoding(tables) if tables else "sinusoidal_halves"
 
 
 def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
@@ -135,11 +114,8 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
     options = _options(checkpoint)
     one_vocabulary = options["share_encoder_decoder_embeddings"]
     tied: Any = "all" if one_vocabulary else "decoder"
-    copied = """d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads encoder_ffn_dim
-        decoder_ffn_dim dropout attention_dropout activation_dropout activation_function scale_embedding
-        max_position_embeddings pad_token_id eos_token_id bos_token_id decoder_start_token_id"""
     return VanillaTransformerConfig(
-        **{name: options[name] for name in copied.split()},
+        **{name: options[name] for name in FIELDS},
         vocab_size=options["vocab_size"] if one_vocabulary else options["decoder_vocab_size"],
         source_vocab_size=None if one_vocabulary else options["vocab_size"],
         embedding_sharing=tied if options["tie_word_embeddings"] else "none",
@@ -188,12 +164,8 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
 
 
 def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
-    """generation_config.json; before there was one, what config.json says of decoding."""
-    if (checkpoint.folder / "generation_config.json").is_file():
-        return GenerationConfig.from_pretrained(checkpoint.folder)
-    options = _options(checkpoint)
-    names = GenerationConfig().to_dict().keys() - {"transformers_version"}
-    return GenerationConfig(**{name: options[name] for name in names & options.keys()})
+    """generation_config.json, or config.json."""
+    return generation_config(checkpoint, OPTIONS)
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:

@@ -22,7 +22,7 @@ import torch
 import yaml
 from safetensors import SafetensorError, safe_open
 
-from .mapping import Checkpoint, ConversionError
+from .mapping import ConversionError
 
 
 class Inert:
@@ -293,49 +293,3 @@ class SafetensorsFiles(Mapping):
 
     def __len__(self) -> int:
         return len(self.places)
-
-
-def load_saved_weights(folder: Path, trust: bool = False) -> tuple[Mapping[str, torch.Tensor], tuple[Path, ...]]:
-    """
-    The tensors of a folder that transformers saved, in one file or several, and the files.
-
-    Raises:
-        ConversionError: There are no weights, or they are damaged.
-    """
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        if (index := folder / f"{name}.index.json").is_file():
-            names = read_json(index).get("weight_map", {}).values()
-            paths = tuple(folder / part for part in sorted(set(names)))
-        elif (folder / name).is_file():
-            paths = (folder / name,)
-        else:
-            continue
-        if name.endswith(".safetensors"):
-            return SafetensorsFiles(list(paths)), paths
-        parts = {path: load_torch(path, trust) for path in paths}
-        for path, part in parts.items():
-            if not isinstance(part, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in part.values()):
-                raise ConversionError(f"{path} holds something else than named tensors")
-        return {key: tensor for part in parts.values() for key, tensor in part.items()}, paths
-    raise ConversionError(f"{folder} holds neither model.safetensors nor pytorch_model.bin")
-
-
-def is_saved_model(path: Path, model_type: str) -> bool:
-    """Whether a folder that transformers saved, or a file in it, belongs to a model of this type."""
-    config = (path if path.is_dir() else path.parent) / "config.json"
-    return config.is_file() and read_json(config).get("model_type") == model_type
-
-
-def read_saved_model(path: Path, model_type: str, trust: bool = False) -> Checkpoint:
-    """
-    A folder that transformers saved, or a file in it: the fields of its config and its weights.
-
-    Raises:
-        ConversionError: A file is missing or damaged, or config.json is another model's.
-    """
-    folder = path if path.is_dir() else path.parent
-    options = read_json(folder / "config.json")
-    if (found := options.get("model_type")) != model_type:
-        raise ConversionError(f"{folder / 'config.json'}: model_type={found!r}, must be {model_type!r}")
-    tensors, files = load_saved_weights(folder, trust)
-    return Checkpoint(options, tensors, None, folder, files)

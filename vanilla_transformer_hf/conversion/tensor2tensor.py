@@ -22,7 +22,7 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
-from .mapping import Checkpoint, ConversionError, KeyTable, Rule
+from .mapping import Checkpoint, ConversionError, KeyTable, Rule, transposed
 from .safe_load import filled, read_json, read_text
 from .subword_text import subwords
 from .tensor_bundle import TensorBundle
@@ -99,11 +99,6 @@ NO_WEIGHTS = re.compile(
 UNKNOWN = ("UNK", "<UNK>")  # oov_token of the problems that have one; without, tensor2tensor fails on a new word
 RESERVED = ["<pad>", "<EOS>"]  # ids 0 and 1; subword vocabularies end every token with "_", these too
 PAD, EOS = 0, 1
-
-
-def transposed(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """Kernels are (in, out)."""
-    return tensor.T.contiguous()
 
 
 def input_rows(

@@ -29,13 +29,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import GenerationConfig
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import state_dicts
-from .mapping import Checkpoint, KeyTable, Rule, unchanged
+from .mapping import Checkpoint, KeyTable, Rule, third, unchanged
 
 
 NAMES: dict[str, Any] = {
@@ -78,20 +77,10 @@ UNSTATED = {
 }
 
 
-def _third(number: int):
-    def third(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-        """Queries, keys or values of MultiheadAttention's one matrix for all three."""
-        return tensor.chunk(3)[number]
-
-    return third
-
-
 def _attention(ours: str) -> dict[str, list[Rule]]:
     return {
         **{
-            f"in_proj_{kind}": [
-                Rule(f"{ours}.{name}_proj.{kind}", _third(number)) for number, name in enumerate("qkv")
-            ]
+            f"in_proj_{kind}": [Rule(f"{ours}.{name}_proj.{kind}", third(number)) for number, name in enumerate("qkv")]
             for kind in ("weight", "bias")
         },
         **{f"out_proj.{kind}": [Rule(f"{ours}.out_proj.{kind}")] for kind in ("weight", "bias")},
