@@ -400,6 +400,15 @@ def test_all_options_that_cannot_be_expressed_are_listed(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "fairseq"]
 
 
+def test_values_of_another_type_are_named(tmp_path):
+    reference = Reference({"layout": "0.9"})
+    wrong = {"arch": ["transformer"], "encoder_layers": "2", "activation_fn": ["relu"], "share_all_embeddings": "no"}
+    reference.options |= wrong
+    with pytest.raises(ConversionError) as error:
+        convert("fairseq", reference.write(tmp_path / "fairseq"), tmp_path / "out")
+    assert [line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]] == list(wrong)
+
+
 def test_leftover_and_missing_weights_are_listed_in_full(tmp_path):
     reference = Reference({})
     reference.tensors["decoder.extra.weight"] = torch.zeros(2)

@@ -100,6 +100,11 @@ def test_refusals(tmp_path):
     config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": True}))
     with pytest.raises(ConversionError, match=r"tie_word_embeddings=True: one matrix cannot serve src_vocab_size=40"):
         convert("fsmt", tmp_path / "fsmt", tmp_path / "out")
+    wrong = {"langs": "en-de", "tgt_vocab_size": [30], "tie_word_embeddings": "no", "decoder_start_token_id": None}
+    config.write_text(json.dumps({**json.loads(config.read_text()), **wrong, "bos_token_id": None}))
+    with pytest.raises(ConversionError) as error:
+        convert("fsmt", tmp_path / "fsmt", tmp_path / "out")
+    assert sorted(line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]) == sorted(wrong)
     config.write_text("{")
     with pytest.raises(ConversionError, match=r"config\.json cannot be read as JSON"):
         convert("fsmt", tmp_path / "fsmt", tmp_path / "out")

@@ -378,3 +378,17 @@ def test_values_of_another_type_are_named(model, data, testing, names, tmp_path)
     with pytest.raises(ConversionError) as error:
         convert("joeynmt", folder, tmp_path / "out")
     assert [line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]] == names
+
+
+def test_a_word_is_no_yes_or_no(tmp_path):
+    toy, options, _ = make()
+    options["tied_softmax"] = "no"
+    with pytest.raises(ConversionError, match=r"model\.tied_softmax: 'no' \(a value such as False is needed\)"):
+        convert("joeynmt", write(tmp_path / "run", toy, options), tmp_path / "out")
+
+
+def test_a_stack_that_is_left_empty_is_no_transformer(tmp_path):
+    toy, options, _ = make()
+    options["encoder"] = None
+    with pytest.raises(ConversionError, match=r"model\.encoder\.type: recurrent \(allowed: transformer\)"):
+        convert("joeynmt", write(tmp_path / "run", toy, options), tmp_path / "out")

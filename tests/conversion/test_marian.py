@@ -253,6 +253,17 @@ def test_everything_that_cannot_be_expressed_is_listed_at_once(tmp_path):
         convert("marian", tmp_path, tmp_path / "out")
 
 
+def test_values_of_another_type_are_named(tmp_path):
+    options, weights = make(tmp_path)
+    wrong = {"dim-emb": "16", "tied-embeddings-all": "no", "transformer-heads": True}
+    save(tmp_path, {**options, **wrong, "label-smoothing": None}, weights)
+    (tmp_path / "decoder.yml").write_text("vocabs: [source.vocab.yml, target.vocab.yml]\nbeam-size: wide\n")
+    with pytest.raises(ConversionError) as error:
+        convert("marian", tmp_path, tmp_path / "out")
+    found = {line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]}
+    assert found == {*wrong, "beam-size"}
+
+
 def test_left_over_and_missing_tensors_are_listed(tmp_path):
     options, weights = make(tmp_path)
     weights["encoder_l9_extra"] = weights.pop("encoder_l2_ffn_W2")

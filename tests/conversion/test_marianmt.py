@@ -124,6 +124,11 @@ def test_refusals(tmp_path):
     config.write_text(json.dumps({**json.loads(config.read_text()), "pad_token_id": 49}))
     with pytest.raises(ConversionError, match=r"pad_token_id=49: lies outside the source vocabulary of 40"):
         convert("marianmt", tmp_path / "marian", tmp_path / "out")
+    wrong = {"pad_token_id": None, "vocab_size": "20", "share_encoder_decoder_embeddings": "no", "dropout": True}
+    config.write_text(json.dumps({**json.loads(config.read_text()), **wrong, "forced_eos_token_id": None}))
+    with pytest.raises(ConversionError) as error:
+        convert("marianmt", tmp_path / "marian", tmp_path / "out")
+    assert sorted(line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]) == sorted(wrong)
     with pytest.raises(ConversionError, match=r"model_type='marian', must be 'fsmt'"):
         convert("fsmt", tmp_path / "marian", tmp_path / "out")
 

@@ -237,6 +237,15 @@ def test_what_cannot_be_expressed_is_named(options, tmp_path):
     assert next(iter(options)) in str(refusal.value)
 
 
+def test_values_of_another_type_are_named(tmp_path):
+    options, weights, _ = make(tmp_path)
+    wrong = {"hidden_size": "16", "num_heads": [4], "use_target_space_embedding": "no"}
+    save(tmp_path, {**options, **wrong, "norm_epsilon": None}, weights, (30,))
+    with pytest.raises(ConversionError) as error:
+        convert("tensor2tensor", tmp_path, tmp_path / "out")
+    assert {line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]} == wrong.keys()
+
+
 def test_parts_that_are_missing_are_named(tmp_path):
     options, weights, _ = make(tmp_path)
     size = next(name for name in weights if name.startswith("symbol"))

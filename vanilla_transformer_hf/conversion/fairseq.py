@@ -17,7 +17,7 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
-from .mapping import Checkpoint, ConversionError, KeyTable, Rule, third
+from .mapping import Checkpoint, ConversionError, KeyTable, Rule, third, wrong_types
 from .safe_load import load_torch, plain
 
 
@@ -247,6 +247,8 @@ def _options(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
     """The options that our model cannot express, a line each."""
+    if problems := wrong_types(checkpoint.options, OPTIONS):
+        return problems
     options = _options(checkpoint)
     problems = [
         f"{name}={options[name]!r}: only {neutral!r} can be converted"

@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
-from .mapping import Checkpoint, KeyTable
+from .mapping import Checkpoint, KeyTable, wrong_types
 from .moses import abbreviations_of, moses, unescape
 from .safe_load import read_json
 from .saved_model import FIELDS, STACK_KEYS, generation_config, is_saved_model, read_saved_model
@@ -22,7 +22,7 @@ from .saved_model import FIELDS, STACK_KEYS, generation_config, is_saved_model, 
 
 # FSMTConfig
 OPTIONS: dict[str, Any] = {
-    "langs": ("en", "de"),
+    "langs": ["en", "de"],
     "src_vocab_size": 42024,
     "tgt_vocab_size": 42024,
     "activation_function": "relu",
@@ -68,8 +68,12 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
     """The options that our model cannot express, a line each."""
+    # null is a value there: there is no such token, or none is forced.
+    if problems := wrong_types(checkpoint.options, {**OPTIONS, "bos_token_id": None, "forced_eos_token_id": None}):
+        return problems
     options = {**OPTIONS, **checkpoint.options}
-    problems = []
+    if len(options["langs"]) != 2:
+        problems.append(f"langs={options['langs']}: must be a source and a target language")
     if options["tie_word_embeddings"] and options["src_vocab_size"] != options["tgt_vocab_size"]:
         problems.append(
             f"tie_word_embeddings=True: one matrix cannot serve src_vocab_size={options['src_vocab_size']} and "

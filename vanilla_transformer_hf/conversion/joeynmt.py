@@ -181,7 +181,7 @@ def _stack(checkpoint: Checkpoint, stack: str) -> dict[str, Any]:
     given = {**(checkpoint.options["model"].get(stack) or {})}
     # Tied embeddings are the source's, with its scale.
     tied = checkpoint.options["model"].get("tied_embeddings", OPTIONS["tied_embeddings"])
-    embeddings = checkpoint.options["model"].get("encoder" if tied else stack, {}).get("embeddings") or {}
+    embeddings = (checkpoint.options["model"].get("encoder" if tied else stack) or {}).get("embeddings") or {}
     defaults = OPTIONS[stack]
     return {**defaults, **given, "embeddings": {**defaults["embeddings"], **embeddings}}
 
@@ -214,6 +214,7 @@ def _wrong_types(checkpoint: Checkpoint) -> list[str]:
     """Options that are of another type than JoeyNMT's, a line each."""
     model, data = checkpoint.options["model"], checkpoint.options["data"]
     sections = {
+        "model.": (model, {name: OPTIONS[name] for name in ("initializer", "tied_embeddings", "tied_softmax")}),
         "model.encoder.": (model.get("encoder") or {}, OPTIONS["encoder"]),
         "model.decoder.": (model.get("decoder") or {}, OPTIONS["decoder"]),
         "data.src.": (data.get("src") or {}, OPTIONS["side"]),

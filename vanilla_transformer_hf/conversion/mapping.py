@@ -143,10 +143,15 @@ def _apply(
         yield target, tensor
 
 
+def filled(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`defaults` with what is `given`, where None stands for "not given"."""
+    return {**defaults, **{name: value for name, value in given.items() if value is not None}}
+
+
 def wrong_types(given: Any, defaults: Mapping[str, Any], where: str = "") -> list[str]:
     """
-    Options that are of another type than their defaults, a line each; a default of None allows any. `where` stands
-    before a name.
+    Options that are of another type than their defaults, a line each; a default of None allows any. Where None stands
+    for "not given", `filled` takes it out before. `where` stands before a name.
     """
     if not isinstance(given, Mapping):
         return [f"{where.rstrip('.') or 'options'}: {given!r} holds no options"]

@@ -27,8 +27,8 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
-from .mapping import Checkpoint, ConversionError, KeyTable, Rule, transposed
-from .safe_load import check_archive, filled, parse_yaml, read_yaml
+from .mapping import Checkpoint, ConversionError, KeyTable, Rule, filled, transposed, wrong_types
+from .safe_load import check_archive, parse_yaml, read_yaml
 from .sentencepiece_model import UNKNOWN, read_sentencepiece
 
 
@@ -304,6 +304,8 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     except (UnicodeDecodeError, ConversionError) as error:
         raise ConversionError(f"{models[0]} is no whole model of Marian: {error}") from error
     options = _settings_beside(models[0]) | parse_yaml(text, f"{SETTINGS} in {models[0]}")
+    if problems := wrong_types(filled(OPTIONS, options), OPTIONS):  # here: they say what the vocabularies are
+        raise ConversionError("\n  ".join([f"{models[0]} has options that cannot be used:", *problems]))
     vocabulary = dict(zip(SIDES, _vocabularies(models[0].parent, options), strict=True))
     files = dict.fromkeys(file for side in vocabulary.values() for file in side.files)
     return Checkpoint(options, tensors, vocabulary, models[0].parent, (models[0], *files))
@@ -321,7 +323,7 @@ class Vocabulary:
 
 
 def _vocabularies(folder: Path, options: dict[str, Any]) -> list[Vocabulary]:
-    options = filled(OPTIONS, options, str(folder))
+    options = filled(OPTIONS, options)
     named = [folder / Path(str(name)).name for name in options["vocabs"]]
     if not named:
         named = [file for file in sorted(folder.iterdir()) if file.match("*vocab*.yml") or file.match("*vocab*.spm")]
@@ -364,7 +366,7 @@ def _read_vocabulary(file: Path, beside: Path) -> Vocabulary:
 
 
 def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    return filled(OPTIONS, checkpoint.options, str(checkpoint.files[0]))
+    return filled(OPTIONS, checkpoint.options)
 
 
 def _without_dropout(options: dict[str, Any], name: str) -> str:

@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
-from .mapping import Checkpoint, KeyTable, Rule
+from .mapping import Checkpoint, KeyTable, Rule, wrong_types
 from .safe_load import read_json
 from .saved_model import FIELDS, STACK_KEYS, generation_config, is_saved_model, read_saved_model
 from .state_dicts import position_encoding
@@ -94,8 +94,10 @@ def _options(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
     """The options that our model cannot express, a line each."""
+    # null is a value there: no token is forced.
+    if problems := wrong_types(checkpoint.options, {**OPTIONS, "forced_eos_token_id": None}):
+        return problems
     options = _options(checkpoint)
-    problems = []
     if options["pad_token_id"] >= options["vocab_size"]:
         problems.append(
             f"pad_token_id={options['pad_token_id']}: lies outside the source vocabulary of {options['vocab_size']}"

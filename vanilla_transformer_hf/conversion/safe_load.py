@@ -218,25 +218,6 @@ def read_text(path: Path) -> str:
         raise ConversionError(f"{path} is no UTF-8 text ({error}); copy it again") from error
 
 
-def filled(defaults: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """
-    `defaults` with what is `given`, unless that is None.
-
-    Raises:
-        ConversionError: Values that are of another type than their defaults; all are listed.
-    """
-    given = {name: value for name, value in given.items() if value is not None}
-    wrong = []
-    for name in defaults.keys() & given.keys():
-        kind, value = type(defaults[name]), given[name]
-        fits = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (kind is bool)
-        if not fits and defaults[name] is not None:
-            wrong.append(f"{name}: {value!r} is no {kind.__name__}")
-    if wrong:
-        raise ConversionError(f"{where} has options that are none: {'; '.join(sorted(wrong))}")
-    return {**defaults, **given}
-
-
 def read_json(path: Path, kind: type = dict) -> Any:
     """
     Raises:

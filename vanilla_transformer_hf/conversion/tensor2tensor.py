@@ -22,8 +22,8 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..text_files import read_lines
 from ..tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from . import vocabularies
-from .mapping import Checkpoint, ConversionError, KeyTable, Rule, transposed
-from .safe_load import filled, read_json, read_text
+from .mapping import Checkpoint, ConversionError, KeyTable, Rule, filled, transposed, wrong_types
+from .safe_load import read_json, read_text
 from .subword_text import subwords
 from .tensor_bundle import TensorBundle
 
@@ -299,7 +299,7 @@ def _read_vocabulary(file: Path) -> list[str]:
 
 
 def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    options = filled(OPTIONS, checkpoint.options, str(checkpoint.files[0].with_name(SETTINGS)))
+    options = filled(OPTIONS, checkpoint.options)
     for stack in ("encoder", "decoder"):
         options[f"num_{stack}_layers"] = options[f"num_{stack}_layers"] or options["num_hidden_layers"]
     return options
@@ -314,6 +314,8 @@ def _norms(options: dict[str, Any]) -> tuple[str, str]:
 def unsupported(checkpoint: Checkpoint) -> list[str]:
     """The options that our model cannot express, a line each."""
     options = _options(checkpoint)
+    if problems := wrong_types(options, OPTIONS):
+        return problems
     problems = [
         f"{name}: {options[name]!r} (expressed: {', '.join(map(repr, expressed))})"
         for name, expressed in EXPRESSED.items()
