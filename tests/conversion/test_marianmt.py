@@ -118,6 +118,17 @@ def test_option(options, tmp_path):
         assert outputs[0] == outputs[1], settings
 
 
+def test_options_of_our_own_search_can_be_added(tmp_path):
+    """transformers marks a search that it took from config.json, and then reads no other option of the file."""
+    save(build({}), tmp_path / "marian", {})
+    assert "_from_model_config" in (tmp_path / "marian" / "generation_config.json").read_text()
+    convert("marianmt", tmp_path / "marian", tmp_path / "out")
+    path = tmp_path / "out" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "length_penalty_type": "gnmt"}))
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "out")
+    assert model.generation_config.length_penalty_type == "gnmt"
+
+
 def test_refusals(tmp_path):
     save(build({}), tmp_path / "marian", {})
     config = tmp_path / "marian" / "config.json"

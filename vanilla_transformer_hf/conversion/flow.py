@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..generation_vanilla_transformer import SEARCH_OPTIONS, check_token_ids
+from ..generation_vanilla_transformer import SEARCH_OPTIONS, VanillaTransformerGenerationConfig, check_token_ids
 from ..model_card import write_card
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from . import (
@@ -316,7 +316,8 @@ def convert(
         raise ConversionError(f"the options of {path} describe no model: {str(error).splitlines()[-1]}") from error
     tokenizer = vocabularies.limited(module.to_tokenizer(found, config), config)
     model = assemble(module, found, config)
-    model.generation_config = module.to_generation_config(found, config)
+    # Written without the mark of older files, of which transformers reads nothing but its own fields.
+    model.generation_config = VanillaTransformerGenerationConfig.of(module.to_generation_config(found, config))
     files = [describe_file(file) for file in found.files]
     # Paths without their folders: where they lay says nothing to a reader of the card.
     command = ["python", "scripts/convert.py", name, path.resolve().name, output.name]
