@@ -1,5 +1,6 @@
 """Real checkpoints made by the toolkits themselves, kept beside the repository; tests on them are skipped without."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +16,12 @@ def samples(*patterns: str) -> list:
     """Names of the sample folders that match, as parameters of a test; one that is skipped where there are none."""
     names = sorted(path.name for pattern in patterns for path in PEERS.glob(pattern) if path.is_dir())
     return names or [pytest.param("", marks=pytest.mark.skip(reason=f"no samples {' '.join(patterns)}"))]
+
+
+def files_on_the_card(folder: Path) -> set[str]:
+    """The files whose checksums are on the card of a converted model."""
+    facts = json.loads((folder / "card_facts.json").read_text(encoding="utf-8"))
+    return {file["name"] for file in facts["conversion"]["files"]}
 
 
 def write_reference(path: Path, logits: Callable, sizes: Sequence[int], start: int, first: int = 0) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import save_file
-from samples import PEERS, samples, write_reference
+from samples import PEERS, files_on_the_card, samples, write_reference
 from toy import Side, Toy
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
@@ -282,6 +282,15 @@ def test_settings_of_the_search_and_of_texts(tmp_path):
         "sp.model",
     ]
     assert len(done.notes) == 3  # and where the beam search stops
+
+
+def test_the_card_lists_every_file_that_was_read(tmp_path):
+    toy, model, words = make()
+    transforms = {"transforms": ["bpe"], "transforms_configs": {"bpe": {"src_subword_model": "codes.bpe"}}}
+    folder = write(tmp_path / "run", toy, model, words, **transforms)
+    (folder / "codes.bpe").write_text("#version: 0.2\no n\n", encoding="utf-8")
+    convert("eole", folder, tmp_path / "out")
+    assert files_on_the_card(tmp_path / "out") == {path.name for path in folder.iterdir()}
 
 
 def test_values_of_another_type_are_named(tmp_path):

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 from plain_forward import Stack, layer_norm, linear, sinusoid
-from samples import PEERS, samples, write_reference
+from samples import PEERS, files_on_the_card, samples, write_reference
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert
@@ -494,6 +494,14 @@ def test_dictionaries_in_the_folder_of_the_preprocessed_data_are_found(place, tm
     for path in list(folder.glob("dict.*.txt")):
         path.rename(folder / place / path.name)
     assert convert("fairseq", tmp_path / "runs", tmp_path / "out").reopened == 0
+
+
+def test_the_card_lists_every_file_that_was_read(tmp_path):
+    folder = Reference({}).write(tmp_path / "fairseq")
+    for name in ("codes.en", "codes.de"):
+        (folder / name).write_text("#version: 0.2\no n\n")
+    convert("fairseq", folder, tmp_path / "out")
+    assert files_on_the_card(tmp_path / "out") == {path.name for path in folder.iterdir()}
 
 
 def test_dictionaries_are_read_as_fairseq_reads_them(tmp_path):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from samples import PEERS, samples, write_reference
+from samples import PEERS, files_on_the_card, samples, write_reference
 from test_marianmt import check_beams
 from transformers import FSMTConfig, FSMTForConditionalGeneration, FSMTTokenizer
 from transformers.models.fsmt.tokenization_fsmt import remove_non_printing_char, replace_unicode_punct
@@ -134,6 +134,7 @@ def test_tokenizer(tmp_path, monkeypatch):
     assert tokenizer(text_target="tief er")["input_ids"] == [4, 5, 6, 2]
     assert tokenizer.decode([4, 5, 6, 2], skip_special_tokens=True) == "tief er"
     assert (len(tokenizer), tokenizer.source_vocab_size, tokenizer.pad_token_id) == (30, 40, 1)
+    assert files_on_the_card(tmp_path / "out") == {path.name for path in (tmp_path / "fsmt").iterdir()}
 
 
 TEXTS = [

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import yaml
-from samples import PEERS, samples, write_reference
+from samples import PEERS, files_on_the_card, samples, write_reference
 from toy import Side, Toy
 
 from vanilla_transformer_hf import (
@@ -257,6 +257,7 @@ def test_subword_nmt_undoes_merges_that_lead_to_no_piece(tmp_path):
     pieces = ["low", "e@@", "r", "n@@", "e@@", "w", "s@@", "t", "lo@@", "k"]  # "er", "ne@@" and "st" are no pieces
     assert tokenizer("low er new st lok")["input_ids"] == [*map(tokens.index, pieces), 3]
     assert tokenizer.decode([tokens.index("lo@@"), tokens.index("k"), tokens.index("low")]) == "lok low"
+    assert files_on_the_card(tmp_path / "out") == {path.name for path in folder.iterdir()}
 
 
 def best_cut(text, scores):

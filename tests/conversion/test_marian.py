@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from plain_forward import Stack, layer_norm, sinusoid
-from samples import write_reference
+from samples import files_on_the_card, write_reference
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert, marian
@@ -280,6 +280,7 @@ def test_settings_of_the_decoder_are_kept(tmp_path):
     settings = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "out").generation_config
     assert (settings.num_beams, settings.length_penalty, settings.suppress_tokens) == (6, 1.0, [12])
     assert any("word-penalty" in note for note in done.notes)
+    assert files_on_the_card(tmp_path / "out") == {path.name for path in tmp_path.iterdir() if path.is_file()}
 
 
 def test_compressed_files_are_read_too(tmp_path):

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from samples import PEERS, samples, write_reference
+from samples import PEERS, files_on_the_card, samples, write_reference
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
@@ -129,6 +129,14 @@ def test_options_of_our_own_search_can_be_added(tmp_path):
     assert model.generation_config.length_penalty_type == "gnmt"
 
 
+def test_the_card_lists_every_file_that_was_read(tmp_path):
+    build({}).save_pretrained(tmp_path / "marian", max_shard_size="10KB")
+    convert("marianmt", tmp_path / "marian", tmp_path / "out")
+    names = files_on_the_card(tmp_path / "out")
+    assert names == {path.name for path in (tmp_path / "marian").iterdir()}
+    assert "model.safetensors.index.json" in names
+
+
 def test_refusals(tmp_path):
     save(build({}), tmp_path / "marian", {})
     config = tmp_path / "marian" / "config.json"
@@ -195,3 +203,4 @@ def test_tokenizer(separate, spm_models, tmp_path):
             assert ours.decode(labels, skip_special_tokens=True) == theirs.decode(labels, skip_special_tokens=True)
     assert (ours.pad_token_id, ours.eos_token_id, ours.src_lang, ours.tgt_lang) == (60, 0, "en", "de")
     assert len(ours) == 61
+    assert files_on_the_card(tmp_path / "out") == {path.name for path in (tmp_path / "marian").iterdir()}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import save_file
-from samples import PEERS, samples, write_reference
+from samples import PEERS, files_on_the_card, samples, write_reference
 from toy import Side, Toy
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
@@ -257,6 +257,7 @@ def test_subword_nmt_beside_the_checkpoint(tmp_path):
     tokenizer, notes = tokenizer_of(tmp_path, folder)
     assert tokenizer("low lower")["input_ids"] == [tokens.index(piece) for piece in ("low", "lo@@")] + [0, 9, 10]
     assert not any("codes" in note or "filtertoolong" in note for note in notes)
+    assert files_on_the_card(tmp_path / "out") == {"model_step_10.pt", "codes.bpe"}
 
 
 def test_what_the_tokenizer_does_not_do_is_noted(tmp_path):

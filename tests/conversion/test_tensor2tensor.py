@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from plain_forward import Stack, sinusoid
-from samples import PEERS, samples, write_reference
+from samples import PEERS, files_on_the_card, samples, write_reference
 from tensorflow_writer import write_checkpoint
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
@@ -244,6 +244,13 @@ def test_values_of_another_type_are_named(tmp_path):
     with pytest.raises(ConversionError) as error:
         convert("tensor2tensor", tmp_path, tmp_path / "out")
     assert {line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]} == wrong.keys()
+
+
+def test_the_card_lists_every_file_that_was_read(tmp_path):
+    make(tmp_path / "run")
+    convert("tensor2tensor", tmp_path / "run", tmp_path / "out")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert files_on_the_card(tmp_path / "out") == names - {"checkpoint"}, "which only names the latest"
 
 
 def test_parts_that_are_missing_are_named(tmp_path):

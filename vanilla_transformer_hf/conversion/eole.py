@@ -254,7 +254,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
         raise ConversionError(
             f"{folder} is no model of eole: `model` in config.json, or `src` and `tgt` in vocab.json"
         )
-    return Checkpoint(options, SafetensorsFiles(weights), pieces, folder, (settings, vocabulary, *weights))
+    return Checkpoint(options, SafetensorsFiles(weights), pieces, folder, [settings, vocabulary, *weights])
 
 
 def _options(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -207,8 +207,10 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     languages = {side: options.get(f"{side}_lang") for side in ("source", "target")}
     for folder in _folders(found, str(options.get("data", ""))):
         if all((folder / f"dict.{language}.txt").is_file() for language in languages.values()):
-            dictionaries = {side: _dictionary(folder / f"dict.{language}.txt") for side, language in languages.items()}
-            return Checkpoint(options, content["model"], dictionaries, folder, (found,))
+            checkpoint = Checkpoint(options, content["model"], {}, folder, [found])
+            for side, language in languages.items():
+                checkpoint.vocabulary[side] = _dictionary(checkpoint.uses(folder / f"dict.{language}.txt"))
+            return checkpoint
     names = " and ".join(f"dict.{language}.txt" for language in dict.fromkeys(languages.values()))
     raise ConversionError(f"{names} are missing beside {found}: the dictionaries that lie with the preprocessed data")
 
@@ -358,7 +360,7 @@ def _cutting_file(checkpoint: Checkpoint, language: str) -> Path | None:
     if len(found := own or shared) > 1:
         names = ", ".join(path.name for path in found)
         raise ConversionError(f"{checkpoint.folder}: {names} could each cut the words of {language!r}; leave one")
-    return found[0] if found else None
+    return checkpoint.uses(found[0]) if found else None
 
 
 def _backend(tokens: list[str], cutting: Path | None) -> Tokenizer:

@@ -318,7 +318,7 @@ def convert(
     model = assemble(module, found, config)
     # Written without the mark of older files, of which transformers reads nothing but its own fields.
     model.generation_config = VanillaTransformerGenerationConfig.of(module.to_generation_config(found, config))
-    files = [describe_file(file) for file in found.files]
+    files = [describe_file(file) for file in dict.fromkeys(found.files)]  # by now all were read
     # Paths without their folders: where they lay says nothing to a reader of the card.
     command = ["python", "scripts/convert.py", name, path.resolve().name, output.name]
     command += ["--reference", Path(reference).name] if reference else []

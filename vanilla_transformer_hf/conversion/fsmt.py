@@ -113,12 +113,14 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
     folder = checkpoint.folder
     if not (folder / "vocab-src.json").is_file():
         return None
-    settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    settings = {}
+    if (folder / "tokenizer_config.json").is_file():
+        settings = read_json(checkpoint.uses(folder / "tokenizer_config.json"))
     source_lang, target_lang = settings.get("langs") or checkpoint.options.get("langs") or OPTIONS["langs"]
-    merges = vocabularies.read_merges(folder / "merges.txt")
+    merges = vocabularies.read_merges(checkpoint.uses(folder / "merges.txt"))
     backends = []
     for name, language in (("vocab-src.json", source_lang), ("vocab-tgt.json", target_lang)):
-        tokens = vocabularies.read_ids(folder / name)
+        tokens = vocabularies.read_ids(checkpoint.uses(folder / name))
         backend = vocabularies.byte_pairs(tokens, merges, "<unk>", joiner=None, where=name)
         if (abbreviations := abbreviations_of(language)) is not None:
             backend.normalizer = moses(language, abbreviations, bool(settings.get("do_lower_case")))

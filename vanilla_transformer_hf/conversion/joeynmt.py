@@ -173,7 +173,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     content = load_torch(found[0], trust)
     if not isinstance(content, dict) or "model_state" not in content:
         raise ConversionError(f"{found[0]} is no checkpoint of JoeyNMT: it has no `model_state`")
-    return Checkpoint(options, content["model_state"], None, found[0].parent, (found[0], settings))
+    return Checkpoint(options, content["model_state"], None, found[0].parent, [found[0], settings])
 
 
 def _stack(checkpoint: Checkpoint, stack: str) -> dict[str, Any]:
@@ -300,14 +300,14 @@ def _vocabulary(checkpoint: Checkpoint, side: str) -> list[str]:
         given = _section(checkpoint, "data", side, defaults="side").get("voc_file")
         path = _beside(checkpoint, given, f"{side}_vocab.txt: the vocabulary that the training run left")
     first = [specials[f"{name}_token"] for name in ("unk", "pad", "bos", "eos")]
-    return list(dict.fromkeys([*first, *specials["lang_tags"], *read_lines(path)]))
+    return list(dict.fromkeys([*first, *specials["lang_tags"], *read_lines(checkpoint.uses(path))]))
 
 
 def _beside(checkpoint: Checkpoint, name: str | None, what: str) -> Path:
     """A file that the config names, by its name beside the checkpoint or where the config says."""
     for path in (checkpoint.folder / Path(name).name, checkpoint.folder / name) if name else ():
         if path.is_file():
-            return path
+            return checkpoint.uses(path)
     raise ConversionError(f"{checkpoint.folder} lacks {what}")
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,19 @@ class Checkpoint:
 
     `options` are the toolkit's own names and values as found, defaults not filled in; `tensors` the toolkit's own
     names, each tensor read when it is asked for; `vocabulary` whatever the source's `to_tokenizer` needs; `folder`
-    where everything was found; `files` those that were read, for the model card's checksums.
+    where everything was found; `files` those that were read, some more than once, for the model card's checksums.
     """
 
     options: dict[str, Any]
     tensors: Mapping[str, torch.Tensor]
     vocabulary: Any
     folder: Path
-    files: tuple[Path, ...] = ()
+    files: list[Path] = field(default_factory=list)
+
+    def uses(self, path: Path) -> Path:
+        """The path of a file that is about to be read."""
+        self.files.append(path)
+        return path
 
 
 Transform = Callable[[torch.Tensor, VanillaTransformerConfig], torch.Tensor]

@@ -277,13 +277,10 @@ def recognises(path: Path) -> bool:
     return bool(_models(path))
 
 
-def _settings_beside(model: Path) -> dict[str, Any]:
+def _settings_beside(model: Path) -> list[Path]:
     """What training and decoding left beside the model: vocabularies, dropout, and how to decode."""
-    settings: dict[str, Any] = {}
-    for file in (Path(f"{model}.yml"), model.parent / "decoder.yml", Path(f"{model}.decoder.yml")):
-        if file.is_file():
-            settings |= read_yaml(file)
-    return settings
+    files = (Path(f"{model}.yml"), model.parent / "decoder.yml", Path(f"{model}.decoder.yml"))
+    return [file for file in files if file.is_file()]
 
 
 def read(path: Path, trust: bool = False) -> Checkpoint:
@@ -303,12 +300,15 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
         text = tensors.settings.numpy().tobytes().rstrip(b"\0").decode()
     except (UnicodeDecodeError, ConversionError) as error:
         raise ConversionError(f"{models[0]} is no whole model of Marian: {error}") from error
-    options = _settings_beside(models[0]) | parse_yaml(text, f"{SETTINGS} in {models[0]}")
+    options: dict[str, Any] = {}
+    for settings in (beside := _settings_beside(models[0])):
+        options |= read_yaml(settings)
+    options |= parse_yaml(text, f"{SETTINGS} in {models[0]}")
     if problems := wrong_types(filled(OPTIONS, options), OPTIONS):  # here: they say what the vocabularies are
         raise ConversionError("\n  ".join([f"{models[0]} has options that cannot be used:", *problems]))
     vocabulary = dict(zip(SIDES, _vocabularies(models[0].parent, options), strict=True))
-    files = dict.fromkeys(file for side in vocabulary.values() for file in side.files)
-    return Checkpoint(options, tensors, vocabulary, models[0].parent, (models[0], *files))
+    files = [file for side in vocabulary.values() for file in side.files]
+    return Checkpoint(options, tensors, vocabulary, models[0].parent, [models[0], *beside, *files])
 
 
 @dataclass(frozen=True)

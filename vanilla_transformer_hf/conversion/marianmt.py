@@ -146,16 +146,16 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
         "separate_vocabs": False,
     }
     if (folder / "tokenizer_config.json").is_file():
-        settings |= read_json(folder / "tokenizer_config.json")
+        settings |= read_json(checkpoint.uses(folder / "tokenizer_config.json"))
     for name in ("unk_token", "eos_token", "pad_token"):
         if isinstance(settings[name], dict):
             settings[name] = settings[name]["content"]
-    source = target = vocabularies.read_ids(folder / "vocab.json")
+    source = target = vocabularies.read_ids(checkpoint.uses(folder / "vocab.json"))
     if settings["separate_vocabs"]:
-        target = vocabularies.read_ids(folder / "target_vocab.json")
+        target = vocabularies.read_ids(checkpoint.uses(folder / "target_vocab.json"))
     return VanillaTransformerTokenizer(
-        tokenizer_object=_backend(folder / "target.spm", target, settings),
-        source_tokenizer_object=_backend(folder / "source.spm", source, settings),
+        tokenizer_object=_backend(checkpoint.uses(folder / "target.spm"), target, settings),
+        source_tokenizer_object=_backend(checkpoint.uses(folder / "source.spm"), source, settings),
         separate_vocabularies=True,  # one list of ids perhaps, but each language is cut by a model of its own
         src_lang=settings.get("source_lang"),
         tgt_lang=settings.get("target_lang"),

@@ -61,9 +61,9 @@ def _backend(checkpoint: Checkpoint, side: str, unk: str, subwords: dict[str, st
     for transform, file in subwords.items():
         path = checkpoint.folder / Path(file).name
         if path.is_file() and transform == "sentencepiece":
-            return vocabularies.sentencepiece(path, tokens, unk)
+            return vocabularies.sentencepiece(checkpoint.uses(path), tokens, unk)
         if path.is_file() and transform == "bpe":
-            merges = vocabularies.read_merges(path)
+            merges = vocabularies.read_merges(checkpoint.uses(path))
             return vocabularies.byte_pairs(tokens, merges, unk, list(SPECIAL_TOKENS.values()))
     backend = vocabularies.words(tokens, unk)
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")

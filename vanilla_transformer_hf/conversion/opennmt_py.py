@@ -201,7 +201,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
             raise ConversionError(f"{found[0]} has no weights inside, and no {found[0].stem}.safetensors beside it")
         tensors = SafetensorsFiles(weights)
         files += weights
-    return Checkpoint(plain(content["opt"]), tensors, content["vocab"], found[0].parent, tuple(files))
+    return Checkpoint(plain(content["opt"]), tensors, content["vocab"], found[0].parent, files)
 
 
 def _options(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -41,9 +41,9 @@ STACK_KEYS = {
 }
 
 
-def load_saved_weights(folder: Path, trust: bool = False) -> tuple[Mapping[str, torch.Tensor], tuple[Path, ...]]:
+def _weights(folder: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], list[Path]]:
     """
-    The tensors of a folder that transformers saved, in one file or several, and the files.
+    The tensors of a folder that transformers saved, in one file or several, and all files that were read.
 
     Raises:
         ConversionError: There are no weights, or they are damaged.
@@ -51,18 +51,18 @@ def load_saved_weights(folder: Path, trust: bool = False) -> tuple[Mapping[str, 
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (index := folder / f"{name}.index.json").is_file():
             names = read_json(index).get("weight_map", {}).values()
-            paths = tuple(folder / part for part in sorted(set(names)))
+            paths, files = [folder / part for part in sorted(set(names))], [index]
         elif (folder / name).is_file():
-            paths = (folder / name,)
+            paths, files = [folder / name], []
         else:
             continue
         if name.endswith(".safetensors"):
-            return SafetensorsFiles(list(paths)), paths
+            return SafetensorsFiles(paths), files + paths
         parts = {path: load_torch(path, trust) for path in paths}
         for path, part in parts.items():
             if not isinstance(part, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in part.values()):
                 raise ConversionError(f"{path} holds something else than named tensors")
-        return {key: tensor for part in parts.values() for key, tensor in part.items()}, paths
+        return {key: tensor for part in parts.values() for key, tensor in part.items()}, files + paths
     raise ConversionError(f"{folder} holds neither model.safetensors nor pytorch_model.bin")
 
 
@@ -80,16 +80,18 @@ def read_saved_model(path: Path, model_type: str, trust: bool = False) -> Checkp
         ConversionError: A file is missing or damaged, or config.json is another model's.
     """
     folder = path if path.is_dir() else path.parent
-    options = read_json(folder / "config.json")
+    config = folder / "config.json"
+    options = read_json(config)
     if (found := options.get("model_type")) != model_type:
-        raise ConversionError(f"{folder / 'config.json'}: model_type={found!r}, must be {model_type!r}")
-    tensors, files = load_saved_weights(folder, trust)
-    return Checkpoint(options, tensors, None, folder, files)
+        raise ConversionError(f"{config}: model_type={found!r}, must be {model_type!r}")
+    tensors, files = _weights(folder, trust)
+    return Checkpoint(options, tensors, None, folder, [config, *files])
 
 
 def generation_config(checkpoint: Checkpoint, defaults: Mapping[str, Any]) -> GenerationConfig:
     """generation_config.json; before there was one, what config.json says of decoding."""
     if (checkpoint.folder / "generation_config.json").is_file():
+        checkpoint.uses(checkpoint.folder / "generation_config.json")
         return GenerationConfig.from_pretrained(checkpoint.folder)
     options = {**defaults, **checkpoint.options}
     names = GenerationConfig().to_dict().keys() - {"transformers_version"}

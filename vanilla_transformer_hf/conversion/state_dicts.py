@@ -104,7 +104,7 @@ def read(path: Path, trust: bool, known: Mapping[str, Any], by_stack: Sequence[s
     tensors, inside = _state_dict(weights[0], trust)
     vocabulary, files = _vocabularies(folder, options)
     inside = {name: value for name, value in inside.items() if name in known}
-    return Checkpoint({**inside, **options}, tensors, vocabulary, folder, (weights[0], *found, *files))
+    return Checkpoint({**inside, **options}, tensors, vocabulary, folder, [weights[0], *found, *files])
 
 
 def _wrong_settings(options: dict[str, Any], known: Mapping[str, Any], by_stack: Sequence[str]) -> list[str]:

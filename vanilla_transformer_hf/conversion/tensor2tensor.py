@@ -256,13 +256,15 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     if not settings.is_file():
         raise ConversionError(f"{settings} is missing: tensor2tensor writes it into the folder of every training")
     options = read_json(settings)
+    files = [*bundle.files(), settings, *sorted(folder.glob("vocab.*"))]
     flags = folder / "flags_t2t.txt"
-    for line in read_lines(flags) if flags.is_file() else ():
-        name, _, value = line.removeprefix("--").partition("=")
-        if name in ("model", "problem") and value:
-            options.setdefault(name, value)
+    if flags.is_file():
+        files.append(flags)
+        for line in read_lines(flags):
+            name, _, value = line.removeprefix("--").partition("=")
+            if name in ("model", "problem") and value:
+                options.setdefault(name, value)
     vocabulary = _vocabularies(folder, options.get("problem"))
-    files = (*bundle.files(), settings, *sorted(folder.glob("vocab.*")))
     return Checkpoint(options, Variables(bundle), vocabulary, folder, files)
 
 
