@@ -79,6 +79,19 @@ def test_fairseq_codes_come_back(tmp_path):
     assert files(tmp_path / "again") == files(tmp_path / "ours")
 
 
+@pytest.mark.parametrize("options", [{}, test_fairseq.ALL], ids=["separate", "joined"])
+def test_languages_of_one_name_have_one_dictionary(options, tmp_path):
+    convert("fairseq", test_fairseq.Reference(options).write(tmp_path / "theirs"), tmp_path / "ours")
+    path = tmp_path / "ours" / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tgt_lang": "en"}))
+    if options:
+        assert export("fairseq", tmp_path / "ours", tmp_path / "back").difference == 0
+        return
+    with pytest.raises(ConversionError, match=r"src_lang and tgt_lang are both 'en', and the vocabularies differ"):
+        export("fairseq", tmp_path / "ours", tmp_path / "back")
+    assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours"}
+
+
 def search(folder):
     """The options in generation_config.json, without the mark that they were taken from config.json."""
     options = json.loads((folder / "generation_config.json").read_text())

@@ -155,24 +155,36 @@ def _dictionary(backend: Any, size: int) -> list[str]:
 
 
 def to_fairseq(model: VanillaTransformerForConditionalGeneration, tokenizer: Any, folder: Path) -> list[str]:
-    """Write `checkpoint_best.pt`, the dictionaries, and the codes of subword-nmt if there are any."""
+    """
+    Write `checkpoint_best.pt`, the dictionaries, and the codes of subword-nmt if there are any.
+
+    Raises:
+        ConversionError: The tokenizer is missing or none of fairseq's, or has one name for two languages.
+    """
     config = model.config
     if tokenizer is None:
         raise ConversionError("the model has no tokenizer, and fairseq needs its dictionaries")
     languages = (tokenizer.src_lang or "source", tokenizer.tgt_lang or "target")
     backends = (tokenizer.source_backend_tokenizer, tokenizer.backend_tokenizer)
-    notes = []
+    notes, texts = [], []
     for language, backend, size in zip(
         languages, backends, (config.source_vocab_size or config.vocab_size, config.vocab_size)
     ):
-        words = "".join(f"{word} 1\n" for word in _dictionary(backend, size))
-        (folder / f"dict.{language}.txt").write_text(words, encoding="utf-8")
+        own = {f"dict.{language}.txt": "".join(f"{word} 1\n" for word in _dictionary(backend, size))}
         kind = json.loads(backend.to_str())["model"]
         if kind.get("end_of_word_suffix"):
             merges = "".join(f"{left} {right}\n" for left, right in kind["merges"])
-            (folder / f"codes.{language}").write_text(f"#version: 0.2\n{merges}", encoding="utf-8")
+            own[f"codes.{language}"] = f"#version: 0.2\n{merges}"
         elif kind["type"] != "WordLevel":
             notes.append(f"the SentencePiece model of {language!r} is not written: copy it from where it was")
+        texts.append(own)
+    if languages[0] == languages[1] and texts[0] != texts[1]:
+        raise ConversionError(
+            f"src_lang and tgt_lang are both {languages[0]!r}, and the vocabularies differ: fairseq names its "
+            "dictionaries after the languages; write two names into tokenizer_config.json"
+        )
+    for name, text in (texts[0] | texts[1]).items():
+        (folder / name).write_text(text, encoding="utf-8")
     tensors = {name.removeprefix("model."): tensor for name, tensor in model.state_dict().items()}
     tensors.pop("shared.weight", None)
     tensors["decoder.output_projection.weight"] = tensors.pop("lm_head.weight")
