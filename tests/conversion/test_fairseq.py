@@ -438,6 +438,7 @@ def test_leftover_and_missing_weights_are_listed_in_full(tmp_path):
             "holds torch.int64",
         ),
         (lambda r: r.options.update(source_lang="fr"), r"dict\.fr\.txt and dict\.de\.txt are missing beside"),
+        (lambda r: r.options.update(source_lang=["fr"]), r"dict\.\['fr'\]\.txt and dict\.de\.txt are missing beside"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_its_options_is_refused(change, message, tmp_path):

@@ -204,7 +204,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     if not isinstance(content, dict) or "model" not in content or not ({"cfg", "args"} & content.keys()):
         raise ConversionError(f"{found} is no checkpoint of fairseq: it has no `model` beside `cfg` or `args`")
     options = _flatten(plain(content.get("cfg") or content["args"]))
-    languages = {side: options.get(f"{side}_lang") for side in ("source", "target")}
+    languages = {side: str(options.get(f"{side}_lang")) for side in ("source", "target")}
     for folder in _folders(found, str(options.get("data", ""))):
         if all((folder / f"dict.{language}.txt").is_file() for language in languages.values()):
             checkpoint = Checkpoint(options, content["model"], {}, folder, [found])

@@ -316,7 +316,8 @@ def convert(
         raise ConversionError(f"the options of {path} describe no model: {str(error).splitlines()[-1]}") from error
     tokenizer = vocabularies.limited(module.to_tokenizer(found, config), config)
     model = assemble(module, found, config)
-    # Written without the mark of older files, of which transformers reads nothing but its own fields.
+    # In this class it is written without the mark of what was taken from config.json: of a file with it transformers
+    # reads nothing but its own fields.
     model.generation_config = VanillaTransformerGenerationConfig.of(module.to_generation_config(found, config))
     files = [describe_file(file) for file in dict.fromkeys(found.files)]  # by now all were read
     # Paths without their folders: where they lay says nothing to a reader of the card.

@@ -278,7 +278,7 @@ def recognises(path: Path) -> bool:
 
 
 def _settings_beside(model: Path) -> list[Path]:
-    """What training and decoding left beside the model: vocabularies, dropout, and how to decode."""
+    """The files that training and decoding left beside the model: vocabularies, dropout, and how to decode."""
     files = (Path(f"{model}.yml"), model.parent / "decoder.yml", Path(f"{model}.decoder.yml"))
     return [file for file in files if file.is_file()]
 
