@@ -14,7 +14,10 @@ from transformers import pipeline
 import vanilla_transformer_hf.translation as translation_module
 from vanilla_transformer_hf import VanillaTransformerTokenizer, packed_weights_vanilla_transformer
 from vanilla_transformer_hf.matmul import available_matmuls
-from vanilla_transformer_hf.streams.lines import translate_lines
+from vanilla_transformer_hf.streams.lines import read_items, run_lines
+from vanilla_transformer_hf.streams.resumable_output import StreamOutput
+from vanilla_transformer_hf.streams.work import LineWork
+from vanilla_transformer_hf.streams.worker_pool import LocalWorker
 from vanilla_transformer_hf.text_batches import ConstrainedText, Tally
 from vanilla_transformer_hf.translation import Translation, Translator
 
@@ -154,13 +157,10 @@ def test_a_model_that_it_has_opened_itself_begins_at_once(counting_folder, monke
         given.translate(texts)
 
 
-def test_terminal_is_answered_line_by_line(translator):
+def test_a_window_of_one_is_answered_before_the_next_line_is_read(translator):
     events = []
 
     class Terminal(io.BytesIO):
-        def isatty(self):
-            return True
-
         def seekable(self):
             return False
 
@@ -173,14 +173,15 @@ def test_terminal_is_answered_line_by_line(translator):
         def write(self, line):
             events.append(line)
 
-    translate_lines(translator, Terminal(b"one\n\ntwo\n"), Screen())
+    items, _ = read_items([Terminal(b"one\n\ntwo\n")])
+    run_lines(LocalWorker(translator, LineWork("translate")), items, StreamOutput(Screen()), window=1)
     assert events == [b"one\n", b"eins\n", b"\n", b"\n", b"two\n", b"zwei\n"]
 
 
 def test_line_feed_within_a_translation_starts_no_line(translator, monkeypatch):
     monkeypatch.setattr(translator.tokenizer, "batch_decode", lambda rows, **kwargs: ["a\nb"] * len(rows))
     target = io.BytesIO()
-    translate_lines(translator, io.BytesIO(b"one\ntwo"), target)
+    run_lines(LocalWorker(translator, LineWork("translate")), ["one", "two"], StreamOutput(target))
     assert target.getvalue() == b"a b\na b\n"
 
 
@@ -306,9 +307,9 @@ def test_windows_have_a_size(translator):
 
 
 def test_the_line_that_cannot_be_translated_is_numbered(translator):
-    lines = "one\n\n" + "one two " * 60 + "\n"
+    worker = LocalWorker(translator, LineWork("translate", options={"too_long": "error"}))
     with pytest.raises(ValueError, match=r"line 3: 'one two .* has \d+ tokens"):
-        translate_lines(translator, io.BytesIO(lines.encode()), io.BytesIO(), too_long="error", window=2)
+        run_lines(worker, ["one", "", "one two " * 60], StreamOutput(io.BytesIO()), window=2)
 
 
 def test_an_ensemble_and_a_shortlist(translator, counting_folder, tmp_path):

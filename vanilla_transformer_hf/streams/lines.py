@@ -6,10 +6,9 @@ from typing import Any, BinaryIO
 
 from ..text_batches import Tally
 from ..text_files import decode_lines
-from ..translation import WINDOW, Translator
+from ..translation import WINDOW
 from ..translation_progress import ProgressBar
 from .resumable_output import InputDigest, StreamOutput
-from .work import LineWork
 from .worker_pool import LocalWorker, Window, WorkerPool
 
 
@@ -86,34 +85,3 @@ def run_lines(
             counts = {name: counts.get(name, 0) + getattr(answer, name) for name in ("too_long", "lacking")}
             output.write(answer.content, done.first + len(done.items) - 1, done.digest, counts)
     return tally
-
-
-def translate_lines(
-    translator: Translator,
-    source: BinaryIO,
-    target: BinaryIO,
-    format: str = "text",
-    window: int = WINDOW,
-    **options: Any,
-) -> None:
-    """
-    Translate a stream of lines into another, in constant memory, with a progress bar on standard error.
-
-    Args:
-        translator: What translates.
-        source: UTF-8 text; only a line feed ends a line. A terminal is answered line by line. A file is read once
-            before the first line is translated, to check it and to know the time left.
-        target: Receives one line for each line of `source`, or what another format gives.
-        format: "text"; "tsv": number, score, text and maybe alignment of each translation; or "jsonl".
-        window: Lines that are sorted by length together, and written together.
-        options: Other arguments of `Translator.translate_stream`.
-
-    Raises:
-        ValueError: A line is not valid UTF-8, the message names file and line; or an option is out of range.
-    """
-    items, total = read_items([source])
-    work = LineWork("translate", format, options)
-    tally = run_lines(
-        LocalWorker(translator, work), items, StreamOutput(target), 1 if source.isatty() else window, total
-    )
-    translator.warn(tally, options.get("too_long", "split"))
