@@ -34,7 +34,7 @@ from transformers.utils import logging
 
 from benchmarks.generation_models import random_model, write_models
 from benchmarks.generation_picture import GROWTH, draw_growth
-from benchmarks.generation_torch import DTYPES, OUR_DTYPES
+from benchmarks.generation_torch import DTYPES
 from benchmarks.training import SIZES
 from benchmarks.turns import Engine
 from vanilla_transformer_hf import (
@@ -87,11 +87,10 @@ def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> 
     rows = []
     for dtype in dtypes:
         other = chosen if dtype == "float32" and device == "cpu" else "default"
-        if dtype in OUR_DTYPES:
+        if dtype in DTYPES:
             rows.append(Row("ours", "ours", dtype, "default", True))
             rows.append(Row("ours, batch by batch", "batch_by_batch", dtype, "default", False))
             rows.append(Row("ours, host's search", "host_search", dtype, "default", False))
-        if dtype in DTYPES:
             rows.append(Row("MarianMT", "marian", dtype, "default", True))
         if other != "default":
             rows.append(Row(f"ours, {other}", "ours", dtype, other, False))
@@ -104,7 +103,7 @@ def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     engines = ["batch_by_batch", "host_search", "marian", "ctranslate2"]
     installed = engines[: 4 if importlib.util.find_spec("ctranslate2") else 3]
-    dtypes = list(dict.fromkeys([*OUR_DTYPES, *CTRANSLATE2_DTYPES]))
+    dtypes = list(dict.fromkeys([*DTYPES, *CTRANSLATE2_DTYPES]))
     parser.add_argument("--presets", nargs="+", choices=SIZES, default=["base", "tiny"], help="of random weights")
     parser.add_argument("--loads", nargs="+", choices=["fixed", "natural"], help="default: all that are possible")
     parser.add_argument("--model", nargs="+", default=[], metavar="FOLDER", help="trained models, for natural lengths")
@@ -292,8 +291,8 @@ def check(arguments: argparse.Namespace) -> None:
         raise ValueError("--against ctranslate2: pip install ctranslate2")
     last = "int8" if arguments.device == "cpu" else "float16"
     arguments.dtypes = arguments.dtypes or ["float32", "bfloat16", last]
-    if not OUR_DTYPES.keys() & set(arguments.dtypes):
-        raise ValueError(f"--dtypes: one of {', '.join(OUR_DTYPES)} is needed, for ours")
+    if not DTYPES.keys() & set(arguments.dtypes):
+        raise ValueError(f"--dtypes: one of {', '.join(DTYPES)} is needed, for ours")
 
 
 def measurements(arguments: argparse.Namespace, rows: list[Row]) -> Iterator[list[dict[str, Any]]]:

@@ -1,6 +1,5 @@
 """What runs on torch as engines of the benchmark: our model with our search and with the host's, and MarianMT."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,10 +10,6 @@ from benchmarks.generation_engine import Searcher, forget_peak, peak_memory
 
 # Types of numbers that every model on torch runs in.
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Those of ours -> what the weights are opened in, and what is done to the model then.
-OUR_DTYPES: dict[str, tuple[torch.dtype, Callable[[PreTrainedModel], PreTrainedModel]]] = {
-    name: (dtype, lambda model: model) for name, dtype in DTYPES.items()
-}
 
 
 def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: bool = False) -> Searcher:
@@ -67,8 +62,8 @@ def set_matmul(fp32_precision: str | None) -> None:
 
 def open_our_weights(model_class: Any, settings: dict[str, Any], streams: bool = False) -> Searcher:
     set_matmul(settings["fp32_precision"])
-    dtype, finish = OUR_DTYPES[settings["dtype"]]
-    return make_searcher(finish(model_class.from_pretrained(settings["folder"], dtype=dtype)), settings, streams)
+    model = model_class.from_pretrained(settings["folder"], dtype=DTYPES[settings["dtype"]])
+    return make_searcher(model, settings, streams)
 
 
 def open_ours(settings: dict[str, Any]) -> Searcher:
