@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 
 import pytest
 import torch
@@ -23,13 +24,21 @@ def open_nothing(device):
     raise OSError("no such model")
 
 
-def describe(translator):
+def describe(translator, trace=None):
+    if trace is not None:
+        (trace / str(os.getpid())).touch()
     return os.getpid(), torch.get_num_threads()
 
 
 @pytest.fixture(scope="module")
-def pool():
-    with WorkerPool(open_backwards, LineWork("translate"), 2, "cpu", describe) as pool:
+def trace(tmp_path_factory):
+    """Holds a file for each process of `pool` that has described its translator."""
+    return tmp_path_factory.mktemp("trace")
+
+
+@pytest.fixture(scope="module")
+def pool(trace):
+    with WorkerPool(open_backwards, LineWork("translate"), 2, "cpu", partial(describe, trace=trace)) as pool:
         yield pool
 
 
@@ -45,6 +54,10 @@ def test_order_is_kept_and_all_is_counted(pool):
     assert (tally.sentences, tally.tokens) == (11, 22)
     assert pool.description[0] != os.getpid()
     assert pool.description[1] == max(1, torch.get_num_threads() // 2)
+
+
+def test_the_first_process_alone_describes_its_translator(pool, trace):
+    assert [path.name for path in trace.iterdir()] == [str(pool.description[0])]
 
 
 def test_answers_know_what_was_counted_of_them(pool):

@@ -78,7 +78,8 @@ class WorkerPool:
         self._processes = []
         for number in range(processes):
             ours, theirs = context.Pipe()
-            arguments = (theirs, open_translator, device_of(number, device), work, threads, describe)
+            to_describe = describe if number == 0 else None
+            arguments = (theirs, open_translator, device_of(number, device), work, threads, to_describe)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -173,7 +174,7 @@ def _serve(
     device: str | None,
     work: LineWork,
     threads: int,
-    describe: Callable[[Translator], Any],
+    describe: Callable[[Translator], Any] | None,
 ) -> None:
     """What a process does: open the model, then answer windows until there is nobody left to answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
@@ -181,7 +182,7 @@ def _serve(
     try:
         try:
             translator = open_translator(device)
-            pipe.send(("ready", describe(translator)))
+            pipe.send(("ready", describe and describe(translator)))
             while True:
                 first, items = pipe.recv()
                 pipe.send(("done", work(translator, first, items, _Reports(pipe))))
