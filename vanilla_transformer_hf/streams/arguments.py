@@ -8,7 +8,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", help="takes this name when it is whole (default: standard output)")
     parser.add_argument("--restart", action="store_true", help="begin FILE anew, whatever a killed run has left of it")
     parser.add_argument(
-        "--batch_tokens", type=int, metavar="N", help="most tokens that go through the model together (default: 2048)"
+        "--batch_tokens",
+        type=int,
+        metavar="N",
+        help="most tokens that go through the model together (default: 2048, or any with --batch_size)",
     )
     parser.add_argument(
         "--batch_size", type=int, metavar="N", help="most lines that do (default: 128, or any with --batch_tokens)"
