@@ -140,9 +140,9 @@ class Translator:
             device: Where to compute; an accelerator if there is one, if not given.
             dtype: Floating-point type of the weights; `"auto"` keeps the one they were saved in.
             trust_remote_code: Run model code that the repository brings.
-            revision: Branch, tag or commit of the repository.
+            revision: Branch, tag or commit of the repository `name`.
             matmul_backend: As in the class.
-            ensemble: Folders or repositories of the other models; each is opened as the first.
+            ensemble: Folders or repositories (main branch) of the other models; each is opened as the first.
 
         Raises:
             OSError: Config, weights or tokenizer are missing, damaged or of another model; one line says which.
