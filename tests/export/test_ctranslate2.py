@@ -91,7 +91,7 @@ def test_logits_and_translations_are_the_models(switches, save_model, tmp_path):
 
 BEAMS = {"num_beams": 3, "max_new_tokens": 9, "early_stopping": True}
 SEARCHES = {
-    "beams": ({**BEAMS, "length_penalty": 0.6}, []),
+    "beams": ({**BEAMS, "length_penalty": 0.6, "length_penalty_type": "power"}, []),
     "no_length_penalty": ({**BEAMS, "length_penalty": 0.0, "no_repeat_ngram_size": 0}, []),
     "lengths": ({**BEAMS, "min_new_tokens": 4}, ["min_new_tokens=4"]),
     "lengths_greedy": ({"min_new_tokens": 4, "max_new_tokens": 7}, []),

@@ -24,6 +24,7 @@ from ctranslate2.specs import common_spec, model_spec, transformer_spec
 from transformers import GenerationConfig
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..generation_vanilla_transformer import SEARCH_OPTIONS
 from ..modeling_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerForConditionalGeneration,
@@ -85,7 +86,7 @@ def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[
     given = {
         name: value
         for name, value in settings.to_diff_dict().items()
-        if value is not None and (name in SEARCH or value not in (False, 0))
+        if value not in (None, SEARCH_OPTIONS.get(name)) and (name in SEARCH or value not in (False, 0))
     }
     options = {theirs: given.pop(name, default) for name, (theirs, default) in SEARCH.items()}
     options["return_end_token"] = True  # so that it counts in the length of an output
