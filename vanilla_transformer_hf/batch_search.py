@@ -12,7 +12,12 @@ from typing import Any
 import torch
 
 from .forced_decoding import score_sequences
-from .generation_vanilla_transformer import LENGTH_PENALTIES, SEARCH_OPTIONS, VanillaTransformerGenerationMixin
+from .generation_vanilla_transformer import (
+    LENGTH_PENALTIES,
+    REQUESTS,
+    SEARCH_OPTIONS,
+    VanillaTransformerGenerationMixin,
+)
 from .matmul import matmul
 
 
@@ -21,8 +26,6 @@ EXTRA_TARGET_TOKENS = 50
 LENGTH_LIMITS = ("max_length", "max_new_tokens", "max_extra_tokens")
 # Arguments that `generate()` does not check itself.
 COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
-# Of `generate()`, by our search alone.
-REQUESTS = ("ensemble", "shortlist", "prefixes", "required_phrases")
 
 
 class BatchSearch:
