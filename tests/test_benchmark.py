@@ -80,6 +80,18 @@ def test_an_engine_that_fails_says_why():
         turns.Engine("ours", "benchmarks.training_engine", {}, threads=1)
 
 
+def test_an_engine_that_was_killed_while_it_waited_is_named(tmp_path, monkeypatch):
+    """Not as a broken pipe, which the scripts take for a reader of their output that has seen enough."""
+    (tmp_path / "idle.py").write_text("from benchmarks.turns import Turns\n\nTurns().report({})\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    engine = turns.Engine("ours", "idle", {}, threads=1)
+    engine._process.kill()
+    engine._process.wait()
+    with pytest.raises(RuntimeError, match="ours ended with code -9"):
+        engine.turn()
+    engine.stop()
+
+
 def test_both_sides_have_the_same_backend_somewhere():
     rows = training.float32_rows("onednn")
     assert [(row.engine, row.matmul) for row in rows] == [

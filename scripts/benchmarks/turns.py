@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ class Engine:
 
     def turn(self) -> None:
         """Run and keep one block."""
-        print("go", file=self._process.stdin, flush=True)
+        with suppress(BrokenPipeError):  # it has ended, as `_read` will say
+            os.write(self._process.stdin.fileno(), b"go\n")
         self.results.append(self._read())
 
     def stop(self) -> None:
