@@ -9,8 +9,9 @@ The paper averages the last 5 checkpoints of its base models and the last 20 of 
 """
 
 import argparse
-import sys
 from pathlib import Path
+
+from vanilla_transformer_hf.command_line import run
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -43,7 +44,4 @@ def main(folders: list[str], last: int | None, best: int | None, metric: str, ou
 
 
 if __name__ == "__main__":
-    try:
-        main(**vars(parse_arguments()))
-    except (OSError, ValueError) as error:
-        sys.exit(print(f"average_checkpoints.py: {error}", file=sys.stderr) or 2)
+    run(lambda: main(**vars(parse_arguments())))

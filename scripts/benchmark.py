@@ -10,9 +10,10 @@ its measurements lie apart.
 """
 
 import argparse
-import sys
 
 from benchmarks import generation, training
+
+from vanilla_transformer_hf.command_line import run
 
 
 # Name of the subcommand -> module with a docstring, `add_arguments(parser)` and `run(arguments)`.
@@ -33,12 +34,10 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-if __name__ == "__main__":
+def main():
     arguments = parse_arguments()
-    try:
-        SUBCOMMANDS[arguments.subcommand].run(arguments)
-    except (OSError, ValueError, RuntimeError) as error:
-        print(f"benchmark.py: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    SUBCOMMANDS[arguments.subcommand].run(arguments)
+
+
+if __name__ == "__main__":
+    run(main, (OSError, ValueError, RuntimeError))

@@ -10,6 +10,8 @@ CHECKPOINT is the file, or the folder that holds it with its vocabularies and se
 import argparse
 import sys
 
+from vanilla_transformer_hf.command_line import run
+
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -51,9 +53,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_arguments())
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (OSError, ValueError) as error:
-        sys.exit(print(f"convert.py: {error}", file=sys.stderr) or 2)
+    run(lambda: main(parse_arguments()))

@@ -9,8 +9,9 @@ Each row is a layer: the mean of its heads, then each head. Dark is much attenti
 """
 
 import argparse
-import sys
 from pathlib import Path
+
+from vanilla_transformer_hf.command_line import run
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -45,10 +46,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_arguments())
-    except (OSError, ValueError) as error:
-        print(f"draw_attention.py: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run(lambda: main(parse_arguments()))

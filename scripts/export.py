@@ -9,7 +9,8 @@ For the checkpoints of other training toolkits there is scripts/export_checkpoin
 """
 
 import argparse
-import sys
+
+from vanilla_transformer_hf.command_line import run
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -54,9 +55,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_arguments())
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (OSError, ValueError) as error:
-        sys.exit(print(f"export.py: {error}", file=sys.stderr) or 2)
+    run(lambda: main(parse_arguments()))

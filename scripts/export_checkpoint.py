@@ -8,7 +8,8 @@ For engines that only run the model, such as CTranslate2, there is scripts/expor
 """
 
 import argparse
-import sys
+
+from vanilla_transformer_hf.command_line import run
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -34,9 +35,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_arguments())
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (OSError, ValueError) as error:
-        sys.exit(print(f"export_checkpoint.py: {error}", file=sys.stderr) or 2)
+    run(lambda: main(parse_arguments()))

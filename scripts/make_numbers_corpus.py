@@ -5,8 +5,8 @@ Write the quickstart's corpus, numbers and dates spelled out in English and Germ
 """
 
 import argparse
-import sys
 
+from vanilla_transformer_hf.command_line import run
 from vanilla_transformer_hf.numbers_corpus import write_numbers_corpus
 
 
@@ -20,9 +20,9 @@ def main():
     try:
         sizes = write_numbers_corpus(arguments.folder, arguments.seed)
     except ModuleNotFoundError as error:
-        sys.exit(f"make_numbers_corpus.py: {error.name} is missing: pip install 'vanilla_transformer_hf[demo]'")
+        raise ValueError(f"{error.name} is missing: pip install 'vanilla_transformer_hf[demo]'") from error
     print(f"{arguments.folder}: " + ", ".join(f"{name} {size:,} pairs" for name, size in sizes.items()))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

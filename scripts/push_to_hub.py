@@ -9,7 +9,8 @@ Without a token (`hf auth login`, or HF_TOKEN) it is a dry run: files with sizes
 
 import argparse
 import re
-import sys
+
+from vanilla_transformer_hf.command_line import run
 
 
 def parse_size(text: str) -> int:
@@ -72,9 +73,4 @@ def main(arguments: argparse.Namespace):
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_arguments())
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (OSError, ValueError) as error:
-        sys.exit(print(f"push_to_hub.py: {error}", file=sys.stderr) or 2)
+    run(lambda: main(parse_arguments()))

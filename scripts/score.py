@@ -7,8 +7,8 @@ How probable a model finds translations that are given, one pair of sentences pe
 """
 
 import argparse
-import os
-import sys
+
+from vanilla_transformer_hf.command_line import run
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -44,12 +44,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_arguments())
-    except BrokenPipeError:  # the reader of standard output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (OSError, ValueError) as error:
-        print(f"score.py: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(lambda: main(parse_arguments()))

@@ -9,9 +9,10 @@ Train a tokenizer on plain-text files (UTF-8, also .gz), one sentence per line.
 import argparse
 import itertools
 import os
-import sys
 import tempfile
 from pathlib import Path
+
+from vanilla_transformer_hf.command_line import run
 
 
 SAMPLE = 10_000  # lines of each side on which pieces per word are counted
@@ -67,7 +68,4 @@ def main(output: Path, source: list[str], target: list[str], **choices) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(**vars(parse_arguments()))
-    except (OSError, ValueError) as error:
-        sys.exit(print(f"train_tokenizer.py: {error}", file=sys.stderr) or 2)
+    run(lambda: main(**vars(parse_arguments())))

@@ -6,10 +6,12 @@ Open a saved model with the Auto classes of transformers alone and translate a f
 """
 
 import argparse
+from pathlib import Path
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import vanilla_transformer_hf  # noqa: F401  (registers the model with the Auto classes)
+from vanilla_transformer_hf.command_line import run
 
 
 EXAMPLES = [
@@ -25,6 +27,8 @@ def main():
     parser.add_argument("model", help="folder that train.py wrote")
     parser.add_argument("sentence", nargs="*", default=EXAMPLES, help="sentences to translate")
     arguments = parser.parse_args()
+    if not Path(arguments.model).is_dir():
+        raise FileNotFoundError(f"{arguments.model}: no such folder")
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     model = AutoModelForSeq2SeqLM.from_pretrained(arguments.model)
     batch = tokenizer(arguments.sentence, return_tensors="pt", padding=True)
@@ -34,4 +38,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -172,7 +172,7 @@ def test_imports_point_one_way():
         {"upload_plan"},
         {"hub"},
         {"trainer", "translation"},
-        {"pipeline", "training"},
+        {"command_line", "pipeline", "training"},
     ]
     for level, stems in enumerate(order):
         above = set().union(*order[level + 1 :])
