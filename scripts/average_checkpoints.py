@@ -33,6 +33,8 @@ def main(folders: list[str], last: int | None, best: int | None, metric: str, ou
     from vanilla_transformer_hf.averaging import average_checkpoints, select_checkpoints
 
     if last is None and best is None:
+        if len(folders) == 1:
+            raise ValueError(f"{folders[0]} alone has no average; choose from its checkpoints by --last or --best.")
         chosen = [Path(folder) for folder in folders]
     elif len(folders) == 1:
         chosen = select_checkpoints(folders[0], last=last, best=best, metric=metric)
