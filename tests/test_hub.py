@@ -240,8 +240,13 @@ TOKENS = {
     "wrong, without an owner's name": (WRONG_TOKEN, "numbers", "token is not accepted"),
     "read-only": (READ_ONLY_TOKEN, REPOSITORY, "may not write"),
     "name of somebody else": (TOKEN, "somebody-else/numbers", "may not write"),
-    "no name": (TOKEN, "some one/numbers", "owner/name"),
 }
+
+
+def test_a_name_that_the_hub_cannot_have(publish, hub):
+    with pytest.raises(ValueError, match="'some one/numbers': must be owner/name"):
+        publish("some one/numbers")
+    assert not hub.requests
 
 
 @pytest.mark.parametrize("case", TOKENS)

@@ -194,7 +194,7 @@ def test_other_refusals(folder, tmp_path):
     change_json(folder / "generation_config.json", num_beams=2, length_penalty_type="gmnt")
     with pytest.raises(ValueError, match=r"generation_config.json is not valid \(length_penalty_type='gmnt'"):
         plan_upload(folder, NAME)
-    with pytest.raises(ValueError, match=r"Repo id must .*me/x y"):
+    with pytest.raises(ValueError, match="'me/x y': must be owner/name"):
         plan_upload(folder, "me/x y")
     (folder / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ValueError, match=r"model.safetensors is damaged or incomplete"):

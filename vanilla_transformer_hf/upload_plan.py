@@ -155,8 +155,8 @@ def plan_upload(
     if name is not None:
         try:
             validate_repo_id(name)
-        except HFValidationError as error:
-            problems.append(str(error))
+        except HFValidationError:
+            problems.append(f"{name!r}: must be owner/name, of letters, digits, '-', '_' and '.'")
     sources[CARD_FILE] = str(card).encode()
     pictures = [path for path in folder.glob("*.png") if path.name == CURVES_FILE or f"({path.name})" in card.text]
     sources |= {path.name: path for path in pictures}
