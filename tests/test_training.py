@@ -190,6 +190,13 @@ def test_a_card_that_was_edited_stays(prepare, tmp_path, capsys):
         assert card.read_text() == text and "stays as it is" in capsys.readouterr().out
 
 
+def test_a_damaged_record_is_found_before_training(prepare, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "card_facts.json").write_text("{")
+    with pytest.raises(ValueError, match=r"card_facts.json: damaged"):
+        prepare()
+
+
 def test_what_a_killed_run_left_is_gone_after_the_next(prepare, tmp_path):
     for left in ("out/.unfinished", "out/checkpoints/tokenizer.unfinished"):
         (tmp_path / left).mkdir(parents=True)

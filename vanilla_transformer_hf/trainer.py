@@ -26,7 +26,7 @@ from transformers import (
 )
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, has_length
 from transformers.utils import logging
 
 from . import curves
@@ -320,7 +320,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _without_repeats(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The batch; repeated sentences, which fill up the last round of several processes, have no labels in it."""
-        if self.args.world_size == 1 or "labels" not in inputs:
+        if self.args.world_size == 1 or "labels" not in inputs or not has_length(self._evaluation_data):
             return inputs
         before = (self._batches_seen * self.args.world_size + self.args.process_index) * self.args.eval_batch_size
         self._batches_seen += 1

@@ -73,7 +73,7 @@ TOKENIZER_GIVEN = (
     "a tokenizer that is there",
     lambda run: (run.model.tokenizer_name_or_path or run.model.model_name_or_path) is not None,
 )
-ALWAYS_TRAINS = ("train.py, which trains; translate.py and score.py evaluate", lambda run: True)
+TRAINS = ("train.py, which trains; translate.py and score.py evaluate", lambda run: not run.training.do_train)
 WITHOUT_EFFECT: dict[str, tuple[str, Callable[["RunArguments"], bool]]] = {
     "gradient_accumulation_steps": BY_TOKENS,
     "per_device_train_batch_size": BY_TOKENS,
@@ -85,12 +85,11 @@ WITHOUT_EFFECT: dict[str, tuple[str, Callable[["RunArguments"], bool]]] = {
     "shuffle_buffer_size": ("no streaming", lambda run: not run.data.streaming),
     "tokenizer_model": TOKENIZER_GIVEN,
     "separate_vocabularies": TOKENIZER_GIVEN,
-    "do_train": ALWAYS_TRAINS,
-    "do_eval": ALWAYS_TRAINS,
-    "do_predict": ALWAYS_TRAINS,
+    "do_eval": TRAINS,
+    "do_predict": TRAINS,
     "fp16": ("a processor; bf16 has", lambda run: run.training.device.type == "cpu"),
 }
-# What a checkpoint can be the best of, and without generated translations.
+# What a checkpoint can be the best of.
 SCORES = (*METRICS, "loss")
 # Sentence pairs at the beginning of a stream that a new tokenizer is trained on.
 STREAM_SAMPLE = 1_000_000
@@ -403,7 +402,10 @@ def _hardware(training: TranslationTrainingArguments) -> str:
 
 @dataclass
 class TrainingJob:
-    """A run that is ready to start: its arguments, the Trainer with its data, and the checkpoint to continue from."""
+    """
+    A run that is ready to start: its arguments, the Trainer with its data, the checkpoint to continue from, and what
+    an earlier run has left in `folder`, if any.
+    """
 
     run: RunArguments
     settings: dict[str, Any]
@@ -411,6 +413,7 @@ class TrainingJob:
     checkpoint: str | None
     trainer: TranslationTrainer
     scored_data: dict[str, Any]
+    earlier: CardFacts
 
 
 def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
@@ -426,6 +429,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     """
     _check_run(run, settings)
     folder = Path(str(run.training.output_dir))
+    earlier = CardFacts.read(folder)
     if run.training.hub_model_id is None:
         run.training.hub_model_id = folder.resolve().name
     with run.training.main_process_first(local=False, desc="data"):
@@ -469,7 +473,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         callbacks=_make_callbacks(run.training, checkpoint),
         facts=_known_facts(run, settings, folder.resolve().name, None if run.data.streaming else len(data["train"])),
     )
-    return TrainingJob(run, settings, folder, checkpoint, trainer, scored_data)
+    return TrainingJob(run, settings, folder, checkpoint, trainer, scored_data, earlier)
 
 
 def _check_run(run: RunArguments, settings: dict[str, Any]):
@@ -507,9 +511,8 @@ def _check_run(run: RunArguments, settings: dict[str, Any]):
         )
     if run.data.streaming and run.training.max_steps < 1:
         raise ValueError("streaming: nobody knows how long a stream is, so set max_steps.")
-    for name in settings.keys() & WITHOUT_EFFECT.keys():
-        where, is_so = WITHOUT_EFFECT[name]
-        if is_so(run):
+    for name, (where, is_so) in WITHOUT_EFFECT.items():
+        if name in settings and is_so(run):
             raise ValueError(f"{name}={settings[name]}: has no effect with {where}.")
 
 
@@ -545,8 +548,7 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
     scored = [score_corpus(trainer, role, corpus) for role, corpus in job.scored_data.items()]
     weights = trainer.gather_weights()
     # The time of a run that had been over before; of one that was continued, nobody has it.
-    earlier = CardFacts.read(job.folder)
-    minutes = earlier.minutes if earlier.steps == trainer.state.global_step else None
+    minutes = job.earlier.minutes if job.earlier.steps == trainer.state.global_step else None
     averages = [each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback)]
     trainer.facts = replace(
         trainer.facts,
