@@ -373,6 +373,15 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def is_repo_id(name: str) -> bool:
+    """Whether a repository of the Hub can have this id, "owner/name" or "name"."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
 def check_metadata(data: CardData) -> list[str]:
     """
     What the Hub would refuse in the metadata of a card, a sentence each.
@@ -391,9 +400,7 @@ def check_metadata(data: CardData) -> list[str]:
     for name in ("datasets", "base_model"):
         ids = data.get(name)
         for repo_id in filter(None, ids if isinstance(ids, list) else [ids]):
-            try:
-                validate_repo_id(repo_id)
-            except HFValidationError:
+            if not is_repo_id(repo_id):
                 problems.append(f"{name}={repo_id!r}: must be an id on the Hub, such as owner/name")
     relation = data.get("base_model_relation")
     if relation is not None and relation not in RELATIONS:

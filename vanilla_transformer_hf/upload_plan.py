@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, get_token
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from .configuration_vanilla_transformer import AUTO_MODELS, VanillaTransformerConfig
@@ -27,6 +25,7 @@ from .model_card import (
     CardFacts,
     check_metadata,
     is_edited,
+    is_repo_id,
     make_card,
     missing_facts,
     missing_in,
@@ -152,11 +151,8 @@ def plan_upload(
     else:
         raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there, so no model.")
     problems += check_metadata(card.data)
-    if name is not None:
-        try:
-            validate_repo_id(name)
-        except HFValidationError:
-            problems.append(f"{name!r}: must be owner/name, of letters, digits, '-', '_' and '.'")
+    if name is not None and not is_repo_id(name):
+        problems.append(f"{name!r}: must be owner/name, of letters, digits, '-', '_' and '.'")
     sources[CARD_FILE] = str(card).encode()
     pictures = [path for path in folder.glob("*.png") if path.name == CURVES_FILE or f"({path.name})" in card.text]
     sources |= {path.name: path for path in pictures}
