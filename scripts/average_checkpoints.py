@@ -11,7 +11,7 @@ The paper averages the last 5 checkpoints of its base models and the last 20 of 
 import argparse
 from pathlib import Path
 
-from vanilla_transformer_hf.command_line import run
+from vanilla_transformer_hf.common.command_line import run
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -30,7 +30,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main(folders: list[str], last: int | None, best: int | None, metric: str, output: Path):
-    from vanilla_transformer_hf.averaging import average_checkpoints, select_checkpoints
+    from vanilla_transformer_hf.training.averaging import average_checkpoints, select_checkpoints
 
     if last is None and best is None:
         if len(folders) == 1:

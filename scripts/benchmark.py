@@ -13,7 +13,7 @@ import argparse
 
 from benchmarks import generation, training
 
-from vanilla_transformer_hf.command_line import run
+from vanilla_transformer_hf.common.command_line import run
 
 
 # Name of the subcommand -> module with a docstring, `add_arguments(parser)` and `run(arguments)`.

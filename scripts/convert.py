@@ -10,7 +10,7 @@ CHECKPOINT is the file, or the folder that holds it with its vocabularies and se
 import argparse
 import sys
 
-from vanilla_transformer_hf.command_line import run
+from vanilla_transformer_hf.common.command_line import run
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from vanilla_transformer_hf import VanillaTransformerConfig
-from vanilla_transformer_hf.command_line import run
+from vanilla_transformer_hf.common.command_line import run
 
 
 COLOURS = {"embedding": "#f9d9c3", "attention": "#fbe7b2", "norm": "#f2f3c7", "ffn": "#c8e3f4", "output": "#d9e8d0"}

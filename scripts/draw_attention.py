@@ -11,11 +11,11 @@ Each row is a layer: the mean of its heads, then each head. Dark is much attenti
 import argparse
 from pathlib import Path
 
-from vanilla_transformer_hf.command_line import run
+from vanilla_transformer_hf.common.command_line import run
 
 
 def parse_arguments() -> argparse.Namespace:
-    from vanilla_transformer_hf.attention_maps import PARTS
+    from vanilla_transformer_hf.translation.attention_maps import PARTS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder saved by scripts/train.py, or the id of a Hub repository")
@@ -34,8 +34,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def main(arguments: argparse.Namespace) -> None:
     from vanilla_transformer_hf import Translator
-    from vanilla_transformer_hf.attention_maps import attention_maps, draw_attention
-    from vanilla_transformer_hf.text_files import open_output
+    from vanilla_transformer_hf.common.files import open_output
+    from vanilla_transformer_hf.translation.attention_maps import attention_maps, draw_attention
 
     translator = Translator.from_pretrained(arguments.model, matmul_backend="default")
     maps = attention_maps(translator.model, translator.tokenizer, arguments.source, arguments.target)

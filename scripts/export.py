@@ -10,7 +10,7 @@ For the checkpoints of other training toolkits there is scripts/export_checkpoin
 
 import argparse
 
-from vanilla_transformer_hf.command_line import run
+from vanilla_transformer_hf.common.command_line import run
 
 
 def parse_arguments() -> argparse.Namespace:

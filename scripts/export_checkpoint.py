@@ -9,7 +9,7 @@ For engines that only run the model, such as CTranslate2, there is scripts/expor
 
 import argparse
 
-from vanilla_transformer_hf.command_line import run
+from vanilla_transformer_hf.common.command_line import run
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -23,7 +23,7 @@ def parse_arguments() -> argparse.Namespace:
 def main(arguments: argparse.Namespace) -> None:
     from transformers.utils import logging
 
-    from vanilla_transformer_hf.conversion.export import export
+    from vanilla_transformer_hf.conversion.targets import export
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -6,8 +6,8 @@ Write the quickstart's corpus, numbers and dates spelled out in English and Germ
 
 import argparse
 
-from vanilla_transformer_hf.command_line import run
-from vanilla_transformer_hf.numbers_corpus import write_numbers_corpus
+from vanilla_transformer_hf.common.command_line import run
+from vanilla_transformer_hf.training.numbers_corpus import write_numbers_corpus
 
 
 def main():

@@ -10,7 +10,7 @@ Without a token (`hf auth login`, or HF_TOKEN) it is a dry run: files with sizes
 import argparse
 import re
 
-from vanilla_transformer_hf.command_line import run
+from vanilla_transformer_hf.common.command_line import run
 
 
 def parse_size(text: str) -> int:
@@ -54,8 +54,8 @@ PLACE = ("private", "revision", "create_pr", "tag", "message", "strict")
 def main(arguments: argparse.Namespace):
     from huggingface_hub import get_token
 
-    from vanilla_transformer_hf.hub import publish_folder
-    from vanilla_transformer_hf.upload_plan import plan_upload
+    from vanilla_transformer_hf.publishing.hub import publish_folder
+    from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 
     options = {name: value for name, value in vars(arguments).items() if value is not None}
     folder, repo_id, dry_run = options.pop("folder"), options.pop("repo_id"), options.pop("dry_run")

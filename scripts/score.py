@@ -8,11 +8,11 @@ How probable a model finds translations that are given, one pair of sentences pe
 
 import argparse
 
-from vanilla_transformer_hf.command_line import run
+from vanilla_transformer_hf.common.command_line import run
 
 
 def parse_arguments() -> argparse.Namespace:
-    from vanilla_transformer_hf.streams.arguments import add_arguments
+    from vanilla_transformer_hf.translation.streams.arguments import add_arguments
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder saved by scripts/train.py, or the id of a Hub repository")
@@ -36,8 +36,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from vanilla_transformer_hf.streams.command import run_command
-    from vanilla_transformer_hf.streams.work import LineWork
+    from vanilla_transformer_hf.translation.streams.command import run_command
+    from vanilla_transformer_hf.translation.streams.work import LineWork
 
     work = LineWork("score", arguments.format, {"too_long": arguments.too_long})
     run_command(arguments, work, [arguments.source, arguments.target])

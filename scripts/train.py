@@ -22,9 +22,9 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 from huggingface_hub.errors import StrictDataclassError
 
-from vanilla_transformer_hf.checkpoints import TrainingInterrupted
-from vanilla_transformer_hf.recipe import RecipeParser
-from vanilla_transformer_hf.training import prepare_job, run_job
+from vanilla_transformer_hf.training.checkpoints import TrainingInterrupted
+from vanilla_transformer_hf.training.recipe import RecipeParser
+from vanilla_transformer_hf.training.run import prepare_job, run_job
 
 
 def main():

@@ -12,7 +12,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from vanilla_transformer_hf.command_line import run
+from vanilla_transformer_hf.common.command_line import run
 
 
 SAMPLE = 10_000  # lines of each side on which pieces per word are counted
@@ -45,7 +45,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main(output: Path, source: list[str], target: list[str], **choices) -> None:
     from vanilla_transformer_hf import VanillaTransformerTokenizer
-    from vanilla_transformer_hf.text_files import read_lines
+    from vanilla_transformer_hf.common.files import read_lines
 
     def lines(files: list[str]):
         return itertools.chain.from_iterable(map(read_lines, files))

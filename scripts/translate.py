@@ -14,11 +14,11 @@ FILE.partial; the same command continues it, and FILE becomes what it would have
 
 import argparse
 
-from vanilla_transformer_hf.command_line import run
+from vanilla_transformer_hf.common.command_line import run
 
 
 def parse_arguments() -> argparse.Namespace:
-    from vanilla_transformer_hf.streams.arguments import add_arguments
+    from vanilla_transformer_hf.translation.streams.arguments import add_arguments
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder saved by scripts/train.py, or the id of a Hub repository")
@@ -67,8 +67,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from vanilla_transformer_hf.streams.command import run_command
-    from vanilla_transformer_hf.streams.work import LineWork
+    from vanilla_transformer_hf.translation.streams.command import run_command
+    from vanilla_transformer_hf.translation.streams.work import LineWork
 
     names = ("num_beams", "length_penalty", "length_penalty_type", "coverage_penalty", "max_extra_tokens")
     options = {name: getattr(arguments, name) for name in (*names, "max_new_tokens", "too_long")}

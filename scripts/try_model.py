@@ -11,7 +11,7 @@ from pathlib import Path
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import vanilla_transformer_hf  # noqa: F401  (registers the model with the Auto classes)
-from vanilla_transformer_hf.command_line import run
+from vanilla_transformer_hf.common.command_line import run
 
 
 EXAMPLES = [

@@ -167,8 +167,8 @@ def batch():
 @pytest.fixture
 def prepare(tmp_path, monkeypatch):
     """`prepare(**settings)`: a training job on a corpus of number words, written to `out`; None: not in the recipe."""
-    from vanilla_transformer_hf.recipe import RecipeParser
-    from vanilla_transformer_hf.training import prepare_job
+    from vanilla_transformer_hf.training.recipe import RecipeParser
+    from vanilla_transformer_hf.training.run import prepare_job
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     rng = random.Random(0)

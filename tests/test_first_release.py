@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import vanilla_transformer_hf
-from vanilla_transformer_hf import configuration_vanilla_transformer
+from vanilla_transformer_hf.model import configuration_vanilla_transformer
 
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,7 +15,7 @@ from vanilla_transformer_hf import VanillaTransformerTokenizer
 
 
 PACKAGE = Path(vanilla_transformer_hf.__file__).parent
-HUB_FILES = {path.stem for path in PACKAGE.glob("*_vanilla_transformer.py")}
+HUB_FILES = {path.stem for path in PACKAGE.glob("model/*_vanilla_transformer.py")}
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -72,7 +72,7 @@ def test_importing_the_package_imports_nothing_heavy():
         "from transformers import AutoConfig; import vanilla_transformer_hf",
         "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer; import vanilla_transformer_hf",
         "import vanilla_transformer_hf; from transformers import GradientCheckpointingLayer, Seq2SeqTrainer",
-        "from vanilla_transformer_hf.modeling_vanilla_transformer import VanillaTransformerModel",
+        "from vanilla_transformer_hf.model.modeling_vanilla_transformer import VanillaTransformerModel",
     ],
 )
 def test_a_saved_folder_opens_in_every_order_of_imports(first, saved_folder):
@@ -118,66 +118,70 @@ def test_every_public_name_exists():
         vanilla_transformer_hf.Transformers  # noqa: B018
 
 
+# The rooms, from the ground up: each imports from those before it. Those of one row do not know each other.
+FLOORS = [
+    ["model"],
+    ["common"],
+    ["evaluation"],
+    ["translation"],
+    ["publishing"],
+    ["training", "conversion"],
+    ["export"],
+    ["commands"],
+]
+
+
 def imports_of(path: Path) -> set[str]:
-    """Modules that a file names in import statements; a leading dot stands for our own package."""
+    """Modules that a file imports, ours as `vanilla_transformer_hf.room.module`."""
     names = set()
+    package = path.relative_to(PACKAGE.parent).with_suffix("").parts[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names.add("." * node.level + (node.module or ""))
-    return {name.replace("vanilla_transformer_hf.", ".") for name in names}
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            module = [*base, *([node.module] if node.module else [])]
+            names.add(".".join(module))
+            names |= {".".join([*module, alias.name]) for alias in node.names}
+    return names
 
 
 def test_hub_files_import_only_what_every_user_has():
     allowed = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetensors"}
-    for stem in HUB_FILES:
-        for name in imports_of(PACKAGE / f"{stem}.py"):
-            if name.startswith("."):
-                assert name[1:] in HUB_FILES, f"{stem} imports {name}"
-            else:
-                root = name.split(".")[0]
-                assert root in allowed or root in sys.stdlib_module_names, f"{stem} imports {name}"
+    assert {path.stem for path in PACKAGE.glob("model/*.py")} == HUB_FILES | {"__init__"}
+    for path in PACKAGE.glob("model/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                assert node.level == 1 and node.module in HUB_FILES, f"{path.name}, line {node.lineno}"
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                for name in [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module]:
+                    root = str(name).split(".")[0]
+                    assert root in allowed or root in sys.stdlib_module_names, f"{path.name} imports {name}"
 
 
-def test_no_source_of_checkpoints_imports_another():
-    folder = PACKAGE / "conversion"
-    shared = {"mapping", "safe_load", "saved_model", "vocabularies", "opennmt_common", "state_dicts"}
-    shared |= {"moses", "tensor_bundle", "subword_text", "sentencepiece_model", "protobuf"}
-    sources = {path.stem for path in folder.glob("*.py")} - shared - {"__init__", "card", "export", "flow"}
-    assert sources
-    for stem in sources | shared:
-        for name in imports_of(folder / f"{stem}.py"):
-            if name.startswith("."):
-                assert name.lstrip(".") in {""} | shared | HUB_FILES | {"text_files"}, f"{stem} imports {name}"
+def test_no_toolkit_imports_another():
+    sources = PACKAGE / "conversion" / "sources"
+    shared = {"__init__", "opennmt_common", "saved_model", "state_dicts"}
+    toolkits = {path.stem for path in sources.glob("*.py")} - shared
+    assert toolkits
+    for stem in toolkits | shared:
+        inner = {
+            name.removeprefix("vanilla_transformer_hf.conversion.sources.")
+            for name in imports_of(sources / f"{stem}.py")
+        }
+        assert not inner & (toolkits - {stem}), f"{stem} imports {inner & toolkits}"
 
 
 def test_imports_point_one_way():
-    order = [
-        HUB_FILES | {"matmul", "text_batches", "text_files"},
-        {"alignment", "data", "forced_decoding", "numbers_corpus", "translation_models", "translation_progress"},
-        {
-            "batch_search",
-            "batching",
-            "bpe_dropout",
-            "checkpoints",
-            "early_stopping",
-            "evaluation",
-            "progress",
-            "r_drop",
-            "sharding",
-        },
-        {"attention_maps", "curves", "model_card", "recipe", "translation_scores"},
-        {"averaging", "remote_code", "weight_files"},
-        {"upload_plan"},
-        {"hub"},
-        {"trainer", "translation"},
-        {"command_line", "pipeline", "training"},
-    ]
-    for level, stems in enumerate(order):
-        above = set().union(*order[level + 1 :])
-        for stem in stems:
-            for name in imports_of(PACKAGE / f"{stem}.py"):
-                assert name.lstrip(".") not in above | {"scripts"}, f"{stem} imports {name}"
-                assert not name.startswith(".streams"), f"{stem} imports {name}"
-    assert set().union(*order) == {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"} == {
+        room for floor in FLOORS for room in floor
+    }
+    for level, floor in enumerate(FLOORS):
+        known = {room for below in FLOORS[:level] for room in below}
+        for room in floor:
+            for path in PACKAGE.glob(f"{room}/**/*.py"):
+                for name in imports_of(path):
+                    if name.startswith("vanilla_transformer_hf."):
+                        found = name.split(".")[1]
+                        public = found not in {room for floor in FLOORS for room in floor}
+                        assert public or found in known | {room}, f"{path.relative_to(PACKAGE)} imports {name}"

@@ -23,8 +23,8 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.conversion.export import export
-from vanilla_transformer_hf.recipe import RecipeParser
+from vanilla_transformer_hf.conversion.targets import export
+from vanilla_transformer_hf.training.recipe import RecipeParser
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -22,18 +22,18 @@ _MODEL_TYPE = "vanilla_transformer"
 
 # Public name -> module that defines it.
 _MODULES = {
-    "PRESETS": "configuration_vanilla_transformer",
-    "VanillaTransformerConfig": "configuration_vanilla_transformer",
-    "VanillaTransformerForConditionalGeneration": "modeling_vanilla_transformer",
-    "VanillaTransformerModel": "modeling_vanilla_transformer",
-    "VanillaTransformerPreTrainedModel": "modeling_vanilla_transformer",
-    "VanillaTransformerTokenizer": "tokenization_vanilla_transformer",
-    "Alignment": "alignment",
-    "ConstrainedText": "text_batches",
-    "TextScore": "forced_decoding",
-    "Translation": "translation",
-    "TranslationPipeline": "pipeline",
-    "Translator": "translation",
+    "PRESETS": "model.configuration_vanilla_transformer",
+    "VanillaTransformerConfig": "model.configuration_vanilla_transformer",
+    "VanillaTransformerForConditionalGeneration": "model.modeling_vanilla_transformer",
+    "VanillaTransformerModel": "model.modeling_vanilla_transformer",
+    "VanillaTransformerPreTrainedModel": "model.modeling_vanilla_transformer",
+    "VanillaTransformerTokenizer": "model.tokenization_vanilla_transformer",
+    "Alignment": "translation.alignment",
+    "ConstrainedText": "translation.texts",
+    "TextScore": "translation.scoring",
+    "Translation": "translation.translator",
+    "TranslationPipeline": "translation.pipeline",
+    "Translator": "translation.translator",
 }
 
 # Hub class -> the Auto class that it is registered with.
@@ -84,7 +84,12 @@ def _register_pipeline(module: ModuleType):
     # By name, as transformers enters its own. Its `register_pipeline` wants the class, and would have saved pipelines
     # ask whoever opens them for `trust_remote_code`.
     auto_class = importlib.import_module("transformers.models.auto.modeling_auto").AutoModelForSeq2SeqLM
-    entry = {"impl": f"{__name__}.pipeline.TranslationPipeline", "pt": (auto_class,), "default": {}, "type": "text"}
+    entry = {
+        "impl": f"{__name__}.translation.pipeline.TranslationPipeline",
+        "pt": (auto_class,),
+        "default": {},
+        "type": "text",
+    }
     module.PIPELINE_REGISTRY.supported_tasks.setdefault("translation", entry)
 
 

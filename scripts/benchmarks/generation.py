@@ -42,8 +42,13 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.matmul import MATMULS, choose_matmul, describe_matmul, probe_matmul
-from vanilla_transformer_hf.text_files import open_output, read_lines
+from vanilla_transformer_hf.common.files import open_output, read_lines
+from vanilla_transformer_hf.common.matmul import (
+    MATMULS,
+    choose_matmul,
+    describe_matmul,
+    probe_matmul,
+)
 
 
 SENTENCES, TOKENS = 32, 32

@@ -7,7 +7,7 @@ import torch
 from transformers import MarianMTModel
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.conversion.export import export
+from vanilla_transformer_hf.conversion.targets import export
 
 
 # Endings of the names of weights that read the residual stream, in their columns, and that write to it, in their rows.

@@ -55,7 +55,7 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: boo
 
 
 def set_matmul(fp32_precision: str | None) -> None:
-    """A value of `vanilla_transformer_hf.matmul.MATMULS`; the package itself is no part of MarianMT's memory."""
+    """A value of `common.matmul.MATMULS`; the package itself stays out of MarianMT's memory."""
     if fp32_precision is not None:
         torch.backends.mkldnn.matmul.fp32_precision = fp32_precision
 

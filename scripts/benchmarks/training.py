@@ -13,8 +13,13 @@ import torch
 from benchmarks.corpus import MADE_UP_PAIRS, write_corpus
 from benchmarks.turns import Engine
 from vanilla_transformer_hf import VanillaTransformerConfig
-from vanilla_transformer_hf.matmul import choose_matmul, describe_matmul, matmul, probe_matmul
-from vanilla_transformer_hf.text_files import open_output
+from vanilla_transformer_hf.common.files import open_output
+from vanilla_transformer_hf.common.matmul import (
+    choose_matmul,
+    describe_matmul,
+    matmul,
+    probe_matmul,
+)
 
 
 # Name -> preset of the config, and what is different here. "smoke" is for tests and says nothing about speed.

@@ -34,10 +34,10 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.data import TranslationCollator
-from vanilla_transformer_hf.matmul import set_matmul
-from vanilla_transformer_hf.recipe import TranslationTrainingArguments
-from vanilla_transformer_hf.trainer import TranslationTrainer
+from vanilla_transformer_hf.common.matmul import set_matmul
+from vanilla_transformer_hf.training.corpus import TranslationCollator
+from vanilla_transformer_hf.training.recipe import TranslationTrainingArguments
+from vanilla_transformer_hf.training.trainer import TranslationTrainer
 
 
 ROWS, COLUMNS = 64, 16

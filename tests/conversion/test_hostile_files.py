@@ -24,8 +24,8 @@ import test_tensor2tensor
 import torch
 
 from vanilla_transformer_hf.conversion import CONVERTERS, ConversionError, convert
-from vanilla_transformer_hf.conversion.mapping import convert_tensors
-from vanilla_transformer_hf.conversion.safe_load import load_torch
+from vanilla_transformer_hf.conversion.formats.safe_load import load_torch
+from vanilla_transformer_hf.conversion.key_table import convert_tensors
 
 
 # --------------------------------------------------------------------------------------------------- malicious pickles

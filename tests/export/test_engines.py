@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from vanilla_transformer_hf.conversion.export import export as export_checkpoint
+from vanilla_transformer_hf.conversion.targets import export as export_checkpoint
 from vanilla_transformer_hf.export import ENGINES, ExportError, export_for
 
 

@@ -10,8 +10,13 @@ import pytest
 import torch
 
 from vanilla_transformer_hf.export import ExportError, export_for
-from vanilla_transformer_hf.export.flow import engine_called
-from vanilla_transformer_hf.export.steps import ENCODER, FIRST_STEP, NEXT_STEP, trace
+from vanilla_transformer_hf.export.export import engine_called
+from vanilla_transformer_hf.export.steps import (
+    ENCODER,
+    FIRST_STEP,
+    NEXT_STEP,
+    trace,
+)
 
 
 # The paper's values of all switches, and others.

@@ -4,8 +4,8 @@ Checkpoints of other toolkits as our model: one small file per source around one
 A source is a module with the names that `Source` lists, and a row in `CONVERTERS`.
 """
 
-from .flow import CONVERTERS, convert
-from .mapping import ConversionError
+from .converter import CONVERTERS, convert
+from .key_table import ConversionError
 
 
 __all__ = ["CONVERTERS", "ConversionError", "convert"]

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from ..model_card import CardFacts, ConversionFacts, SourceFile
+from ..publishing.model_card import CardFacts, ConversionFacts, SourceFile
 
 
 def describe_file(path: Path) -> SourceFile:

@@ -5,7 +5,7 @@ The other way out, into the checkpoints of other training toolkits, is `conversi
 """
 
 from .comparison import ExportError
-from .flow import ENGINES, Exported, export_for
+from .export import ENGINES, Exported, export_for
 
 
 __all__ = ["ENGINES", "ExportError", "Exported", "export_for"]

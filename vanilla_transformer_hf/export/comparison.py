@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
 # Largest absolute difference of logits in float32. Where rounding alone makes more of a difference, as random words

@@ -23,9 +23,9 @@ from ctranslate2.converters import utils
 from ctranslate2.specs import common_spec, model_spec, transformer_spec
 from transformers import GenerationConfig
 
-from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..generation_vanilla_transformer import SEARCH_OPTIONS
-from ..modeling_vanilla_transformer import (
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.generation_vanilla_transformer import SEARCH_OPTIONS
+from ..model.modeling_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerStack,

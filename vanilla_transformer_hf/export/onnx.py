@@ -15,11 +15,20 @@ from typing import Any
 import onnxruntime
 import torch
 
-from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .comparison import Comparison
-from .flow import open_configs, save_configs
-from .steps import CACHED, ENCODER, FIRST_STEP, NEXT_STEP, Past, StepwiseModel, logits_by_steps, trace
+from .export import open_configs, save_configs
+from .steps import (
+    CACHED,
+    ENCODER,
+    FIRST_STEP,
+    NEXT_STEP,
+    Past,
+    StepwiseModel,
+    logits_by_steps,
+    trace,
+)
 
 
 def problems(config: VanillaTransformerConfig) -> list[str]:

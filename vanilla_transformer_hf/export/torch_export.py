@@ -10,11 +10,18 @@ from typing import Any
 
 import torch
 
-from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .comparison import Comparison
-from .flow import open_configs, save_configs
-from .steps import ENCODER, FIRST_STEP, NEXT_STEP, StepwiseModel, logits_by_steps, trace
+from .export import open_configs, save_configs
+from .steps import (
+    ENCODER,
+    FIRST_STEP,
+    NEXT_STEP,
+    StepwiseModel,
+    logits_by_steps,
+    trace,
+)
 
 
 def problems(config: VanillaTransformerConfig) -> list[str]:

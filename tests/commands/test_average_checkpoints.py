@@ -1,0 +1,76 @@
+"""scripts/average_checkpoints.py, run as its users do."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "average_checkpoints.py"
+
+
+@pytest.fixture
+def run(tmp_path, tiny_model, monkeypatch, capsys):
+    for step, bleu in ((1, 9.0), (2, 1.0), (3, 8.0)):
+        folder = tmp_path / "run" / "checkpoints" / f"checkpoint-{step}"
+        model = tiny_model()
+        with torch.no_grad():
+            model.lm_head.weight.fill_(step)
+        model.save_pretrained(folder)
+        log = [{"step": step, "eval_bleu": bleu}]
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": log}))
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()  # the host's progress bars
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
+        try:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        except SystemExit as end:
+            return end.code, capsys.readouterr()
+        return 0, capsys.readouterr()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "choice, mean",
+    [
+        (["run", "--last", "2"], 2.5),
+        (["run", "--best", "2"], 2.0),
+        (["run/checkpoints/checkpoint-1", "run/checkpoints/checkpoint-2"], 1.5),
+    ],
+)
+def test_averages_what_is_chosen(run, tmp_path, choice, mean):
+    code, printed = run(*choice, "--output", "out/average")
+    assert code == 0
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out" / "average").lm_head.weight.unique() == mean
+    origin, saved = printed.out.splitlines()
+    assert origin.startswith("average of run/checkpoints/checkpoint-") and origin.count("checkpoint-") == 2
+    assert saved == "saved in out/average"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["run", "--last", "4"], "run: 3 checkpoints, but 4 are to be averaged."),
+        (["run"], "run alone has no average; choose from its checkpoints by --last or --best."),
+        (["run", "run", "--last", "2"], "2 folders given; --last and --best choose from one output_dir."),
+        (["run", "missing"], "run/config.json: no such file; is run a checkpoint?"),
+        (["missing", "--best", "1"], "missing: no such folder."),
+    ],
+)
+def test_problems_are_one_line(run, tmp_path, arguments, message):
+    code, printed = run(*arguments, "--output", "out")
+    assert (code, printed.err) == (2, f"average_checkpoints.py: {message}\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_help_shows_examples(run):
+    code, printed = run("--help")
+    assert code == 0
+    assert printed.out.count("python scripts/average_checkpoints.py ") == 3

@@ -1,0 +1,300 @@
+"""scripts/benchmark.py: that it measures what it says, on sizes that say nothing about speed."""
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import GenerationMixin
+
+from vanilla_transformer_hf import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer_hf.conversion.converter import example_batch, logits_of
+
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from benchmarks import (  # noqa: E402
+    corpus,
+    generation,
+    generation_engine,
+    generation_models,
+    generation_picture,
+    generation_torch,
+    training,
+    turns,
+)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(SCRIPTS / "benchmark.py"), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_three_engines_train_on_text_and_on_a_made_up_corpus(tmp_path):
+    files = {"source": "one two three\n\nfour five\n" * 40, "target": "eins zwei drei\n\nvier fünf\n" * 40}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    small = ["--presets", "smoke", "--rounds", "2", "--block", "1", "--threads", "1", "--tokens", "64"]
+    text = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]
+    done = run("train", *small, *text, "--dtypes", "bfloat16", "--loads", "run", "--json", str(tmp_path / "json"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "json").read_text())
+    rows = result["measurements"]
+    assert [row["engine"] for row in rows] == ["ours", "marian", "torch"]
+    assert all(row["tokens_per_second"] > 0 and row["peak_mib"] > 100 for row in rows)
+    assert all(row["slowest"] <= row["tokens_per_second"] <= row["fastest"] for row in rows)
+    for row in rows:
+        assert row["ratio"] == pytest.approx(rows[0]["tokens_per_second"] / row["tokens_per_second"])
+        assert row["name"] in done.stdout
+    done = run("train", *small, "--dtypes", "float32", "--loads", "step", "--against", "torch")
+    assert done.returncode == 0, done.stderr
+    assert "smoke, float32, step" in done.stdout
+
+
+def test_errors_are_one_line(tmp_path):
+    for arguments, message in (
+        (("--source", "x"), "--source and --target are given together"),
+        (("--rounds", "0"), "are 1 or more"),
+        (("--source", "none", "--target", "none", "--presets", "smoke"), "No such file"),
+    ):
+        done = run("train", *arguments)
+        assert done.returncode == 2
+        assert message in done.stderr.splitlines()[-1]
+
+
+def test_an_engine_that_fails_says_why():
+    with pytest.raises(RuntimeError, match=r"(?s)ours ended with code 1:.*KeyError: 'block'"):
+        turns.Engine("ours", "benchmarks.training_engine", {}, threads=1)
+
+
+def test_an_engine_that_was_killed_while_it_waited_is_named(tmp_path, monkeypatch):
+    """Not as a broken pipe, which the scripts take for a reader of their output that has seen enough."""
+    (tmp_path / "idle.py").write_text("from benchmarks.turns import Turns\n\nTurns().report({})\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    engine = turns.Engine("ours", "idle", {}, threads=1)
+    engine._process.kill()
+    engine._process.wait()
+    with pytest.raises(RuntimeError, match="ours ended with code -9"):
+        engine.turn()
+    engine.stop()
+
+
+def test_both_sides_have_the_same_backend_somewhere():
+    rows = training.float32_rows("onednn")
+    assert [(row.engine, row.matmul) for row in rows] == [
+        ("ours", "onednn"),
+        ("marian", "default"),
+        ("torch", "default"),
+        ("ours", "default"),
+        ("marian", "onednn"),
+    ]
+    assert training.float32_rows("default") == training.BFLOAT16_ROWS
+
+
+def test_ours_runs_in_the_environment_that_the_script_sets():
+    for name, value in training.SCRIPT_ENVIRONMENT.items():
+        line = f'os.environ.setdefault("{name}", "{value}")'
+        assert line in (SCRIPTS / "train.py").read_text(encoding="utf-8")
+
+
+def test_operations_are_those_of_the_weights():
+    config = VanillaTransformerConfig.from_preset("multi30k_tiny", vocab_size=500)
+    model = VanillaTransformerForConditionalGeneration(config)
+    weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear))
+    assert training.gflops_per_token(config) == pytest.approx(6e-9 * weights)
+
+
+def test_made_up_corpus_has_the_lengths_it_says():
+    source, target = ([len(line.split()) for line in side] for side in corpus.made_up_text(5000))
+    for lengths, mean, deviation in zip((source, target), corpus.MEANS, corpus.DEVIATIONS, strict=True):
+        assert np.mean(lengths) == pytest.approx(mean, rel=0.02)
+        assert np.std(lengths) == pytest.approx(deviation, rel=0.05)
+    assert np.corrcoef(source, target)[0, 1] == pytest.approx(corpus.CORRELATION, abs=0.03)
+    assert corpus.made_up_text(5) == corpus.made_up_text(5)
+
+
+def small_model(**fields) -> VanillaTransformerForConditionalGeneration:
+    preset, sizes = training.SIZES["smoke"]
+    return generation_models.random_model(VanillaTransformerConfig.from_preset(preset, **{**sizes, **fields}))
+
+
+def test_searches_are_measured_side_by_side(tmp_path):
+    lines = ["one two three four", "", "two", "five four one", "three three"] * 9
+    (tmp_path / "text").write_text("\n".join(lines), encoding="utf-8")
+    tokenizer = VanillaTransformerTokenizer.train(lines, lines, vocab_size=300, show_progress=False)
+    tokenizer.save_pretrained(tmp_path / "model")
+    small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "model")
+    text = ["--model", str(tmp_path / "model"), "--source", str(tmp_path / "text"), "--vocab_size", "310"]
+    small = ["--presets", "smoke", "--rounds", "2", "--seconds", "0", "--threads", "1", "--beams", "2"]
+    engines = ["--dtypes", "bfloat16", "--against", "marian"]
+    done = run("generate", *small, *engines, *text, "--json", str(tmp_path / "json"))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "json").read_text())["measurements"]
+    assert [(row["model"], row["engine"]) for row in rows] == [
+        ("smoke", "ours"),
+        ("smoke", "marian"),
+        ("model", "ours"),
+        ("model", "marian"),
+    ]
+    assert [(row["sentences"], row["batch"], row["new_tokens"]) for row in rows[:2]] == [(32, 32, 32)] * 2
+    assert [(row["sentences"], row["batch"], row["limit"]) for row in rows[2:]] == [(36, 32, 128)] * 2
+    for row in rows:
+        assert row["slowest"] <= row["sentences_per_second"] <= row["fastest"]
+        assert row["tokens_per_second"] == pytest.approx(row["sentences_per_second"] * row["new_tokens"])
+        assert row["peak_mib"] > row["search_mib"] > 0
+    assert rows[0]["ratio"] == rows[2]["ratio"] == 1
+    assert "smoke, speed: 32 × 32 tokens, 32 new, beam 2" in done.stdout
+
+
+def test_arguments_of_generate_fit_each_other(tmp_path):
+    parser = argparse.ArgumentParser()
+    generation.add_arguments(parser)
+    for arguments, message in (
+        (["--model", "x"], "--model and --source are given together"),
+        (["--loads", "natural"], "needs --model and --source"),
+        (["--beams", "0"], "are 1 or more"),
+        (["--picture", "x"], "needs one of the sections batch, beam, length"),
+        (["--dtypes", "int8"], "one of float32, bfloat16, float16 is needed, for ours"),
+        *([] if torch.cuda.is_available() else [(["--device", "cuda"], "torch finds no such device")]),
+    ):
+        with pytest.raises(ValueError, match=message):
+            generation.run(parser.parse_args(arguments))
+    arguments = parser.parse_args(["--model", "x", "--source", str(tmp_path / "text")])
+    generation.check(arguments)
+    assert (arguments.loads, arguments.dtypes) == (["fixed", "natural"], ["float32", "bfloat16", "int8"])
+    (tmp_path / "text").write_text(" \n\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="text: no text"):
+        generation.natural_batches("x", arguments)
+
+
+def test_loads_of_all_sections():
+    parser = argparse.ArgumentParser()
+    generation.add_arguments(parser)
+    arguments = parser.parse_args(["--sections", *generation.SECTIONS, "--beams", "1", "4"])
+    loads = list(generation.random_loads(arguments, vocab_size=50))
+    found = {}
+    for load in loads:
+        (batch,) = load.batches
+        found.setdefault(load.section, set()).add((len(batch), len(batch[0]), load.new_tokens, load.beams))
+        assert {len(row) for row in batch} == {len(batch[0])} and all(
+            3 <= index < 50 for row in batch for index in row
+        )
+    assert found["speed"] == {(32, 32, 32, 1), (32, 32, 32, 4)}
+    assert {size for size, *_ in found["batch"]} == {1, 8, 32, 128}
+    assert {new_tokens for _, _, new_tokens, _ in found["first_token"]} == {1}
+    assert {beams for *_, beams in found["beam"]} == {1, 2, 4, 8, 16}
+    assert {(source, new) for _, source, new, _ in found["length"]} == {(n, n) for n in (16, 64, 256, 1024)}
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_engines_find_the_same(tmp_path, beams):
+    """Random weights, sentences of several lengths: greedy and beam search of all engines agree, to the last token."""
+    names = ["ours", "batch_by_batch", "host_search", "marian"]
+    if importlib.util.find_spec("ctranslate2"):
+        names.append("ctranslate2")
+    model = small_model(d_model=64, encoder_layers=2, decoder_layers=2)
+    generation_models.write_models(model, tmp_path, set(names))
+    batch = [torch.randint(3, 400, (length,)).tolist() for length in (7, 4, 9)]
+    found = {}
+    for name in names:
+        folder = tmp_path / (name if name in ("marian", "ctranslate2") else "ours")
+        settings = {"folder": str(folder), "dtype": "float32", "fp32_precision": None, "device": "cpu", "threads": 1}
+        module = importlib.import_module(generation_engine.ENGINES[name])
+        searcher = getattr(module, f"open_{name}")({**settings, "beams": beams, "new_tokens": 12})
+        result = generation_engine.one_turn(searcher, [searcher.prepare(batch)], least_seconds=0.0)
+        found[name] = result["outputs"]
+        assert result["seconds"] > 0
+    assert [len(ids) for ids in found["ours"]] == [12] * 3, "ended by the limit"
+    assert len({tuple(ids) for ids in found["ours"]}) > 1 and len(set(found["ours"][1])) > 1
+    for name in names[1:]:
+        assert found[name] == found["ours"], name
+
+
+def test_outputs_are_cut_at_their_end(tmp_path):
+    """A model that ends soon: no start, end or padding is counted."""
+    model = small_model()
+    with torch.no_grad():  # `</s>` gets the logit 3 whatever comes, the others none
+        norm = model.model.decoder.layers[-1].final_layer_norm
+        norm.weight.zero_()
+        norm.bias.fill_(0.1)
+        model.lm_head.weight[model.config.eos_token_id] = 1.0
+    model.save_pretrained(tmp_path / "ours")
+    module = importlib.import_module(generation_engine.ENGINES["ours"])
+    settings = {"folder": str(tmp_path / "ours"), "dtype": "float32", "fp32_precision": None, "device": "cpu"}
+    searcher = module.open_ours({**settings, "beams": 1, "new_tokens": 12})
+    assert [searcher.ids(found) for found in searcher.search([searcher.prepare([[5, 6], [7]])])] == [[[], []]]
+    assert searcher.ids(torch.tensor([[0, 5, 1, 0], [0, 6, 7, 8]])) == [[5], [6, 7, 8]]
+
+
+def test_host_search_runs_the_host_loops():
+    model = small_model()
+    theirs = generation_torch.host_search_class()
+    for name in ("generate", "_sample", "_beam_search"):
+        assert getattr(theirs, name) is getattr(GenerationMixin, name)
+    assert issubclass(theirs, type(model))
+
+
+def test_twin_of_marianmt_is_the_same_function():
+    fields = {"attention_bias": False, "encoder_layers": 2, "decoder_layers": 2}
+    for encoding in ("sinusoidal", "sinusoidal_halves"):
+        model = small_model(position_encoding=encoding, **fields)
+        for parameter in model.parameters():  # norms and biases do not start as they end
+            torch.nn.init.normal_(parameter, std=0.1)
+        twin = generation_models.as_marianmt(model)
+        assert twin.config.position_encoding == twin.config.decoder_position_encoding == "sinusoidal_halves"
+        batch = example_batch(model.config)
+        torch.testing.assert_close(logits_of(twin, batch), logits_of(model, batch), rtol=0, atol=1e-5)
+
+
+def test_rows_compare_like_with_like():
+    rows = generation.rows_of(["float32", "bfloat16", "int8"], ["marian", "ctranslate2"], "onednn", "cpu")
+    assert [(row.engine, row.dtype, row.matmul) for row in rows if row.plain] == [
+        ("ours", "float32", "default"),
+        ("marian", "float32", "default"),
+        ("ctranslate2", "float32", "default"),
+        ("ours", "bfloat16", "default"),
+        ("marian", "bfloat16", "default"),
+        ("ctranslate2", "int8", "default"),
+    ]
+    assert [(row.engine, row.matmul) for row in rows if not row.plain] == [("ours", "onednn"), ("marian", "onednn")]
+    found = [row._asdict() | {"sentences_per_second": speed} for row, speed in zip(rows, (10, 5, 8, 2, 4, 20, 16, 40))]
+    generation.add_ratios(found)
+    assert [row["ratio"] for row in found] == [1, 2, 1.25, 5, 2.5, 1, 1.25, 0.5]
+    on_gpu = generation.rows_of(["float32", "float16"], ["marian", "ctranslate2"], "onednn", "cuda")
+    assert [(row.engine, row.dtype, row.matmul) for row in on_gpu] == [
+        (engine, dtype, "default") for dtype in ("float32", "float16") for engine in ("ours", "marian")
+    ]
+
+
+def test_numbers_of_turns():
+    results = [{"seconds": seconds, "peak_mib": 9, "search_mib": 1} for seconds in (4.0, 1.0, 2.0)]
+    results[0]["outputs"] = [[1, 2, 3], [4]]
+    row = generation.numbers(results, reference=[[1, 2, 3], [5]], limit=3)
+    assert (row["sentences_per_second"], row["slowest"], row["fastest"], row["seconds"]) == (1, 0.5, 2, 2)
+    assert (row["new_tokens"], row["tokens_per_second"], row["at_limit"], row["same_outputs"]) == (2, 2, 0.5, 0.5)
+
+
+def test_growth_is_drawn():
+    found = [
+        {"model": "base", "section": "batch", "name": name, "dtype": "float32", "beams": 4, "batch": size}
+        | {"sentences_per_second": size * speed, "peak_mib": 100.0 * size}
+        for name, speed in (("ours", 2.0), ("MarianMT", 1.0))
+        for size in (32, 1, 8)
+    ]
+    speed, memory = generation_picture.draw_growth(found).axes
+    assert [line.get_label() for line in speed.lines] == ["ours float32", "MarianMT float32"]
+    assert speed.lines[0].get_xydata().tolist() == [[1, 2], [8, 16], [32, 64]]
+    assert memory.lines[1].get_xydata().tolist() == [[1, 100], [8, 800], [32, 3200]]

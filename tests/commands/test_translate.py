@@ -1,0 +1,268 @@
+"""scripts/translate.py, score.py and align.py as users run them."""
+
+import io
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from counting_model import MIXED, SOURCES, TRANSLATED
+
+from vanilla_transformer_hf import Translator
+from vanilla_transformer_hf.common.matmul import TOLERANCE, available_matmuls, probe_matmul
+
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = str(ROOT / "scripts" / "translate.py")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+TEXT = "\n".join(MIXED).encode() + b"\n"
+OUTPUT = "\n".join(TRANSLATED).encode() + b"\n"
+
+
+@pytest.fixture
+def folder(counting_folder):
+    return counting_folder
+
+
+@pytest.fixture
+def run(monkeypatch, capfdbinary):
+    """`run(*arguments, text=b"", script="translate")`: exit code, standard output and standard error of a script."""
+
+    def run(*arguments, text=b"", script="translate"):
+        monkeypatch.setattr(sys, "argv", [f"{script}.py", *map(str, arguments)])
+        stdin = io.BytesIO(text)
+        stdin.name, stdin.seekable = "<stdin>", lambda: False
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=stdin))
+        code = 0
+        try:
+            runpy.run_path(str(ROOT / "scripts" / f"{script}.py"), run_name="__main__")
+        except SystemExit as stop:
+            code = stop.code
+        output, errors = capfdbinary.readouterr()
+        bar = r"\r[^\n]*sentences/s[^\n]*\n?"  # it appears after a second, so on slow machines
+        return code, output, re.sub(bar, "", errors.decode())
+
+    return run
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Files with English and German number words, line by line, and their names."""
+    (tmp_path / "source").write_bytes(TEXT)
+    (tmp_path / "target").write_bytes(OUTPUT)
+    return tmp_path / "source", tmp_path / "target"
+
+
+def test_standard_input_to_standard_output(folder):
+    command = [sys.executable, SCRIPT, folder, "--batch_size", "2"]
+    done = subprocess.run(command, input=TEXT, capture_output=True, env=ENVIRONMENT, timeout=120)
+    assert (done.returncode, done.stdout) == (0, OUTPUT)
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("float32 matrix products: "), "what was measured and chosen, nothing else"
+
+
+def test_matmul_is_switchable(run, folder):
+    for arguments in (("--matmul", "default"), ("--dtype", "bfloat16")):
+        assert run(folder, *arguments, text=b"two\n") == (0, b"zwei\n", ""), "nothing to choose, nothing to say"
+    if "onednn" in available_matmuls():
+        code, output, errors = run(folder, "--matmul", "onednn", text=b"two\n")
+        (error,) = [row.error for row in probe_matmul() if row.name == "onednn"]
+        if error <= TOLERANCE:
+            assert (code, output) == (0, b"zwei\n")
+            assert errors.startswith("float32 matrix products: onednn (default ")
+        else:  # a processor with bfloat16 matrix units
+            assert (code, output) == (2, b"")
+            assert "matmul='onednn': on this processor it rounds" in errors.splitlines()[-1]
+
+
+def test_pipeline_after_importing_the_package_alone(folder):
+    code = "import vanilla_transformer_hf, sys; from transformers import pipeline; p = pipeline('translation', "
+    code += "model=sys.argv[1]); assert p('two') == [{'translation_text': 'zwei'}]"
+    command = [sys.executable, "-c", code, folder]
+    done = subprocess.run(command, capture_output=True, env=ENVIRONMENT, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"arning" not in done.stderr
+
+
+def test_a_killed_run_leaves_whole_lines_and_the_same_command_continues_it(run, folder, tmp_path):
+    lines = [SOURCES[number * 7 % len(SOURCES)] for number in range(60)]
+    text = "".join(f"{line}\n" for line in lines).encode()
+    options = ("--matmul", "default", "--window", "4", "--num_beams", "2")
+    code, whole, _ = run(folder, *options, text=text)
+    assert (code, whole.count(b"\n")) == (0, 60)
+    output, partial, journal = (tmp_path / f"output{end}" for end in ("", ".partial", ".partial.json"))
+    command = [sys.executable, SCRIPT, folder, "--output", str(output), *options]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as process:
+        deadline = time.monotonic() + 100
+        while not partial.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [entry.name for entry in tmp_path.iterdir()] == ["output.partial"]
+        process.stdin.write(b"".join(text.splitlines(keepends=True)[:30]))  # and it goes on waiting for more
+        process.stdin.flush()
+        # Seven windows of four lines, and the eighth has to wait: nothing is just being renamed.
+        answered = 0
+        while answered < 28 and time.monotonic() < deadline:
+            time.sleep(0.01)
+            answered = json.loads(journal.read_text())["lines"] if journal.exists() else 0
+        process.kill()
+    begun = partial.read_bytes()
+    assert begun.endswith(b"\n") and whole.startswith(begun)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["output.partial", "output.partial.json"]
+    code, _, errors = run(folder, "--output", output, *options[:-1], "3", text=text)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "was begun with num_beams=2, and now it is 3" in errors
+    code, _, errors = run(folder, "--output", output, *options, text=text)
+    assert code == 0
+    assert re.fullmatch(rf"{output}: continued behind line \d+\n", errors)
+    assert output.read_bytes() == whole
+    assert [entry.name for entry in tmp_path.iterdir()] == ["output"]
+
+
+def test_several_processes_give_the_same_file(run, folder, pairs, tmp_path):
+    arguments = (folder, "--input", pairs[0], "--output", tmp_path / "output", "--window", 2, "--processes", 2)
+    code, _, errors = run(*arguments, "--matmul", "default")
+    assert (code, errors) == (0, "")
+    assert (tmp_path / "output").read_bytes() == OUTPUT
+
+
+def test_file_to_file(run, folder, tmp_path):
+    (tmp_path / "input").write_bytes(TEXT.removesuffix(b"\n"))  # a last line without its end
+    files = ("--input", tmp_path / "input", "--output", tmp_path / "output")
+    code, output, errors = run(folder, *files, "--matmul", "default")
+    assert (code, output, errors) == (0, b"", "")
+    assert (tmp_path / "output").read_bytes() == OUTPUT
+    assert run(folder, "--input", os.devnull)[:2] == (0, b"")
+
+
+def test_n_best_is_a_table(run, folder):
+    code, output, _ = run(folder, "--num_beams", 3, "--n_best", 3, text=TEXT)
+    rows = [line.split("\t") for line in output.decode().splitlines()]
+    assert code == 0
+    assert [int(row[0]) for row in rows] == [number for number in range(1, len(MIXED) + 1) for _ in range(3)]
+    assert [row[2] for row in rows[::3]] == TRANSLATED
+    assert all(float(first[1]) >= float(second[1]) for first, second in zip(rows[::3], rows[1::3], strict=True))
+
+
+def test_jsonl_has_texts_scores_tokens_and_alignments(run, folder):
+    code, output, _ = run(folder, "--format", "jsonl", "--alignment", "--num_beams", 2, "--n_best", 2, text=TEXT)
+    records = [json.loads(line) for line in output.decode().splitlines()]
+    assert code == 0
+    assert [record["number"] for record in records] == list(range(1, len(MIXED) + 1))
+    assert [record["source"] for record in records] == MIXED
+    assert [record["translations"][0]["text"] for record in records] == TRANSLATED
+    for record in records:
+        assert len(record["translations"]) == 2
+        for translation in record["translations"]:
+            assert set(translation) >= {"text", "score", "tokens"}
+            links = [link.split("-") for link in translation.get("alignment", "").split()]
+            assert len(links) == len(translation["text"].split())
+            assert all(int(source) < len(record["source"].split()) for source, _ in links)
+
+
+def test_scores_of_given_translations(run, folder, pairs, tmp_path):
+    translator = Translator.from_pretrained(folder, device="cpu")
+    expected = translator.score(MIXED, TRANSLATED)
+    code, output, _ = run(folder, *pairs, script="score")
+    assert code == 0
+    assert [float(line) for line in output.split()] == pytest.approx(
+        [score.log_probability for score in expected], abs=1e-4
+    )
+    code, output, _ = run(folder, *pairs, "--format", "tsv", "--batch_size", 2, script="score")
+    rows = [line.split("\t") for line in output.decode().splitlines()]
+    assert [float(row[3]) for row in rows] == pytest.approx([score.perplexity for score in expected], abs=1e-3)
+    assert [row[4] for row in rows] == TRANSLATED
+    pairs[1].write_bytes(b"eins\n")
+    code, _, errors = run(folder, *pairs, script="score")
+    assert (code, errors) == (2, f"score.py: {pairs[1]} ends before its line 2, another file does not\n")
+
+
+def test_alignments_of_given_translations(run, folder, pairs):
+    code, output, _ = run(folder, *pairs, script="align")
+    lines = output.decode().splitlines()
+    assert (code, [len(line.split()) for line in lines]) == (0, [len(line.split()) for line in TRANSLATED])
+    code, _, errors = run(folder, *pairs, "--layer", 7, script="align")
+    assert (code, "layer=7: the decoder's layers are 0 to 0" in errors) == (2, True)
+
+
+def test_over_long_lines_are_counted_at_the_end(run, folder, tmp_path):
+    text = "".join(f"{line}\n" for line in MIXED).encode()
+    for too_long, happened in (("split", "split into parts of at most"), ("cut", "cut to the first")):
+        options = ("--too_long", too_long, "--max_source_length", 3, "--matmul", "default")
+        code, output, errors = run(folder, *options, "--window", 3, text=text)
+        assert (code, len(output.splitlines())) == (0, len(MIXED))
+        assert errors == f"2 over-long lines {happened} 3 tokens\n"
+    code, _, errors = run(folder, "--too_long", "error", "--max_source_length", 3, text=text)
+    assert (code, "too_long='split' would allow it" in errors) == (2, True)
+
+
+def test_errors_are_one_line_and_leave_nothing(run, folder, tmp_path):
+    output = tmp_path / "output"
+    bad = tmp_path / "bad"
+    bad.write_bytes(b"one\ntwo\n\xff\n")
+    cases = {
+        "no such folder": (tmp_path / "nothing",),
+        "No such file": (folder, "--input", tmp_path / "nothing"),
+        "nothing/output.partial": (folder, "--output", tmp_path / "nothing" / "output"),
+        "bad, line 3: not valid UTF-8": (folder, "--input", bad, "--output", output),
+        "'nonsense' cannot be used": (folder, "--device", "nonsense", "--output", output),
+        "batch_size=0": (folder, "--batch_size", 0, "--output", output),
+        "batch_tokens=0": (folder, "--batch_tokens", 0, "--output", output),
+        "processes=0": (folder, "--processes", 0, "--output", output),
+        "window=-1": (folder, "--window", -1, "--output", output),
+        "num_beams": (folder, "--n_best", 9, "--output", output),
+        "room for one translation": (folder, "--n_best", 2, "--format", "text", "--output", output),
+    }
+    for message, arguments in cases.items():
+        code, _, errors = run(*arguments, "--matmul", "default", text=b"one\n")
+        assert code == 2, message
+        assert message in errors
+        assert errors.startswith("translate.py: ")
+        assert errors.count("\n") == 1, errors
+    code, _, errors = run(folder, "--output", output, "--matmul", "default", text=b"one\n\xff")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "<stdin>, line 2: not valid UTF-8" in errors
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bad"]
+
+
+def test_corrupt_weights_are_one_line(run, folder, tmp_path):
+    broken = shutil.copytree(folder, tmp_path / "broken")
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    code, _, errors = run(broken, text=b"one\n")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert f"cannot open the weights of {broken}" in errors
+
+
+@pytest.mark.parametrize("script", ["translate", "score", "align"])
+def test_help_shows_examples(run, script):
+    code, output, _ = run("--help", script=script)
+    assert code == 0
+    assert f"python scripts/{script}.py outputs/quickstart ".encode() in output
+
+
+def test_ensembles_constraints_prefixes_and_shortlists(run, folder, tmp_path):
+    plain = ("--matmul", "default", "--num_beams", "6")
+    assert run(folder, *plain, "--ensemble", folder, folder, text=TEXT) == (0, OUTPUT, "")
+    (tmp_path / "prefixes").write_text("drei\n\n", encoding="utf-8")
+    (tmp_path / "words").write_text("zwei drei vier\n", encoding="utf-8")
+    text = b"one two\tvier\tdrei\ntwo one\n"
+    options = ("--constraints", "--format", "jsonl", "--processes", "2")
+    code, output, errors = run(folder, *plain, *options, text=text)
+    first, second = map(json.loads, output.splitlines())
+    assert (code, errors, first["source"]) == (0, "", "one two")
+    assert all(word in first["translations"][0]["text"] for word in ("vier", "drei"))
+    assert second["translations"][0]["text"] == "eins zwei"
+    options = ("--prefixes", tmp_path / "prefixes", "--shortlist", tmp_path / "words")
+    code, output, errors = run(folder, *plain, *options, text=text.replace(b"\tvier\tdrei", b""))
+    assert (code, errors) == (0, "") and output.startswith(b"drei") and output.count(b"\n") == 2
+    code, output, errors = run(folder, "--matmul", "default", "--num_beams", "1", "--constraints", text=text)
+    assert (code, errors) == (2, "translate.py: required_phrases: needs num_beams of at least 2, not 1\n")
+    code, output, errors = run(folder, "--shortlist", tmp_path / "none", text=text)
+    assert code == 2 and errors.count("\n") == 1 and "none" in errors

@@ -1,0 +1,121 @@
+"""The probe of matrix-product backends: what it measures, what it refuses, and that it leaves torch as it was."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from vanilla_transformer_hf.common import matmul as module
+from vanilla_transformer_hf.common.matmul import (
+    TOLERANCE,
+    MatmulRow,
+    available_matmuls,
+    choose_matmul,
+    describe_matmul,
+    matmul,
+    probe_matmul,
+    set_matmul,
+)
+
+
+DEFAULT = MatmulRow("default", 100.0, 5e-5)
+needs_onednn = pytest.mark.skipif("onednn" not in available_matmuls(), reason="this torch has no such switch")
+
+
+def setting() -> str:
+    return torch.backends.mkldnn.matmul.fp32_precision
+
+
+@needs_onednn
+def test_probe_measures_every_backend_soon_and_changes_nothing():
+    before, state = setting(), torch.get_rng_state()
+    probe_matmul()  # the first call of a library prepares its kernels
+    start = time.perf_counter()
+    rows = probe_matmul()
+    assert time.perf_counter() - start < 1, "some 50 ms on a quiet machine"
+    assert [row.name for row in rows] == ["default", "onednn"]
+    assert all(row.gflops > 0 for row in rows)
+    assert 0 < rows[0].error < TOLERANCE
+    assert setting() == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@needs_onednn
+def test_a_backend_is_set_for_a_block_or_for_good():
+    before = setting()
+    with matmul("onednn"):
+        assert setting() == "bf16"
+        with pytest.raises(KeyError), matmul("default"):
+            assert setting() == "none"
+            raise KeyError
+        assert setting() == "bf16"
+    assert setting() == before
+    set_matmul("onednn")
+    assert setting() == "bf16"
+    set_matmul("default")
+    assert setting() == "none"
+
+
+@pytest.mark.parametrize(
+    ("gflops", "error", "chosen"), [(220, 1e-4, "onednn"), (105, 1e-4, "default"), (220, 3e-2, "default")]
+)
+def test_auto_takes_what_is_clearly_faster_and_does_not_round(gflops, error, chosen):
+    assert choose_matmul("auto", [DEFAULT, MatmulRow("onednn", gflops, error)]) == chosen
+
+
+def test_a_named_backend_is_taken_unless_it_rounds():
+    assert choose_matmul("onednn", [DEFAULT, MatmulRow("onednn", 50, 1e-4)]) == "onednn"
+    with pytest.raises(ValueError, match=r"rounds \(largest error 3e-02, allowed 1e-03\)"):
+        choose_matmul("onednn", [DEFAULT, MatmulRow("onednn", 220, 3e-2)])
+    with pytest.raises(ValueError, match="'onednn': here there are 'auto', 'default'"):
+        choose_matmul("onednn", [DEFAULT])
+    with pytest.raises(ValueError, match="'openblas': here there are 'default'"):
+        set_matmul("openblas")
+
+
+@needs_onednn
+def test_rounding_is_found(monkeypatch):
+    """A backend that rounds its factors to bfloat16, as oneDNN does on processors with matrix units for that."""
+    linear = module.F.linear
+
+    def rounding(*factors):
+        if setting() == "bf16" and factors[0].dtype == torch.float32:
+            factors = [factor.bfloat16().float() for factor in factors]
+        return linear(*factors)
+
+    monkeypatch.setattr(module.F, "linear", rounding)
+    rows = probe_matmul()
+    assert rows[0].error < TOLERANCE < 0.1 < rows[1].error
+    assert choose_matmul("auto", rows) == "default"
+
+
+def test_default_is_not_measured(monkeypatch):
+    monkeypatch.setattr(module, "probe_matmul", None)
+    assert choose_matmul("default") == "default"
+
+
+def test_without_the_switch_there_is_the_default_alone(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert [row.name for row in probe_matmul()] == ["default"]
+    assert choose_matmul("auto") == "default"
+    with matmul("default"):
+        pass
+
+
+def test_description_has_every_number():
+    line = describe_matmul("onednn", [DEFAULT, MatmulRow("onednn", 220.4, 1.2e-4)])
+    assert line == (
+        "float32 matrix products: onednn (default 100 GFLOP/s with error 5e-05, onednn 220 GFLOP/s with error 1e-04)"
+    )
+
+
+@needs_onednn
+def test_import_changes_nothing():
+    code = (
+        "import torch; b = torch.backends.mkldnn.matmul.fp32_precision; import vanilla_transformer_hf.common.matmul; "
+    )
+    code += "import vanilla_transformer_hf.model.modeling_vanilla_transformer; "
+    code += "assert torch.backends.mkldnn.matmul.fp32_precision == b"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,0 +1,94 @@
+"""Opening of models: what is missing, damaged or of another model is named in one line."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from counting_model import SOURCES, TARGETS
+from transformers import BertConfig, BertModel
+
+from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf.translation.translator import Translator
+
+
+@pytest.fixture
+def broken(counting_folder, tmp_path):
+    """A copy of the saved model, to be damaged."""
+    return shutil.copytree(counting_folder, tmp_path / "broken")
+
+
+def test_from_pretrained_takes_dtype_and_device(counting_folder):
+    opened = Translator.from_pretrained(counting_folder, device="cpu", dtype="bfloat16")
+    assert opened.model.dtype == torch.bfloat16
+    assert opened.translate("two") == "zwei"
+    with pytest.raises(ValueError, match="device 'nonsense' cannot be used here"):
+        Translator.from_pretrained(counting_folder, device="nonsense")
+
+
+def _one_line(folder):
+    with pytest.raises((OSError, ValueError)) as raised:
+        Translator.from_pretrained(folder)
+    assert "\n" not in str(raised.value)
+    assert str(folder) in str(raised.value)
+    return str(raised.value)
+
+
+def test_missing_folder_is_named(tmp_path):
+    assert "no such folder" in _one_line(tmp_path / "nothing")
+    assert "no such folder" in _one_line("no-such-model")  # may be a Hub id too, but the Hub is not there
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 99, "half"])
+def test_damaged_weights_are_named(broken, content):
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000] if content == "half" else content)
+    assert "cannot open the weights" in _one_line(broken)
+
+
+def test_missing_files_are_named(broken):
+    (broken / "model.safetensors").unlink()
+    assert "cannot open the weights" in _one_line(broken)
+    (broken / "tokenizer.json").unlink()
+    assert "cannot open the tokenizer" in _one_line(broken)
+    (broken / "config.json").write_text("{")
+    assert "cannot open the config" in _one_line(broken)
+
+
+@pytest.mark.parametrize(("field", "value"), [("encoder_layers", 2), ("encoder_ffn_dim", 128)])
+def test_weights_of_another_model_are_refused_instead_of_drawn_at_random(broken, field, value):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, field: value}))
+    assert "missing or of another shape, the first is model.encoder.layers" in _one_line(broken)
+
+
+def test_folder_of_another_model_type_is_refused(tmp_path):
+    BertConfig().save_pretrained(tmp_path)
+    assert "model type 'bert' is no encoder–decoder" in _one_line(tmp_path)
+
+
+def test_vocabulary_that_does_not_fit_is_refused(translator, tiny_model):
+    size = len(translator.tokenizer)
+    for rows in (99, 600):
+        with pytest.raises(ValueError, match=f"tokenizer has {size} source pieces and the model {rows}"):
+            Translator(tiny_model(vocab_size=rows), translator.tokenizer)
+    Translator(tiny_model(vocab_size=size + 10), translator.tokenizer)  # padded to a round number
+
+
+def test_two_vocabularies(tiny_model):
+    tokenizer = VanillaTransformerTokenizer.train(
+        SOURCES, TARGETS, vocab_size=300, separate_vocabularies=True, show_progress=False
+    )
+    source, target = tokenizer.source_vocab_size, len(tokenizer)
+    model = tiny_model(vocab_size=target, source_vocab_size=source, embedding_sharing="decoder")
+    assert isinstance(Translator(model, tokenizer).translate("two", max_new_tokens=3), str)
+    for sizes in ((target, source + 200), (target + 200, source)):
+        model = tiny_model(vocab_size=sizes[0], source_vocab_size=sizes[1], embedding_sharing="decoder")
+        with pytest.raises(ValueError, match="do not belong together"):
+            Translator(model, tokenizer)
+
+
+def test_model_that_does_not_translate_is_refused(translator):
+    bert = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8))
+    with pytest.raises(ValueError, match="BertModel is no encoder–decoder"):
+        Translator(bert, translator.tokenizer)

@@ -1,0 +1,392 @@
+"""JoeyNMT: real checkpoints where they are at hand, and checkpoints in its layout for every option."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+from samples import PEERS, files_on_the_card, samples, write_reference
+from toy import Side, Toy
+
+from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer_hf.conversion import ConversionError, convert
+
+
+@pytest.mark.parametrize("name", samples("joeynmt-*"))
+def test_sample(name, tmp_path):
+    folder = PEERS / name
+    done = convert("auto", folder, tmp_path / "out", reference=folder / "ref.npz")
+    assert done.source == "joeynmt"
+    assert done.reopened == 0 and done.reference <= 1e-5
+    record = json.loads((folder / "ref.json").read_text(encoding="utf-8"))
+    assert done.greedy == (len(record["greedy"]), len(record["greedy"]))
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
+    for file, side, texts in (("src", "src_tokens", "src_text"), ("trg", "tgt_in_tokens", "tgt_text")):
+        pieces = (folder / f"{file}_vocab.txt").read_text(encoding="utf-8").splitlines()
+        for text, tokens in zip(record[texts], record[side], strict=True):
+            expected = [pieces.index(token) if token in pieces else 0 for token in tokens]
+            ids = tokenizer(text)["input_ids"] if file == "src" else [2, *tokenizer(text_target=text)["input_ids"]]
+            assert ids[: len(expected)] == expected
+    for text, output in zip(record["src_text"], record["greedy"], strict=True):
+        ids = tokenizer.convert_tokens_to_ids(output["tokens"]) if name == "joeynmt-pre" else None
+        assert ids is None or tokenizer.decode(ids).removesuffix(" </s>") == output["text"], text
+
+
+@pytest.mark.parametrize("name", samples("joeynmt-*"))
+def test_sample_beam_search(name, tmp_path):
+    """generate() finds the same sentences in nearly all cases, or better ones, with JoeyNMT's penalty and without."""
+    folder = PEERS / name
+    convert("joeynmt", folder, tmp_path / "out")
+    record = json.loads((folder / "ref.json").read_text(encoding="utf-8"))
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "out")
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
+    batch = tokenizer(record["src_text"], return_tensors="pt", padding=True)
+    for key, alpha in {"beam4": 1.0, "beam4_alpha0": 0.0}.items():
+        assert record[f"{key}_settings"]["beam_alpha"] == alpha
+        out = model.generate(**batch, length_penalty=alpha, return_dict_in_generate=True)
+        for score, theirs in zip(out.sequences_scores.tolist(), record[key], strict=True):
+            assert score >= theirs["score"][0] - 1e-4
+
+
+# ---------------------------------------------------------------------------------------- checkpoints for every option
+
+_LAYERS = {
+    "encoder": {"self_attn": "src_src_att", "norm1": "layer_norm"},
+    "decoder": {
+        "self_attn": "trg_trg_att",
+        "cross_attn": "src_trg_att",
+        "norm1": "x_layer_norm",
+        "norm2": "dec_layer_norm",
+    },
+}
+NAMES = {
+    stack: {
+        **{part: f"{stack}.layers.{{}}.{name}" for part, name in parts.items() if "norm" in part},
+        **{
+            f"{part}.{letter}": f"{stack}.layers.{{}}.{name}.{theirs}"
+            for part, name in parts.items()
+            for letter, theirs in (("q", "q_layer"), ("k", "k_layer"), ("v", "v_layer"), ("out", "output_layer"))
+            if "attn" in part
+        },
+        "norm3": f"{stack}.layers.{{}}.feed_forward.layer_norm",
+        "ffn1": f"{stack}.layers.{{}}.feed_forward.pwff_layer.0",
+        "ffn2": f"{stack}.layers.{{}}.feed_forward.pwff_layer.3",
+        "final_norm": f"{stack}.layer_norm",
+        "embedding": "src_embed.lut" if stack == "encoder" else "trg_embed.lut",
+        "output": "decoder.output_layer",
+    }
+    for stack, parts in _LAYERS.items()
+}
+SPECIALS = ["<unk>", "<pad>", "<s>", "</s>"]
+WORDS = {"src": [*SPECIALS, "one", "two", "three", "four", "five"], "trg": [*SPECIALS, "eins", "zwei", "drei"]}
+PRE, POST = {"layer_norm": "pre"}, {"layer_norm": "post"}
+PRE_SIDE = Side(pre_norm=True, final_norm=True)
+EMBEDDING, OUTPUT = ("decoder.embedding", "encoder.embedding"), ("decoder.output", "decoder.embedding")
+
+# Name -> options of the whole model, of the encoder, of the decoder; what they mean for encoder and decoder; and which
+# matrices are one.
+OPTIONS = {
+    "pre": ({}, PRE, PRE, PRE_SIDE, PRE_SIDE, ()),
+    "post": ({}, POST, POST, Side(), Side(), ()),
+    "no_layer_norm_option": ({}, {}, {}, Side(pre_norm=True), Side(), ()),
+    "layer_norm_of_the_encoder_only": ({}, PRE, {}, PRE_SIDE, Side(), ()),
+    "mixed": ({}, POST, PRE, Side(), PRE_SIDE, ()),
+    "tied": ({"tied_embeddings": True, "tied_softmax": True}, PRE, PRE, PRE_SIDE, PRE_SIDE, (EMBEDDING, OUTPUT)),
+    "tied_embeddings": ({"tied_embeddings": True}, POST, POST, Side(), Side(), (EMBEDDING,)),
+    "tied_softmax": ({"tied_softmax": True}, POST, POST, Side(), Side(), (OUTPUT,)),
+    "unscaled": ({}, {"scale": False}, {"scale": False}, Side(pre_norm=True, scaled=False), Side(scaled=False), ()),
+    "source_scaled": ({}, POST, {"scale": False, **POST}, Side(), Side(scaled=False), ()),
+    "target_scaled": ({"tied_softmax": True}, {"scale": False, **POST}, POST, Side(scaled=False), Side(), (OUTPUT,)),
+    "tied_takes_the_source's_scale": (
+        {"tied_embeddings": True, "tied_softmax": True},
+        POST,
+        {"scale": False, **POST},
+        Side(),
+        Side(),
+        (EMBEDDING, OUTPUT),
+    ),
+    "alpha": ({}, {"alpha": 1.2, **POST}, {"alpha": 0.6, **POST}, Side(alpha=1.2), Side(alpha=0.6), ()),
+    "xavier_normal": (
+        {"initializer": "xavier_normal"},
+        {"num_layers": 3, "alpha": 7.0, **POST},
+        POST,
+        Side(layers=3, alpha=0.81 * (3**4 * 2) ** (1 / 16)),
+        Side(alpha=(3 * 2) ** (1 / 4)),
+        (),
+    ),
+    "activations": (
+        {},
+        {"activation": "gelu", **PRE},
+        {"activation": "swish", **PRE},
+        replace(PRE_SIDE, activation="gelu"),
+        replace(PRE_SIDE, activation="swish"),
+        (),
+    ),
+    "unequal": (
+        {},
+        {"num_layers": 3, "num_heads": 2, "ff_size": 20, **POST},
+        {"num_layers": 1, "num_heads": 8, "ff_size": 40, **POST},
+        Side(layers=3, heads=2, ffn=20),
+        Side(layers=1, heads=8, ffn=40),
+        (),
+    ),
+}
+
+
+def stack_options(given):
+    given = {"type": "transformer", "hidden_size": 16, "ff_size": 24, "num_layers": 2, "num_heads": 4, **given}
+    return {**given, "embeddings": {"embedding_dim": 16, "scale": given.pop("scale", True)}}
+
+
+def write(folder, toy, model, data=None, testing=None, words=None):
+    """A folder as JoeyNMT leaves it."""
+    folder.mkdir(exist_ok=True)
+    tensors = {**toy.tensors, "encoder.pe.pe": torch.zeros(1, 9, 16), "decoder.pe.pe": torch.zeros(1, 9, 16)}
+    torch.save({"model_state": tensors, "optimizer_state": {}, "steps": 7}, folder / "best.ckpt")
+    for side, tokens in (words or WORDS).items():
+        (folder / f"{side}_vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    sides = {"src": {"lang": "en", "level": "word"}, "trg": {"lang": "de", "level": "word"}}
+    config = {"name": "toy", "joeynmt_version": "2.3.0", "data": {**sides, **(data or {})}, "model": model}
+    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "testing": testing or {}}), encoding="utf-8")
+    return folder
+
+
+def make(name="post"):
+    """A toy of one of OPTIONS, the section `model` of its config, and its vocabularies."""
+    whole, encoder, decoder, encoder_side, decoder_side, same = OPTIONS[name]
+    words = dict.fromkeys(WORDS, WORDS["src"]) if EMBEDDING in same else WORDS
+    sizes = (len(words["src"]), len(words["trg"]))
+    toy = Toy(NAMES, encoder_side, decoder_side, sizes=sizes, eps=1e-6, same=same)
+    return toy, {**whole, "encoder": stack_options(encoder), "decoder": stack_options(decoder)}, words
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_option(name, tmp_path):
+    toy, model, words = make(name)
+    folder = write(tmp_path / "run", toy, model, words=words)
+    reference = write_reference(tmp_path / "ref.npz", toy.logits, toy.sizes, start=2)
+    done = convert("joeynmt", folder, tmp_path / "out", reference=reference)
+    assert done.reopened == 0 and done.reference <= 1e-5
+    expected = {(): "none", (EMBEDDING,): "none", (OUTPUT,): "decoder", (EMBEDDING, OUTPUT): "all"}[toy.same]
+    assert done.config.embedding_sharing == expected
+
+
+def test_all_that_cannot_be_expressed_is_listed_together(tmp_path):
+    toy, model, _ = make()
+    model["encoder"] |= {"type": "recurrent", "activation": "tanh"}
+    model["decoder"] |= {"layer_norm": "sandwich"}
+    data = {"src": {"level": "syllable"}, "special_symbols": {"sep_token": "<sep>"}}
+    folder = write(tmp_path / "run", toy, model, data=data)
+    with pytest.raises(ConversionError) as error:
+        convert("joeynmt", folder, tmp_path / "out")
+    lines = str(error.value).splitlines()[1:]
+    assert [line.split(":")[0].strip() for line in lines] == [
+        "model.encoder.type",
+        "model.encoder.activation",
+        "model.decoder.layer_norm",
+        "data.special_symbols.sep_token",
+        "data.src.level",
+    ]
+    assert not (tmp_path / "out").exists()
+
+
+def test_left_over_and_missing_tensors_are_listed(tmp_path):
+    toy, model, _ = make()
+    toy.tensors["encoder.layers.0.adapter.weight"] = torch.zeros(2, 2)
+    del toy.tensors["decoder.layers.1.x_layer_norm.bias"]
+    with pytest.raises(ConversionError) as error:
+        convert("joeynmt", write(tmp_path / "run", toy, model), tmp_path / "out")
+    assert "left over: encoder.layers.0.adapter.weight" in str(error.value)
+    assert "missing: model.decoder.layers.1.self_attn_layer_norm.bias" in str(error.value)
+
+
+@pytest.mark.parametrize("missing", ["config.yaml", "trg_vocab.txt", "best.ckpt"])
+def test_a_missing_file_is_named(missing, tmp_path):
+    toy, model, _ = make()
+    folder = write(tmp_path / "run", toy, model)
+    (folder / missing).unlink()
+    with pytest.raises(ConversionError, match=missing):
+        convert("joeynmt", folder, tmp_path / "out")
+
+
+# ------------------------------------------------------------------------------------------------ tokenizer and search
+
+
+def tokenizer_of(folder, tmp_path):
+    convert("joeynmt", folder, tmp_path / "out")
+    return VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
+
+
+def test_words_with_normalisation(tmp_path):
+    toy, model, _ = make()
+    side = {"lang": "en", "level": "word", "lowercase": True, "normalize": True}
+    words = {"src": [*SPECIALS, "it's", "one", "two?", "x"], "trg": WORDS["trg"]}
+    toy = replace(toy, sizes=(len(words["src"]), len(words["trg"])))
+    tokenizer = tokenizer_of(write(tmp_path / "run", toy, model, data={"src": side}, words=words), tmp_path)
+    # NFKC, straight quotes, one space, none before punctuation, lower case: helpers.py.
+    assert tokenizer("It’s  one \u3000 TWO ? ｘ y ")["input_ids"] == [4, 5, 6, 7, 0, 3]
+    assert tokenizer(text_target="eins drei")["input_ids"] == [4, 6, 3]
+    assert tokenizer.decode([4, 6, 3], skip_special_tokens=True) == "eins drei"
+
+
+def test_characters(tmp_path):
+    toy, model, _ = make()
+    words = {"src": [*SPECIALS, "▁", "a", "é", "x"], "trg": [*SPECIALS, "b", "▁", "ß"]}
+    toy = replace(toy, sizes=(8, 7))
+    data = {"src": {"lang": "en", "level": "char"}, "trg": {"lang": "de", "level": "char"}}
+    tokenizer = tokenizer_of(write(tmp_path / "run", toy, model, data=data, words=words), tmp_path)
+    assert tokenizer("a é\nxz")["input_ids"] == [5, 4, 6, 0, 7, 0, 3]
+    assert tokenizer.decode([4, 6, 5, 4, 3], skip_special_tokens=True) == "bß b"
+
+
+def test_subword_nmt_undoes_merges_that_lead_to_no_piece(tmp_path):
+    toy, model, _ = make()
+    tokens = [*SPECIALS, "l@@", "o@@", "w", "lo@@", "low", "e@@", "r", "n@@", "s@@", "t", "a@@", "k"]
+    words = dict.fromkeys(WORDS, tokens)
+    toy = replace(toy, sizes=(len(tokens), len(tokens)))
+    codes = "#version: 0.2\nl o\nlo w</w>\ne r</w>\nn e\ns t</w>\n"
+    settings = {"codes": "/elsewhere/bpe.codes", "pretokenizer": "none"}
+    side = {"lang": "en", "level": "bpe", "tokenizer_type": "subword-nmt", "tokenizer_cfg": settings}
+    folder = write(tmp_path / "run", toy, model, data={"src": side, "trg": side}, words=words)
+    (folder / "bpe.codes").write_text(codes, encoding="utf-8")
+    tokenizer = tokenizer_of(folder, tmp_path)
+    pieces = ["low", "e@@", "r", "n@@", "e@@", "w", "s@@", "t", "lo@@", "k"]  # "er", "ne@@" and "st" are no pieces
+    assert tokenizer("low er new st lok")["input_ids"] == [*map(tokens.index, pieces), 3]
+    assert tokenizer.decode([tokens.index("lo@@"), tokens.index("k"), tokens.index("low")]) == "lok low"
+    assert files_on_the_card(tmp_path / "out") == {path.name for path in folder.iterdir()}
+
+
+def best_cut(text, scores):
+    """The cut of a text into pieces whose scores have the largest sum."""
+    best = [(0.0, [])]
+    for end in range(1, len(text) + 1):
+        ways = [(best[start], text[start:end]) for start in range(end) if text[start:end] in scores]
+        best.append(max((score + scores[piece], [*cut, piece]) for (score, cut), piece in ways))
+    return best[-1][1]
+
+
+@pytest.mark.parametrize("dropped", [0, 3])
+def test_sentencepiece(dropped, tmp_path):
+    """JoeyNMT tells the model which pieces its vocabulary has; here it lacks the longest."""
+    spm = pytest.importorskip("sentencepiece")
+    texts = tmp_path / "texts"
+    texts.write_text("one two three four five six seven eight nine ten\n" * 20, encoding="utf-8")
+    prefix = str(tmp_path / "sp")
+    spm.SentencePieceTrainer.train(input=str(texts), model_prefix=prefix, vocab_size=23, minloglevel=2)
+    model_of_pieces = spm.SentencePieceProcessor(model_file=f"{prefix}.model")
+    pieces = [model_of_pieces.id_to_piece(index) for index in range(model_of_pieces.get_piece_size())]
+    longest = sorted((piece for piece in pieces if piece not in SPECIALS), key=len, reverse=True)[:dropped]
+    assert all(len(piece) > 1 for piece in longest)
+    tokens = [*SPECIALS, *(piece for piece in pieces if piece not in [*SPECIALS, *longest])]
+    kept = {
+        piece: model_of_pieces.get_score(index)
+        for index, piece in enumerate(pieces)
+        if piece not in SPECIALS and (piece in tokens or len(piece) == 1)
+    }
+    toy, model, _ = make()
+    toy = replace(toy, sizes=(len(tokens), len(tokens)))
+    side = {"lang": "en", "level": "bpe", "tokenizer_cfg": {"model_file": "somewhere/sp.model"}}
+    folder = write(tmp_path / "run", toy, model, data={"src": side, "trg": side}, words=dict.fromkeys(WORDS, tokens))
+    (folder / "sp.model").write_bytes((tmp_path / "sp.model").read_bytes())
+    tokenizer = tokenizer_of(folder, tmp_path)
+    for text in ("one seven", "  three   nine ", "fourteen"):
+        expected = best_cut("▁" + "▁".join(text.split()), kept)
+        assert dropped or expected == model_of_pieces.encode(text, out_type=str)
+        assert tokenizer(text)["input_ids"] == [*map(tokens.index, expected), 3]
+
+
+def test_missing_subword_model_is_named(tmp_path):
+    toy, model, _ = make()
+    side = {"lang": "en", "level": "bpe", "tokenizer_cfg": {"model_file": "somewhere/sp.model"}}
+    with pytest.raises(ConversionError, match=r"SentencePiece model of data\.src"):
+        convert("joeynmt", write(tmp_path / "run", toy, model, data={"src": side}), tmp_path / "out")
+
+
+def test_own_special_symbols(tmp_path):
+    toy, model, _ = make()
+    symbols = {"unk_token": "[U]", "pad_token": "[P]", "bos_token": "[B]", "eos_token": "[E]", "lang_tags": ["<de>"]}
+    names = ["[U]", "[P]", "[B]", "[E]", "<de>"]
+    words = {"src": [*names, "one"], "trg": ["eins", "zwei"]}  # what a file lacks is put before it
+    toy = replace(toy, sizes=(6, 7))
+    tokenizer = tokenizer_of(write(tmp_path / "run", toy, model, {"special_symbols": symbols}, words=words), tmp_path)
+    assert tokenizer("one two")["input_ids"] == [5, 0, 3]
+    assert tokenizer(text_target="<de> zwei")["input_ids"] == [4, 6, 3]
+    settings = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert settings["suppress_tokens"] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("testing", "settings", "notes"),
+    [
+        ({}, {"num_beams": 1, "min_new_tokens": 1, "suppress_tokens": [2]}, ["max_output_length"]),
+        ({"max_output_length": 40, "generate_unk": False}, {"max_new_tokens": 40, "suppress_tokens": [2, 0]}, []),
+        (
+            {"beam_size": 5, "beam_alpha": 0.6, "max_output_length": 9, "min_output_length": 2},
+            {
+                "num_beams": 5,
+                "length_penalty": 0.6,
+                "length_penalty_type": "gnmt",
+                "min_new_tokens": 2,
+                "suppress_tokens": [2, 1],
+            },
+            ["JoeyNMT stops"],
+        ),
+        ({"beam_size": 4, "max_output_length": 9}, {"length_penalty": 0.0}, ["JoeyNMT stops"]),
+        (
+            {"beam_size": 4, "alpha": 2, "max_output_length": 9},
+            {"length_penalty": 2.0},
+            ["JoeyNMT stops"],
+        ),
+        ({"repetition_penalty": 1.2, "max_output_length": 9}, {}, ["repetition_penalty"]),
+    ],
+)
+def test_settings_of_the_search(testing, settings, notes, tmp_path):
+    toy, model, _ = make()
+    done = convert("joeynmt", write(tmp_path / "run", toy, model, testing=testing), tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert settings.items() <= written.items()
+    assert len(done.notes) == len(notes)
+    assert all(note.startswith(start) for note, start in zip(done.notes, notes, strict=True))
+
+
+def test_moses_is_noted(tmp_path):
+    toy, model, _ = make()
+    side = {"lang": "en", "level": "word", "tokenizer_cfg": {"pretokenizer": "moses"}}
+    done = convert("joeynmt", write(tmp_path / "run", toy, model, data={"src": side}), tmp_path / "out")
+    assert any("sacremoses with language en" in note for note in done.notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "testing", "names"),
+    [
+        ({"num_layers": "two", "alpha": True}, {}, {}, ["model.encoder.num_layers", "model.encoder.alpha"]),
+        ({}, {"src": {"level": "bpe", "tokenizer_cfg": "x"}}, {}, ["data.src.tokenizer_cfg"]),
+        ({}, {"special_symbols": []}, {}, []),
+        ({}, {"trg": ["en"]}, {"beam_size": "4"}, ["data.trg", "testing.beam_size"]),
+    ],
+)
+def test_values_of_another_type_are_named(model, data, testing, names, tmp_path):
+    toy, options, _ = make()
+    options["encoder"] |= model
+    folder = write(tmp_path / "run", toy, options, data=data, testing=testing)
+    if not names:  # an empty section is no section
+        convert("joeynmt", folder, tmp_path / "out")
+        return
+    with pytest.raises(ConversionError) as error:
+        convert("joeynmt", folder, tmp_path / "out")
+    assert [line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]] == names
+
+
+def test_a_word_is_no_yes_or_no(tmp_path):
+    toy, options, _ = make()
+    options["tied_softmax"] = "no"
+    with pytest.raises(ConversionError, match=r"model\.tied_softmax: 'no' \(a value such as False is needed\)"):
+        convert("joeynmt", write(tmp_path / "run", toy, options), tmp_path / "out")
+
+
+def test_a_stack_that_is_left_empty_is_no_transformer(tmp_path):
+    toy, options, _ = make()
+    options["encoder"] = None
+    with pytest.raises(ConversionError, match=r"model\.encoder\.type: recurrent \(allowed: transformer\)"):
+        convert("joeynmt", write(tmp_path / "run", toy, options), tmp_path / "out")

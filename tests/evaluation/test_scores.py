@@ -1,0 +1,52 @@
+"""Scores, and the table of translations."""
+
+import pytest
+
+from vanilla_transformer_hf.evaluation.scores import score_translations, write_predictions
+
+
+def test_scores_carry_sacrebleu_signatures():
+    references = ["ein roter Hund läuft", "zwei kleine Hunde laufen im Park"]
+    scores = score_translations([references[0], "zwei kleine Katzen laufen im Park"], references)
+    assert (scores.exact_match, scores.sentences) == (50, 2)
+    # What `sacrebleu -m bleu chrf` prints for these files.
+    assert scores.bleu == pytest.approx(53.8956, abs=1e-4)
+    assert scores.chrf == pytest.approx(80.5755, abs=1e-4)
+    assert scores.bleu_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert scores.chrf_signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
+    assert scores.bleu_signature in str(scores)
+
+
+def test_the_target_language_chooses_the_tokenization():
+    assert "tok:zh" in score_translations(["我爱你"], ["我爱你"], target_lang="zh").bleu_signature
+
+
+def test_text_that_is_tokenized_already_is_taken_as_it_is(caplog):
+    lines = ["don 't stop now ."] * 100
+    scores = score_translations(["do n't stop now .", *lines[1:]], lines, tokenize="none")
+    assert "tok:none" in scores.bleu_signature and not caplog.records
+    # What `sacrebleu --tokenize none` prints for these files.
+    assert scores.bleu == pytest.approx(99.3581, abs=1e-4)
+    with pytest.raises(ValueError, match=r"tokenize='moses': sacreBLEU has none, zh, 13a, "):
+        score_translations(["a"], ["a"], tokenize="moses")
+
+
+def test_several_references_for_a_translation():
+    rows = [["ein Hund läuft im Park", "ein Hund rennt im Park"], ["zwei Hunde"]]
+    scores = score_translations(["ein Hund rennt im Park", "zwei Hunde"], rows)
+    assert (scores.bleu, scores.chrf, scores.exact_match) == (pytest.approx(100), pytest.approx(100), 100)
+    assert scores.bleu_signature.startswith("nrefs:var|")
+    first = score_translations(["ein Hund rennt im Park", "zwei Hunde"], [row[0] for row in rows])
+    assert first.bleu < 100 and first.exact_match == 50
+
+
+@pytest.mark.parametrize("translations, references", [(["a"], ["a", "b"]), ([], [])])
+def test_lists_that_do_not_match_are_refused(translations, references):
+    with pytest.raises(ValueError, match=f"{len(translations)} translations for {len(references)} references"):
+        score_translations(translations, references)
+
+
+def test_translations_stand_beside_their_references(tmp_path):
+    write_predictions(tmp_path / "a.tsv", [("a\tb", "c\\d", "e\nf"), ("g", "", "h")])
+    lines = (tmp_path / "a.tsv").read_text(encoding="utf-8").split("\n")
+    assert lines == ["source\ttranslation\treference", r"a\tb" "\t" r"c\\d" "\t" r"e\nf", "g\t\th", ""]

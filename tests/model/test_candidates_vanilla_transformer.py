@@ -1,0 +1,184 @@
+"""The best tokens without all logits, against torch's own search through all of them."""
+
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from vanilla_transformer_hf.model import candidates_vanilla_transformer, packed_weights_vanilla_transformer
+from vanilla_transformer_hf.model.candidates_vanilla_transformer import (
+    CANDIDATES,
+    ScreenedMostLikely,
+    best_candidates,
+    first_highest,
+    has_int8,
+    int8_product,
+    most_likely,
+)
+from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import StepWeights
+
+
+@pytest.fixture(autouse=True)
+def exact_products(monkeypatch):
+    """What the search makes of products of int8 is tested on every processor, with plain ones where there are none."""
+    if not has_int8():
+        plain = lambda weight, steps: lambda rows: (rows.float() @ weight.float().T) * steps  # noqa: E731
+        monkeypatch.setattr(candidates_vanilla_transformer, "int8_product", plain)
+        monkeypatch.setattr(packed_weights_vanilla_transformer, "has_int8", lambda: True)
+
+
+@pytest.mark.parametrize("count", [1, 4, 16])
+@pytest.mark.parametrize("width", [17, 8192, 8200, 37_000])
+def test_best_candidates_are_those_of_a_full_search(width, count):
+    scores = torch.randn(5, width)
+    scores[0, -3:] = 9.0 + torch.rand(3)  # behind the last whole group
+    scores[1, : width // 2] = -math.inf
+    values, places = best_candidates(scores, count)
+    assert torch.equal(values, scores.topk(count).values)
+    assert torch.equal(scores.gather(1, places), values)
+
+
+@pytest.mark.parametrize("width", [17, 511, 512, 513, 8200, 37_000])
+def test_the_first_highest_is_argmax(width):
+    scores = torch.randn(40, width).bfloat16().float()  # many are equal
+    scores[0, -1] = 9.0
+    scores[1] = -math.inf
+    scores[2, [-1, 3, 5]] = math.nan
+    assert torch.equal(first_highest(scores), scores.argmax(dim=1))
+
+
+@pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="needs instructions for products of int8")
+@pytest.mark.parametrize("rows, tokens, width", [(1, 3000, 512), (33, 2500, 96), (64, 2000, 1024)])
+def test_products_of_int8_are_exact(rows, tokens, width):
+    """Of the largest numbers in every order of signs, too, where instructions for less would clip."""
+    assert has_int8()
+    states, weight = (127 * (2 * torch.randint(0, 2, (size, width)) - 1) for size in (rows, tokens))
+    states[0] = weight[0] = 127
+    weight[1] = -127
+    found = int8_product(weight.to(torch.int8), torch.full((tokens,), 0.5))(states.to(torch.int8))
+    assert torch.equal(found.double(), 0.5 * (states @ weight.T).double())
+
+
+def test_int8_is_not_used_where_the_processor_clips():
+    code = "from vanilla_transformer_hf.model.candidates_vanilla_transformer import has_int8; print(has_int8())"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout == "False\n", done.stderr
+
+
+@pytest.fixture
+def vocabulary():
+    """A matrix to 9,000 tokens (9,000, 64), of rows of uneven lengths."""
+    return torch.randn(9000, 64) * torch.rand(9000, 1)
+
+
+class Screened:
+    """A `ScreenedMostLikely` that counts the rows that got all their logits."""
+
+    def __init__(self, weight):
+        self.rows = 0
+        self.find = ScreenedMostLikely(weight, self.head)
+        self.weight = weight
+
+    def head(self, states):
+        self.rows += len(states)
+        return states @ self.weight.T
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_tokens_that_stand_out_are_found_without_all_logits(vocabulary, dtype, scale):
+    weight = vocabulary.to(dtype)
+    tokens = vocabulary.norm(dim=1).topk(100).indices
+    states = (scale * vocabulary[tokens] + 0.2 * scale * torch.randn(100, 64)).to(dtype)
+    screened = Screened(weight)
+    assert torch.equal(screened.find(states), (states.double() @ weight.double().T).argmax(dim=1))
+    assert screened.rows < 10
+
+
+def test_tokens_that_hardly_stand_out_are_found_by_all_logits(vocabulary):
+    close = vocabulary[:1] + 1e-4 * torch.randn(9000, 64)
+    screened = Screened(close)
+    states = torch.randn(100, 64)
+    assert torch.equal(screened.find(states), (states @ close.T).argmax(dim=1))
+    assert screened.rows == 100
+
+
+def test_of_equal_logits_the_first_counts(vocabulary):
+    vocabulary[7000] = vocabulary[40] = vocabulary[4000] = 9.0
+    assert Screened(vocabulary).find(torch.ones(1, 64)).tolist() == [40]
+
+
+def test_more_equal_tokens_than_candidates(vocabulary):
+    vocabulary[torch.arange(CANDIDATES + 3) * 500] = 9.0
+    screened = Screened(vocabulary)
+    assert screened.find(torch.ones(1, 64)).item() % 500 == 0
+    assert screened.rows == 1
+
+
+def test_states_that_are_not_numbers_get_all_logits(vocabulary):
+    screened = Screened(vocabulary)
+    screened.find(torch.tensor([[math.nan], [math.inf], [0.0]]).expand(-1, 64))
+    assert screened.rows == 3
+
+
+def test_autocast_does_not_round_the_candidates(vocabulary):
+    tokens = vocabulary.norm(dim=1).topk(50).indices
+    weight = vocabulary.clone()
+    weight[tokens.roll(1)] = vocabulary[tokens] * 0.999  # bfloat16 could not tell them apart
+    states = vocabulary[tokens]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ScreenedMostLikely(weight, lambda states: 1 / 0)(states)
+    assert torch.equal(found, (states @ weight.T).argmax(dim=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_int8_loses_is_less_than_the_bound(vocabulary, dtype, monkeypatch):
+    """Whatever is left out has a lower logit, even if the others' logits were lost by the whole bound."""
+    weight, states = vocabulary.to(dtype), (torch.randn(200, 64) * torch.rand(200, 1) * 10).to(dtype)
+    screened = ScreenedMostLikely(weight, lambda states: states @ weight.T)
+    whole, step = candidates_vanilla_transformer.rounded(states)
+    lost = screened.rough_logits(whole.to(torch.int8)) * step - states.double() @ weight.double().T
+    near = whole * step
+    bound = screened.norm * (states - near).norm(dim=1) + screened.loss * near.norm(dim=1)
+    assert (lost.abs().amax(dim=1) < bound).all()
+    assert (bound < 0.05 * screened.norm * states.float().norm(dim=1)).all()  # and of use
+
+
+@pytest.mark.parametrize("change", ["small", "a bias", "something around it", "no int8"])
+def test_a_search_by_int8_is_for_plain_and_large_matrices(tiny_model, monkeypatch, change):
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "LARGE", 2**30 if change == "small" else 0)
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "has_int8", lambda: change != "no int8")
+    model = tiny_model(vocab_size=8300, output_bias=change == "a bias")
+    if change == "something around it":
+        model.lm_head = nn.Sequential(model.lm_head)
+    assert not isinstance(StepWeights(model).most_likely, ScreenedMostLikely)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_greedy_search_by_int8_finds_what_transformers_does(tiny_model, monkeypatch, dtype):
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "LARGE", 0)
+    model = tiny_model(vocab_size=8300).to(dtype)
+    if not packed_weights_vanilla_transformer.is_packable(model.lm_head.weight):
+        pytest.skip("oneDNN computes nothing in this type here")
+    calls = []
+    find = ScreenedMostLikely.__call__
+    monkeypatch.setattr(ScreenedMostLikely, "__call__", lambda self, states: calls.append(1) or find(self, states))
+    source = {"input_ids": torch.randint(5, 8300, (6, 9))}
+    ours = model.generate(**source, max_new_tokens=12)
+    assert calls
+    logits = model(**source, decoder_input_ids=ours[:, :-1]).logits
+    best = logits.argmax(dim=-1)
+    unfinished = (ours[:, :-1] != model.config.eos_token_id).long().cumprod(dim=1).bool()
+    assert (best == ours[:, 1:])[unfinished].all()
+
+
+def test_most_likely_is_argmax(vocabulary):
+    states = torch.randn(7, 64)
+    assert torch.equal(
+        most_likely(lambda states: states @ vocabulary.T)(states), (states @ vocabulary.T).argmax(dim=1)
+    )

@@ -1,0 +1,871 @@
+"""The model against the paper's equations, against other implementations, and in everything transformers offers."""
+
+import copy
+import json
+
+import pytest
+import torch
+from reference import Reference, smoothed_loss
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+from transformers import (
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    EncoderDecoderCache,
+    GenerationConfig,
+    MarianConfig,
+    MarianMTModel,
+    QuantoConfig,
+    StaticCache,
+    TextStreamer,
+)
+
+from vanilla_transformer_hf import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerModel,
+)
+from vanilla_transformer_hf.model import modeling_vanilla_transformer as modeling
+from vanilla_transformer_hf.model.modeling_vanilla_transformer import POSITION_ENCODINGS
+
+
+# One row per switch of the config, and some that meet.
+SWITCHES = {
+    "paper": {},
+    "pre_norm": {"encoder_norm_position": "pre", "decoder_norm_position": "pre"},
+    "mixed_norm": {"encoder_norm_position": "pre", "encoder_final_norm": False, "decoder_final_norm": True},
+    "post_norm_with_final_norms": {"encoder_final_norm": True, "decoder_final_norm": True},
+    "embedding_norm": {"layernorm_embedding": True},
+    "norm_epsilon": {"layer_norm_eps": 0.01},
+    "halves": {"position_encoding": "sinusoidal_halves"},
+    "halves_inclusive": {"position_encoding": "sinusoidal_halves_inclusive"},
+    "learned": {"position_encoding": "learned", "max_position_embeddings": 16},
+    "no_positions": {"position_encoding": "none"},
+    "position_offset": {"position_offset": 2},
+    "learned_with_offset": {"position_encoding": "learned", "position_offset": 2, "max_position_embeddings": 16},
+    "learned_in_the_encoder": {
+        "position_encoding": "learned",
+        "decoder_position_encoding": "sinusoidal",
+        "max_position_embeddings": 16,
+    },
+    "learned_of_two_lengths": {
+        "position_encoding": "learned",
+        "max_position_embeddings": 16,
+        "decoder_max_position_embeddings": 11,
+    },
+    "residual_alpha": {"encoder_residual_alpha": 1.63, "decoder_residual_alpha": 2.06},
+    "residual_alpha_pre": {
+        "encoder_residual_alpha": 0.5,
+        "encoder_norm_position": "pre",
+        "decoder_norm_position": "pre",
+    },
+    "gelu": {"activation_function": "gelu"},
+    "swish": {"activation_function": "swish"},
+    "two_activations": {"activation_function": "relu", "decoder_activation_function": "gelu"},
+    "gated": {"feed_forward_type": "gated", "activation_function": "swish"},
+    "attention_bias": {"attention_bias": True},
+    "no_feed_forward_bias": {"feed_forward_bias": False},
+    "output_bias": {"output_bias": True},
+    "output_bias_untied": {"output_bias": True, "embedding_sharing": "none"},
+    "unscaled": {"scale_embedding": False},
+    "decoder_sharing": {"embedding_sharing": "decoder"},
+    "no_sharing": {"embedding_sharing": "none"},
+    "two_vocabularies": {"embedding_sharing": "decoder", "source_vocab_size": 120},
+    "free_d_k": {"d_k": 3},
+    "free_d_k_and_d_v": {"d_k": 5, "d_v": 12, "encoder_attention_heads": 3, "decoder_attention_heads": 7},
+    "unequal_stacks": {
+        "encoder_layers": 3,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 8,
+        "encoder_ffn_dim": 48,
+        "decoder_ffn_dim": 16,
+    },
+    "unequal_widths": {"encoder_d_model": 24, "embedding_sharing": "decoder"},
+    "unequal_widths_learned": {
+        "encoder_d_model": 48,
+        "embedding_sharing": "none",
+        "position_encoding": "learned",
+        "max_position_embeddings": 16,
+        "layernorm_embedding": True,
+        "encoder_norm_position": "pre",
+    },
+    "start_token": {"decoder_start_token_id": 7},
+}
+
+every_switch = pytest.mark.parametrize("fields", SWITCHES.values(), ids=SWITCHES)
+
+
+def logits_of(model, batch):
+    with torch.no_grad():
+        return model(**batch).logits
+
+
+def real(batch):
+    """Where logits count: the real target positions."""
+    return batch["decoder_attention_mask"].bool()
+
+
+# -------------------------------------------------------------------------------------------------- proof by equations
+
+
+@every_switch
+def test_equals_the_papers_equations(fields, tiny_model, batch):
+    model = tiny_model(**fields)
+    reference = Reference(model.state_dict(), model.config)
+    ours = logits_of(model, batch)
+    for row in range(2):
+        source = batch["input_ids"][row][batch["attention_mask"][row].bool()].tolist()
+        target = batch["decoder_input_ids"][row][real(batch)[row]].tolist()
+        expected = reference.logits(source, target).float()
+        torch.testing.assert_close(ours[row, : len(target)], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.3])
+def test_loss_equals_the_papers_equation(label_smoothing, in_pieces, tiny_model, batch):
+    model = tiny_model(label_smoothing=label_smoothing, dropout=0.0).train()
+    labels = torch.randint(3, 90, (2, 6))
+    labels[1, 4:] = -100
+    del batch["decoder_input_ids"], batch["decoder_attention_mask"]
+    out = model(**batch, labels=labels, logits_to_keep=0)
+    if in_pieces:
+        out.loss = model(**batch, labels=labels).loss
+    expected = sum(
+        smoothed_loss(row[kept].double(), label[kept].tolist(), label_smoothing)
+        for row, label in zip(out.logits, labels, strict=True)
+        for kept in [label != -100]
+    )
+    torch.testing.assert_close(out.loss, (expected / 10).float())
+    # In evaluation nothing is smoothed: the exponential of the loss is the perplexity.
+    plain = model.eval()(**batch, labels=labels).loss
+    torch.testing.assert_close(plain, torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), labels.flatten()))
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """Losses are computed three rows of a vocabulary of 99 at a time."""
+    monkeypatch.setattr(modeling, "LOGITS_AT_ONCE", 3 * 99 + 7)
+
+
+@pytest.mark.parametrize("sharing", ["all", "none"])
+@pytest.mark.parametrize("fields", [{}, {"label_smoothing": 0.0}, {"output_bias": True}])
+def test_loss_in_pieces_has_the_gradients_of_the_whole(fields, sharing, pieces, tiny_model, batch):
+    model = tiny_model(embedding_sharing=sharing, dropout=0.0, **fields).train()
+    labels = torch.randint(3, 90, (2, 6))
+    labels[0, 2:4] = labels[1, 3:] = -100
+    results = []
+    for arguments in ({"logits_to_keep": 0}, {}):
+        for count in (None, 4, torch.tensor(11)):
+            model.zero_grad()
+            out = model(**batch, labels=labels, num_items_in_batch=count, **arguments)
+            assert (out.logits is None) == (not arguments)
+            (3 * out.loss).backward()
+            results.append([out.loss.detach(), *(parameter.grad for parameter in model.parameters())])
+    for whole, part in zip(results[:3], results[3:], strict=True):
+        for expected, found in zip(whole, part, strict=True):
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_loss_in_pieces_is_differentiated_correctly(pieces):
+    """Numerically, in float64; a second backward through the same graph included."""
+    states, projection = torch.randn(8, 5).double().requires_grad_(), nn.Linear(5, 99).double()
+    labels = torch.randint(0, 99, (8,))
+    labels[4] = -100
+
+    def loss(states, weight, bias):
+        return modeling.ProjectedCrossEntropy.apply(states, weight, bias, labels, 0.1, 7, torch.float64)
+
+    torch.autograd.gradcheck(loss, (states, projection.weight, projection.bias))
+    value = loss(states, projection.weight, projection.bias)
+    first = torch.autograd.grad(value, projection.weight, retain_graph=True)[0].clone()
+    (second,) = torch.autograd.grad(2 * value, projection.weight)
+    torch.testing.assert_close(second, 2 * first)
+    with torch.no_grad():
+        torch.testing.assert_close(loss(states, projection.weight, projection.bias), value.detach())
+
+
+def test_loss_in_pieces_in_bfloat16(pieces, tiny_model, batch):
+    """Under autocast and with bfloat16 weights; the products round, their sum over the pieces does not."""
+    labels = torch.randint(3, 90, (2, 6))
+    for weights in (torch.float32, torch.bfloat16):
+        model = tiny_model(dropout=0.0, vocab_size=5000).to(weights).train()
+        gradients = []
+        for arguments in ({"logits_to_keep": 0}, {}):
+            model.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=weights == torch.float32):
+                loss = model(**batch, labels=labels, **arguments).loss
+            assert loss.dtype == torch.float32
+            loss.backward()
+            gradients.append([loss.detach(), model.lm_head.weight.grad.float()])
+        for whole, part in zip(*gradients, strict=True):
+            torch.testing.assert_close(part, whole, atol=3e-3, rtol=2e-2)
+
+
+def test_loss_of_a_frozen_or_empty_head(pieces, tiny_model, batch):
+    model = tiny_model(embedding_sharing="none", dropout=0.0).train()
+    labels = torch.randint(3, 90, (2, 6))
+    model.lm_head.requires_grad_(False)
+    model(**batch, labels=labels).loss.backward()
+    assert model.lm_head.weight.grad is None
+    assert model.model.decoder.layers[0].fc1.weight.grad.abs().sum() > 0
+    nothing = model(**batch, labels=torch.full_like(labels, -100)).loss
+    nothing.backward()
+    assert nothing.item() == 0
+
+
+def test_logits_are_computed_whole_where_a_hook_or_adapter_needs_them(pieces, tiny_model, batch):
+    labels = torch.randint(3, 90, (2, 6))
+    expected = tiny_model(dropout=0.0).train()
+    for change in (
+        lambda model: model.lm_head.register_forward_hook(lambda module, inputs, output: output * 0.5),
+        lambda model: setattr(model.lm_head, "forward", lambda states: nn.Linear.forward(model.lm_head, states) * 0.5),
+        lambda model: setattr(model, "lm_head", nn.Sequential(model.lm_head, nn.Dropout(0.0))),
+    ):
+        model = copy.deepcopy(expected)
+        change(model)
+        out = model(**batch, labels=labels)
+        loss = modeling.smoothed_cross_entropy(out.logits, labels, 0.1)
+        torch.testing.assert_close(out.loss, loss)
+
+
+# ----------------------------------------------------------------------------------------------------------- dropout
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
+def test_dropout_keeps_the_share_and_the_scale(p):
+    ones = torch.ones(1003, 997, requires_grad=True)
+    dropped = modeling.drop_out(ones, p, training=True)
+    zero = dropped == 0
+    # Five standard deviations, of all values, and of the values of each row and column.
+    for dim, size in ((None, ones.numel()), (0, 1003), (1, 997)):
+        share = zero.float().mean(dim) if dim is not None else zero.float().mean()
+        assert (share - p).abs().max() < 5 * (p * (1 - p) / size) ** 0.5
+    assert dropped[~zero].unique().tolist() == pytest.approx([1 / (1 - p)], rel=1e-4)
+    (gradient,) = torch.autograd.grad(dropped.sum(), ones)
+    assert torch.equal(gradient, dropped), "the same mask on the way back"
+    torch.manual_seed(1)
+    first = modeling.drop_out(ones, p, training=True)
+    torch.manual_seed(1)
+    assert torch.equal(modeling.drop_out(ones, p, training=True), first)
+    assert not torch.equal(modeling.drop_out(ones, p, training=True), first)
+
+
+def test_dropout_at_its_ends():
+    states = torch.randn(3, 5, 7).transpose(0, 1)
+    for p, training in ((0.4, False), (0.0, True)):
+        assert torch.equal(modeling.drop_out(states, p, training), states)
+    assert not modeling.drop_out(states, 1.0, training=True).any()
+    assert modeling.drop_out(states[:0], 0.4, training=True).shape == (0, 3, 7)
+    for dtype in (torch.bfloat16, torch.float64):
+        dropped = modeling.drop_out(states.to(dtype), 0.5, training=True)
+        assert dropped.dtype == dtype
+        assert torch.equal(dropped[dropped != 0], 2 * states.to(dtype)[dropped != 0])
+    module = modeling.Dropout(0.5)
+    assert module(states).eq(0).any() and torch.equal(module.eval()(states), states)
+
+
+# -------------------------------------------------------------------------------------- proof by other implementations
+
+
+def test_equals_torch_nn_transformer(tiny_model, batch):
+    for norm_position in ("post", "pre"):
+        model = tiny_model(
+            encoder_norm_position=norm_position,
+            decoder_norm_position=norm_position,
+            encoder_final_norm=True,  # torch's stacks always end with one
+            decoder_final_norm=True,
+            attention_bias=True,
+        )
+        theirs = nn.Transformer(
+            d_model=32,
+            nhead=4,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            dim_feedforward=64,
+            dropout=0.0,
+            batch_first=True,
+            norm_first=norm_position == "pre",
+        ).eval()
+        theirs.load_state_dict(torch_names(model.model.state_dict()))
+        encoder, decoder = model.model.encoder, model.model.decoder
+        source = encoder.embed(encoder.embed_tokens(batch["input_ids"]), torch.arange(7)[None])
+        target = decoder.embed(decoder.embed_tokens(batch["decoder_input_ids"]), torch.arange(6)[None])
+        padding = batch["attention_mask"] == 0
+        with torch.no_grad():
+            states = theirs(
+                source,
+                target,
+                tgt_mask=nn.Transformer.generate_square_subsequent_mask(6),
+                src_key_padding_mask=padding,
+                memory_key_padding_mask=padding,
+            )
+        expected = model.lm_head(states)[real(batch)]
+        torch.testing.assert_close(logits_of(model, batch)[real(batch)], expected, atol=1e-5, rtol=0)
+
+
+def torch_names(weights):
+    """Our weights of both stacks under the names of torch.nn.Transformer."""
+    renamed = {}
+    for name, tensor in weights.items():
+        if "layers" not in name and not name.endswith(("layer_norm.weight", "layer_norm.bias")):
+            continue
+        stack, _, rest = name.partition(".")
+        norms = ["self_attn_layer_norm", "final_layer_norm"]
+        norms[1:1] = ["encoder_attn_layer_norm"] if stack == "decoder" else []
+        for number, norm in enumerate(norms, start=1):
+            rest = rest.replace(norm, f"norm{number}")
+        rest = rest.replace("fc1", "linear1").replace("fc2", "linear2").replace("encoder_attn", "multihead_attn")
+        rest = rest.replace("layer_norm", "norm")
+        if any(projection in rest for projection in ("q_proj", "k_proj", "v_proj")):
+            if "q_proj" in rest:
+                parts = [weights[name.replace("q_proj", f"{letter}_proj")] for letter in "qkv"]
+                renamed[f"{stack}.{rest.replace('q_proj.', 'in_proj_')}"] = torch.cat(parts)
+        else:
+            renamed[f"{stack}.{rest}"] = tensor
+    return renamed
+
+
+@pytest.mark.parametrize("activation", ["relu", "swish"])
+def test_equals_marian(activation, tiny_model, batch):
+    model = tiny_model(
+        position_encoding="sinusoidal_halves",
+        attention_bias=True,
+        output_bias=True,
+        activation_function=activation,
+        max_position_embeddings=64,
+    )
+    theirs = MarianMTModel(
+        MarianConfig(
+            vocab_size=99,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=64,
+            decoder_ffn_dim=64,
+            activation_function=activation,
+            scale_embedding=True,
+            pad_token_id=0,
+            eos_token_id=1,
+            decoder_start_token_id=0,
+            forced_eos_token_id=None,
+            max_position_embeddings=64,
+        )
+    ).eval()
+    weights = model.state_dict()
+    weights["final_logits_bias"] = weights.pop("lm_head.bias")[None]
+    outcome = theirs.load_state_dict(weights, strict=False)
+    assert not outcome.unexpected_keys
+    assert all("embed_positions" in key for key in outcome.missing_keys)
+    expected = logits_of(theirs, batch)[real(batch)]
+    torch.testing.assert_close(logits_of(model, batch)[real(batch)], expected, atol=1e-5, rtol=0)
+    settings = {"max_new_tokens": 12, "num_beams": 4, "do_sample": False}
+    source = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    assert model.generate(**source, **settings).tolist() == theirs.generate(**source, **settings).tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------- properties
+
+
+@every_switch
+def test_no_position_sees_a_later_one(fields, tiny_model, batch):
+    model = tiny_model(**fields)
+    before = logits_of(model, batch)
+    for position in range(1, 6):
+        changed = copy.deepcopy(batch)
+        changed["decoder_input_ids"][0, position] = 95
+        after = logits_of(model, changed)
+        torch.testing.assert_close(before[0, :position], after[0, :position], atol=1e-6, rtol=0)
+        assert not torch.allclose(before[0, position], after[0, position], atol=1e-3)
+
+
+@every_switch
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_changes_nothing(fields, side, tiny_model, batch):
+    model = tiny_model(**fields)
+    if side == "left":
+        for key in batch:
+            pad = 3
+            batch[key][1] = torch.cat((batch[key][1, -pad:], batch[key][1, :-pad]))
+    kept_source, kept_target = batch["attention_mask"][1].bool(), real(batch)[1]
+    alone = model(
+        input_ids=batch["input_ids"][1:, kept_source], decoder_input_ids=batch["decoder_input_ids"][1:, kept_target]
+    ).logits
+    torch.testing.assert_close(logits_of(model, batch)[1, kept_target], alone[0], atol=1e-5, rtol=0)
+
+
+@every_switch
+@pytest.mark.parametrize("cache_class", ["dynamic", "static"])
+def test_cache_changes_nothing(fields, cache_class, tiny_model, batch):
+    model = tiny_model(**fields)
+    del batch["decoder_attention_mask"]
+    whole = logits_of(model, batch)
+    target = batch.pop("decoder_input_ids")
+    cache = None
+    if cache_class == "static":
+        sides = [StaticCache(model.config, max_cache_len=length) for length in (6, 7)]
+        cache = EncoderDecoderCache(*sides)
+    steps = []
+    with torch.no_grad():
+        for pieces in target.split([2, 1, 1, 2], dim=1):
+            out = model(**batch, decoder_input_ids=pieces, past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            steps.append(out.logits)
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole, atol=1e-5, rtol=0)
+
+
+@every_switch
+def test_attention_backends_agree(fields, tiny_model, batch):
+    model = tiny_model(**fields)
+    expected = None
+    for backend in ("eager", "sdpa", "flex_attention"):
+        model.set_attn_implementation(backend)
+        ours = logits_of(model, batch)[real(batch)]
+        expected = ours if expected is None else expected
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
+
+
+@every_switch
+def test_save_load_save_is_byte_identical(fields, tiny_model, batch, tmp_path):
+    model = tiny_model(**fields)
+    model.save_pretrained(tmp_path / "first")
+    loaded, report = VanillaTransformerForConditionalGeneration.from_pretrained(
+        tmp_path / "first", output_loading_info=True
+    )
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert torch.equal(logits_of(loaded, batch), logits_of(model, batch))
+    loaded.save_pretrained(tmp_path / "second")
+    for file in ("model.safetensors", "config.json", "generation_config.json"):
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes(), file
+
+
+@pytest.mark.parametrize(("sharing", "matrices"), [("all", 1), ("decoder", 2), ("none", 3)])
+def test_shared_matrices_are_one_in_memory_and_in_the_file(sharing, matrices, tiny_model, tmp_path):
+    tiny_model(embedding_sharing=sharing).save_pretrained(tmp_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    weights = [model.model.encoder.embed_tokens, model.model.decoder.embed_tokens, model.lm_head]
+    assert len({module.weight.data_ptr() for module in weights}) == matrices
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        names = list(file.keys())
+    stored = [name for name in names if "embed_tokens" in name or "shared" in name or "lm_head" in name]
+    assert len(stored) == matrices
+    assert (sharing == "all") == ("model.shared.weight" in stored)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("sharing", ["all", "decoder", "none"])
+def test_weights_in_which_a_shared_matrix_stands_once_are_complete(sharing, assign, tiny_model, tmp_path):
+    """As the Trainer loads its checkpoints: by `load_state_dict`, and a missing key would be reported."""
+    model, other = tiny_model(embedding_sharing=sharing), tiny_model(embedding_sharing=sharing)
+    other.save_pretrained(tmp_path)
+    result = model.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False, assign=assign)
+    assert not result.missing_keys and not result.unexpected_keys
+    for name, parameter in other.named_parameters():
+        assert torch.equal(model.get_parameter(name), parameter)
+    assert (model.lm_head.weight is model.model.decoder.embed_tokens.weight) == (sharing != "none")
+    incomplete = {
+        name: tensor for name, tensor in load_file(tmp_path / "model.safetensors").items() if "fc1" not in name
+    }
+    assert len(model.load_state_dict(incomplete, strict=False).missing_keys) == 8
+
+
+def test_tie_word_embeddings_false_survives_saving(tiny_config, tmp_path):
+    config = tiny_config()
+    config.tie_word_embeddings = False
+    VanillaTransformerForConditionalGeneration(config).save_pretrained(tmp_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert model.lm_head.weight.data_ptr() != model.model.encoder.embed_tokens.weight.data_ptr()
+
+
+# ----------------------------------------------------------------------------------------------------------- positions
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_sinusoids_are_float32_at_any_length_and_survive_loading(dtype, tiny_model, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, dtype=dtype)
+    encoding = model.model.encoder.embed_positions
+    assert not list(encoding.buffers())
+    row = torch.tensor([[20_000]])
+    computed = encoding(torch.zeros(1, 1, 32, dtype=torch.float32), row)[0, 0]
+    exponents = torch.arange(0, 32, 2, dtype=torch.float64) / 32
+    angles = 20_000 / 10_000**exponents
+    expected = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten().float()
+    # Float32 keeps an angle of 20,000 to 2e-3.
+    torch.testing.assert_close(computed, expected, atol=2e-3, rtol=0)
+    assert encoding(torch.zeros(1, 1, 32, dtype=dtype), row).dtype == dtype
+
+
+def test_learned_positions_end_with_a_clear_error(tiny_model, batch):
+    model = tiny_model(position_encoding="learned", max_position_embeddings=5)
+    with pytest.raises(IndexError, match="position 5 lies outside 0 to 4"):
+        model(**batch)
+
+
+def test_given_positions_are_used(tiny_model, batch):
+    model = tiny_model()
+    expected = logits_of(model, batch)
+    moved = model(
+        **batch, position_ids=torch.arange(7)[None] + 5, decoder_position_ids=torch.arange(6)[None] + 3
+    ).logits
+    same = model(**batch, position_ids=torch.arange(7)[None], decoder_position_ids=torch.arange(6)[None]).logits
+    torch.testing.assert_close(same[real(batch)], expected[real(batch)])
+    assert not torch.allclose(moved[real(batch)], expected[real(batch)], atol=1e-2)
+
+
+def test_every_position_encoding_has_no_table_but_the_learned_one():
+    for name, encoding in POSITION_ENCODINGS.items():
+        module = encoding(width=32, longest=16, offset=2)
+        assert bool(list(module.parameters())) == (name == "learned")
+        assert not list(module.buffers())
+
+
+# ----------------------------------------------------------------------------------------------------- inputs and loss
+
+
+@every_switch
+def test_embeddings_give_what_ids_give(fields, tiny_model, batch):
+    model = tiny_model(**fields)
+    expected = logits_of(model, batch)
+    embedded = {
+        "inputs_embeds": model.model.encoder.embed_tokens(batch.pop("input_ids")),
+        "decoder_inputs_embeds": model.model.decoder.embed_tokens(batch.pop("decoder_input_ids")),
+    }
+    torch.testing.assert_close(logits_of(model, {**batch, **embedded}), expected)
+
+
+def test_labels_are_shifted_behind_the_start_token(tiny_model):
+    model = tiny_model(decoder_start_token_id=7)
+    labels = torch.tensor([[11, 12, 1], [13, 1, -100]])
+    shifted = model.prepare_decoder_input_ids_from_labels(labels)
+    assert shifted.tolist() == [[7, 11, 12], [7, 13, 1]]
+    source = torch.randint(3, 90, (2, 5))
+    torch.testing.assert_close(
+        model(input_ids=source, labels=labels).logits, model(input_ids=source, decoder_input_ids=shifted).logits
+    )
+
+
+def test_nothing_is_guessed_where_the_target_is_missing(tiny_model, batch):
+    with pytest.raises(ValueError, match="needs decoder_input_ids or decoder_inputs_embeds"):
+        tiny_model()(input_ids=batch["input_ids"])
+    with pytest.raises(ValueError, match="either token ids or embeddings"):
+        tiny_model()(decoder_input_ids=batch["decoder_input_ids"])
+
+
+@pytest.mark.parametrize("sharing", ["all", "decoder"])
+def test_ids_outside_the_vocabulary_are_named(sharing, tiny_model, batch):
+    model = tiny_model(embedding_sharing=sharing, source_vocab_size=None if sharing == "all" else 50)
+    batch["input_ids"].clamp_(max=49)
+    source_size = 99 if sharing == "all" else 50
+    for name, size in (("input_ids", source_size), ("decoder_input_ids", 99)):
+        wrong = copy.deepcopy(batch)
+        wrong[name][1, 2] = size + 4
+        with pytest.raises(IndexError, match=f"token id {size + 4} lies outside 0 to {size - 1}"):
+            model(**wrong)
+        with pytest.raises(ValueError, match=f"{name}: token id {size + 4} lies outside the vocabulary of {size}"):
+            model.generate(**wrong, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_accumulated_batches_give_the_gradients_of_one(label_smoothing, tiny_config):
+    source = torch.randint(3, 90, (64, 9))
+    labels = torch.randint(3, 90, (64, 8))
+    lengths = torch.randint(1, 9, (64, 1))
+    labels[torch.arange(8) >= lengths] = -100
+    model = VanillaTransformerForConditionalGeneration(tiny_config(dropout=0.0, label_smoothing=label_smoothing))
+    model.train()
+    tokens = (labels != -100).sum()
+    gradients = []
+    for size in (64, 4):
+        model.zero_grad()
+        for rows in torch.arange(64).split(size):
+            model(input_ids=source[rows], labels=labels[rows], num_items_in_batch=tokens).loss.backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    for whole, accumulated in zip(*gradients, strict=True):
+        torch.testing.assert_close(whole, accumulated, atol=1e-6, rtol=1e-4)
+
+
+def test_gradient_checkpointing_changes_nothing(tiny_config, batch):
+    model = VanillaTransformerForConditionalGeneration(tiny_config(dropout=0.0)).train()
+    labels = torch.randint(3, 90, (2, 6))
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model.zero_grad()
+        model(**batch, labels=labels).loss.backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    for plain, checkpointed in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, checkpointed)
+
+
+def test_initialisation(tiny_config):
+    model = VanillaTransformerForConditionalGeneration(
+        tiny_config(vocab_size=5000, d_model=64, attention_bias=True, embedding_sharing="none")
+    )
+    for weight in (model.model.encoder.embed_tokens.weight, model.lm_head.weight):
+        assert weight.std().item() == pytest.approx(64**-0.5, rel=0.02)
+    attention = model.model.decoder.layers[1].encoder_attn
+    bound = (6 / (64 + 64)) ** 0.5  # Glorot and Bengio 2010
+    assert bound * 0.98 < attention.out_proj.weight.abs().max().item() <= bound
+    packed = (6 / (64 + 3 * 64)) ** 0.5  # queries, keys and values as one matrix, as in torch.nn.MultiheadAttention
+    theirs = nn.MultiheadAttention(64, 4).in_proj_weight.abs().max().item()
+    for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+        assert packed * 0.98 < projection.weight.abs().max().item() <= packed
+        assert projection.weight.abs().max().item() == pytest.approx(theirs, rel=0.02)
+    assert not attention.q_proj.bias.any()
+
+
+def test_a_fresh_encoder_keeps_its_positions_apart():
+    """Variance over positions, of that over features: it was 3 % with queries, keys and values as three matrices."""
+    config = VanillaTransformerConfig.from_preset("base", vocab_size=500)
+    model = VanillaTransformerModel(config).eval()
+    with torch.no_grad():
+        states = model.encoder(torch.randint(3, 500, (4, 20))).last_hidden_state
+    assert (states.var(dim=1).mean() / states.var(dim=2).mean()).item() > 0.1
+
+
+# -------------------------------------------------------------------------------------------- what transformers offers
+
+
+@every_switch
+def test_attentions_and_hidden_states(fields, tiny_model, batch):
+    model = tiny_model(**fields)
+    model.set_attn_implementation("eager")
+    out = model(**batch, output_attentions=True, output_hidden_states=True)
+    config = model.config
+    assert len(out.encoder_hidden_states) == config.encoder_layers + 1
+    assert len(out.decoder_hidden_states) == config.decoder_layers + 1
+    shapes = {
+        "encoder_attentions": (config.encoder_layers, (2, config.encoder_attention_heads, 7, 7)),
+        "decoder_attentions": (config.decoder_layers, (2, config.decoder_attention_heads, 6, 6)),
+        "cross_attentions": (config.decoder_layers, (2, config.decoder_attention_heads, 6, 7)),
+    }
+    for name, (layers, shape) in shapes.items():
+        assert [tuple(weights.shape) for weights in out[name]] == [shape] * layers
+        for weights in out[name]:
+            torch.testing.assert_close(weights[0].sum(-1), torch.ones(shape[1:3]))
+    assert not out.cross_attentions[0][1, :, :, 4:].any(), "padding of the source must get no weight"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_beams": 4},
+        {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": True},
+        {"do_sample": True, "top_k": 5},
+        {"num_beams": 2, "do_sample": True},
+        {"cache_implementation": "static"},
+        {"num_beams": 3, "cache_implementation": "static"},
+        {"use_cache": False},
+        {"prompt_lookup_num_tokens": 2},
+    ],
+    ids=str,
+)
+def test_generate(settings, tiny_model, batch):
+    model = tiny_model()
+    # Assisted decoding takes one sentence at a time.
+    source = batch["input_ids"][:1] if "prompt_lookup_num_tokens" in settings else batch["input_ids"]
+    out = model.generate(source, max_new_tokens=9, **settings)
+    assert out.shape[0] == len(source) * settings.get("num_return_sequences", 1)
+    assert out.shape[1] <= 10 and (out[:, 0] == 0).all()
+    if not settings.get("do_sample"):
+        plain = {key: value for key, value in settings.items() if "beam" in key or key in GREEDY_CHANGES}
+        assert out.tolist() == model.generate(source, max_new_tokens=9, **plain).tolist()
+
+
+GREEDY_CHANGES = ("num_return_sequences", "length_penalty", "early_stopping")
+
+
+def test_greedy_generation_is_the_argmax_of_the_forward_pass(tiny_model, batch):
+    model = tiny_model()
+    source = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    out = model.generate(**source, max_new_tokens=10, do_sample=False)
+    logits = model(**source, decoder_input_ids=out).logits
+    for row, ids in enumerate(out):
+        for step, token in enumerate(ids[1:]):
+            assert token == logits[row, step].argmax()
+            if token == model.config.eos_token_id:
+                break
+
+
+def test_assisted_generation_and_streaming(tiny_model, batch, capsys):
+    model, assistant = tiny_model(), tiny_model(encoder_layers=1, decoder_layers=1)
+    source = batch["input_ids"][:1]
+    expected = model.generate(source, max_new_tokens=9)
+    assert torch.equal(model.generate(source, max_new_tokens=9, assistant_model=assistant), expected)
+
+    class Ids:
+        def decode(self, ids, **kwargs):
+            return " ".join(str(token) for token in ids)
+
+    model.generate(source, max_new_tokens=9, streamer=TextStreamer(Ids()))
+    assert capsys.readouterr().out.split() == [str(token) for token in expected[0].tolist()]
+
+
+def test_quantized_cache(tiny_model, batch):
+    pytest.importorskip("optimum.quanto", reason="the package that quantizes the cache")
+    model = tiny_model()
+    source = batch["input_ids"]
+    settings = {"backend": "quanto", "nbits": 4, "q_group_size": 8, "residual_length": 4}
+    out = model.generate(source, max_new_tokens=9, cache_implementation="quantized", cache_config=settings)
+    exact = model.generate(source, max_new_tokens=9)
+    # The first tokens come before anything is quantized.
+    assert torch.equal(out[:, :4], exact[:, :4])
+
+
+def test_a_generation_config_is_saved_apart(tiny_model, tmp_path):
+    model = tiny_model()
+    model.generation_config = GenerationConfig(
+        num_beams=4, length_penalty=0.6, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0
+    )
+    model.save_pretrained(tmp_path)
+    assert "num_beams" not in json.loads((tmp_path / "config.json").read_text())
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config.num_beams == 4
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"output_bias": True},
+        {"embedding_sharing": "decoder"},
+        {"embedding_sharing": "none", "output_bias": True},
+        {"embedding_sharing": "decoder", "source_vocab_size": 50},
+        {"embedding_sharing": "none", "source_vocab_size": 50},
+    ],
+    ids=str,
+)
+def test_resizing_keeps_ties_bias_and_config_in_step(fields, tiny_model, batch, tmp_path):
+    model = tiny_model(**fields)
+    batch["input_ids"].clamp_(max=49)
+    before = logits_of(model, batch)
+    for size in (110, 95):
+        returned = model.resize_token_embeddings(size)
+        assert returned.num_embeddings == size
+        assert model.config.vocab_size == model.lm_head.out_features == size
+        assert len(model.lm_head.weight) == len(model.model.decoder.embed_tokens.weight) == size
+        assert model.model.encoder.embed_tokens.num_embeddings == fields.get("source_vocab_size", size)
+        tied = model.lm_head.weight is model.model.decoder.embed_tokens.weight
+        assert tied == (fields.get("embedding_sharing") != "none")
+        if model.lm_head.bias is not None:
+            assert len(model.lm_head.bias) == size
+        torch.testing.assert_close(logits_of(model, batch)[..., :95], before[..., :95])
+    model.save_pretrained(tmp_path)
+    reloaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(logits_of(reloaded, batch), logits_of(model, batch))
+
+
+def test_compiles_into_one_graph(tiny_model, batch):
+    model = tiny_model()
+    compiled = torch.compile(model, fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(**batch).logits, logits_of(model, batch), atol=1e-5, rtol=0)
+
+
+def test_exports_encoder_and_decoder_step(tiny_model, batch):
+    model = tiny_model()
+    length = {1: torch.export.Dim("length", min=2, max=512)}
+    encoder = torch.export.export(
+        model.model.encoder,
+        (batch["input_ids"], batch["attention_mask"]),
+        dynamic_shapes={"input_ids": length, "attention_mask": length},
+    ).module()
+    longer = torch.randint(3, 90, (2, 11))
+    expected = model.model.encoder(longer, torch.ones_like(longer)).last_hidden_state
+    exported = encoder(longer, torch.ones_like(longer)).last_hidden_state
+    torch.testing.assert_close(exported, expected, atol=1e-5, rtol=0)
+
+    class Step(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids, memory, mask):
+            return self.model(
+                decoder_input_ids=ids,
+                encoder_outputs=(memory,),
+                attention_mask=mask,
+                use_cache=False,
+                logits_to_keep=1,
+            ).logits
+
+    ids = batch["decoder_input_ids"]
+    step = torch.export.export(
+        Step(),
+        (ids, exported, torch.ones_like(longer)),
+        dynamic_shapes={"ids": {1: torch.export.Dim("target", min=2, max=512)}, "memory": None, "mask": None},
+    ).module()
+    expected = model(input_ids=longer, decoder_input_ids=ids[:, :4]).logits[:, -1:]
+    torch.testing.assert_close(step(ids[:, :4], exported, torch.ones_like(longer)), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_loads_by_dtype_and_device_map(dtype, tiny_model, batch, tmp_path):
+    model = tiny_model()
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=dtype, device_map="auto")
+    assert {str(parameter.dtype) for parameter in loaded.parameters()} == {f"torch.{dtype}"}
+    difference = (logits_of(loaded, batch).float() - logits_of(model, batch))[real(batch)].abs().max()
+    assert difference < {"float32": 1e-6, "bfloat16": 0.15, "float16": 0.02}[dtype]
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_loads_quantized(weights, tiny_model, batch, tmp_path):
+    pytest.importorskip("optimum.quanto", reason="one of transformers' quantizers that run on a CPU")
+    model = tiny_model(d_model=64)
+    model.save_pretrained(tmp_path)
+    settings = QuantoConfig(weights=weights, modules_to_not_convert=["lm_head"])
+    quantized = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, quantization_config=settings)
+    assert type(quantized.model.decoder.layers[1].encoder_attn.q_proj) is not nn.Linear
+    exact = logits_of(model, batch)[real(batch)]
+    error = (logits_of(quantized, batch)[real(batch)] - exact).std() / exact.std()
+    assert error < {"int8": 0.02, "int4": 0.3}[weights]
+    assert quantized.generate(batch["input_ids"], max_new_tokens=3).shape == (2, 4)
+
+
+def test_base_model_opens_from_the_same_folder(tiny_model, batch, tmp_path):
+    model = tiny_model()
+    model.save_pretrained(tmp_path)
+    base = AutoModel.from_pretrained(tmp_path)
+    assert isinstance(base, VanillaTransformerModel)
+    torch.testing.assert_close(
+        base(**batch).last_hidden_state, model(**batch, output_hidden_states=True).decoder_hidden_states[-1]
+    )
+
+
+def test_lora_finds_its_targets(tiny_model, batch):
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(tiny_model(), peft.LoraConfig(task_type="SEQ_2_SEQ_LM"))
+    adapted = [name for name, module in model.named_modules() if hasattr(module, "lora_A")]
+    assert len(adapted) == 2 * (2 + 2 * 2)  # queries and values of two encoder and two decoder layers
+    model(**batch, labels=torch.randint(3, 90, (2, 6))).loss.backward()
+    assert model.generate(input_ids=batch["input_ids"], max_new_tokens=3).shape[0] == 2
+
+
+# ----------------------------------------------------------------------------------------------------------- bad files
+
+
+def test_broken_files_are_refused_by_name(tiny_model, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    content = weights.read_bytes()
+    for broken in (content[:-100], content[:20], b"", b"not tensors at all"):
+        weights.write_bytes(broken)
+        with pytest.raises(OSError, match=f"{tmp_path}: the weights are truncated or damaged"):
+            AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    weights.write_bytes(content)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "d_model": 64}))
+    with pytest.raises(RuntimeError, match="mismatch"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+
+
+def test_a_config_of_another_model_type_is_refused(tmp_path):
+    MarianConfig(vocab_size=99, pad_token_id=0, decoder_start_token_id=0).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"{tmp_path}: config.json describes a 'marian' model"):
+        VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)

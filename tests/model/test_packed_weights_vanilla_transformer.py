@@ -1,0 +1,132 @@
+"""Weights packed for the search are those of the model, whatever is done to it."""
+
+import copy
+
+import pytest
+import torch
+from host_search import same
+from torch import nn
+
+from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.model import packed_weights_vanilla_transformer
+from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import StepWeights, fingerprint
+
+
+@pytest.fixture(autouse=True)
+def small_ones_too(monkeypatch):
+    """The models of these tests have none that are large."""
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "SMALL", 0)
+
+
+def test_they_follow_the_model(decided_model, source):
+    model = decided_model()
+    kept = StepWeights.of(model)
+    assert StepWeights.of(model) is kept
+    before = model.generate(**source, num_beams=3, max_new_tokens=8)
+    with torch.no_grad():
+        model.get_decoder().layers[0].fc1.weight.mul_(-1)
+    assert StepWeights.of(model) is not kept
+    after = same(model, source, num_beams=3, max_new_tokens=8)
+    assert not torch.equal(before, after)
+    model.get_decoder().layers[1].fc2 = nn.Linear(64, 32)
+    same(model, source, num_beams=3, max_new_tokens=8)
+    layer = model.get_decoder().layers[0]
+    layer.fc1 = nn.Sequential(layer.fc1, nn.Tanh())
+    wrapped = model.generate(**source, num_beams=3, max_new_tokens=8)
+    assert torch.equal(wrapped, copy.deepcopy(model).generate(**source, num_beams=3, max_new_tokens=8))
+    assert not torch.equal(wrapped, after)
+    assert model in StepWeights._kept
+    model.train()
+    assert model not in StepWeights._kept
+
+
+def test_an_activation_computed_with_the_product_still_has_its_hooks(decided_model, source):
+    model, options = decided_model(), {"num_beams": 3, "max_new_tokens": 8, "return_dict_in_generate": True}
+    plain = model.generate(**source, **options)
+    model.get_decoder().layers[1].activation_fn.register_forward_hook(lambda module, args, output: output - 3)
+    hooked, fresh = model.generate(**source, **options), copy.deepcopy(model).generate(**source, **options)
+    assert torch.equal(hooked.sequences_scores, fresh.sequences_scores)
+    assert not torch.equal(hooked.sequences_scores, plain.sequences_scores)
+
+
+def test_models_opened_in_inference_mode(decided_model, source):
+    expected = decided_model()
+    with torch.inference_mode():
+        model = VanillaTransformerForConditionalGeneration(expected.config).eval()
+        model.load_state_dict(expected.state_dict())
+        found = model.generate(**source, num_beams=3, max_new_tokens=8)
+    assert torch.equal(found, expected.generate(**source, num_beams=3, max_new_tokens=8))
+
+
+def swap(tensor, dim, size):
+    """Move values of a tensor, in pieces of `size` side by side, without a change that torch counts."""
+    order = torch.arange(tensor.shape[dim]).view(-1, size).flip(0).flatten()
+    tensor.data.copy_(tensor.data.index_select(dim, order))
+
+
+CHANGES = {
+    "signs": lambda model: model.get_decoder().layers[0].fc1.weight.data.mul_(-1),
+    "one value": lambda model: model.lm_head.weight.data[7].fill_(3),
+    "order of pieces": lambda model: swap(model.lm_head.weight, 0, 1),
+    "order of heads": lambda model: swap(model.get_decoder().layers[0].self_attn.out_proj.weight, 1, 8),
+    "a bias": lambda model: model.lm_head.bias.data.add_(torch.randn(99)),
+    "the encoder": lambda model: swap(model.get_encoder().layers[1].fc2.weight, 1, 1),
+    "keys of the source": lambda model: model.get_decoder().layers[1].encoder_attn.k_proj.weight.data.mul_(-2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("change", CHANGES)
+def test_they_follow_changes_that_torch_does_not_count(decided_model, source, change, dtype):
+    model = decided_model().to(dtype)
+    options = {"num_beams": 3, "max_new_tokens": 12, "return_dict_in_generate": True}
+    before = model.generate(**source, **options)
+    CHANGES[change](model)
+    changed = model.generate(**source, **options)
+    fresh = copy.deepcopy(model).generate(**source, **options)
+    assert torch.equal(changed.sequences, fresh.sequences)
+    assert torch.equal(changed.sequences_scores, fresh.sequences_scores)
+    assert not torch.equal(before.sequences_scores, changed.sequences_scores)
+
+
+def test_weights_that_are_expected_to_be_fixed_are_not_read_again(decided_model, source, monkeypatch):
+    model = decided_model()
+    before = model.generate(**source, max_new_tokens=8)
+    changed = copy.deepcopy(model)
+    with torch.no_grad():
+        changed.get_decoder().layers[0].fc1.weight.mul_(-1)
+    after = changed.generate(**source, max_new_tokens=8)
+    assert not torch.equal(after, before)
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "fingerprint", lambda tensor: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.generate(**source, max_new_tokens=8)
+    model.expect_fixed_weights()
+    assert torch.equal(model.generate(**source, max_new_tokens=8), before)
+    with torch.no_grad():
+        model.get_decoder().layers[0].fc1.weight.mul_(-1)
+    assert torch.equal(model.generate(**source, max_new_tokens=8), after)
+    model.train().eval()
+    with pytest.raises(ZeroDivisionError):
+        model.generate(**source, max_new_tokens=8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize("shape", [(64, 32), (7, 5), (9,), (1, 1), (3, 70_000)])
+def test_every_value_and_its_place_is_in_the_fingerprint(shape, dtype):
+    tensor = (100 * torch.randn(shape)).to(dtype)
+    found = fingerprint(tensor)
+    assert torch.equal(found, fingerprint(tensor.clone()))
+    for place in range(0, tensor.numel(), max(1, tensor.numel() // 20)):
+        other = tensor.clone()
+        other.view(-1)[place] += 1 + other.view(-1)[place].abs()
+        assert not torch.equal(found, fingerprint(other))
+    for dim in range(tensor.dim()):
+        if tensor.shape[dim] > 1:
+            assert not torch.equal(found, fingerprint(tensor.flip(dim))), dim
+
+
+def test_a_part_of_a_tensor_that_no_word_begins_with_has_one_too():
+    tensor = torch.randn(40, dtype=torch.bfloat16)
+    assert torch.equal(fingerprint(tensor[4:12]), fingerprint(tensor[4:12].clone()))
+    assert not torch.equal(fingerprint(tensor[3:11]), fingerprint(tensor[3:11].flip(0)))
+    assert not torch.equal(fingerprint(tensor.view(8, 5).t()), fingerprint(tensor.view(8, 5).t().flip(0)))

@@ -1,0 +1,148 @@
+"""Two processes on the processor: the same losses as one, by DDP and by FSDP2, and checkpoints that fit each other."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import launch_command_parser
+from safetensors.torch import load_file
+from torch import distributed
+
+from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.training.recipe import RecipeParser
+
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "scripts" / "accelerate"
+STEPS = 20
+
+# Accelerate 1.15 shards over processes on accelerators alone. This lifts that one condition, and nothing else.
+FSDP_ON_CPU = """
+import runpy, sys
+import torch
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
+from vanilla_transformer_hf.trainer import TranslationTrainer
+
+begin, gather = AcceleratorState.__init__, TranslationTrainer.gather_weights
+
+def begin_sharded(self, *args, fsdp_plugin=None, **kwargs):
+    begin(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+    if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
+        self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+
+def gather_counted(self):
+    parameters = list(self.model.parameters())
+    print(sum(isinstance(parameter, DTensor) for parameter in parameters), "of", len(parameters), "sharded")
+    return gather(self)
+
+AcceleratorState.__init__, TranslationTrainer.gather_weights = begin_sharded, gather_counted
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+print("process group left open" if torch.distributed.is_initialized() else "process group closed")
+"""
+
+
+@pytest.fixture
+def train(prepare, tmp_path):
+    """`train(name, layout, **settings)`: runs scripts/train.py in one process, by DDP or by FSDP2; its folder."""
+    prepare(load_best_model_at_end=False)  # writes a recipe, for the files that it names
+    recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
+    (tmp_path / "fsdp_on_cpu.py").write_text(FSDP_ON_CPU)
+    config = yaml.safe_load((CONFIGS / "gpu_8_fsdp2.yaml").read_text())
+    config |= {"num_processes": 2, "use_cpu": True, "mixed_precision": "no"}
+    (tmp_path / "launch.yaml").write_text(yaml.safe_dump(config))
+
+    def train(name, layout, **settings):
+        out = tmp_path / name
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(recipe | {"output_dir": str(out), "dropout": 0.0} | settings))
+        command = [str(ROOT / "scripts" / "train.py"), str(path)]
+        launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
+        command = {
+            "one": [sys.executable, *command],
+            "ddp": [*launch, str(CONFIGS / "cpu_2.yaml"), *command],
+            "fsdp2": [*launch, str(tmp_path / "launch.yaml"), str(tmp_path / "fsdp_on_cpu.py"), *command],
+        }[layout]
+        environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return out, done.stdout
+
+    return train
+
+
+def losses(out, name="loss"):
+    state = json.loads((out / "checkpoints" / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())
+    return torch.tensor([entry[name] for entry in state["log_history"] if name in entry])
+
+
+@pytest.mark.skipif(not distributed.is_gloo_available(), reason="processes talk over gloo")
+def test_two_processes_train_like_one_and_continue_each_others_runs(train):
+    settings = {"max_steps": STEPS, "save_steps": STEPS // 2, "logging_steps": 1, "moving_average": 0.9}
+    # Of 6 sentences in batches of 4, two processes repeat two.
+    settings |= {"eval_strategy": "steps", "eval_steps": STEPS // 2, "per_device_eval_batch_size": 4}
+    layouts = ("one", "ddp", "fsdp2")
+    folders = {}
+    for layout in layouts:
+        folders[layout], printed = train(layout, layout, **settings)
+        assert ("1 devices, 2 batches" if layout == "one" else "2 devices, 1 batches") in printed, printed
+        assert re.findall(r"(\d+) of \1 sharded", printed) if layout == "fsdp2" else "sharded" not in printed
+        assert (layout == "fsdp2") == ("process group closed" in printed) and "left open" not in printed
+        hardware = "on 1 CPU thread." if layout == "one" else "on 2 processes, 1 CPU thread each."
+        assert hardware in (folders[layout] / "README.md").read_text()
+    expected, weights = losses(folders["one"]), load_file(folders["one"] / "model.safetensors")
+    assert len(expected) == STEPS and "lm_head.weight" not in weights, "tied matrices are stored once"
+    check(folders, expected, weights)
+    for first, second in (("one", "fsdp2"), ("fsdp2", "ddp"), ("ddp", "one")):
+        shutil.rmtree(folders[first] / "checkpoints" / f"checkpoint-{STEPS}")
+        _, printed = train(first, second, **settings)
+        assert f"continuing from {folders[first]}/checkpoints/checkpoint-{STEPS // 2}." in printed
+    check(folders, expected, weights)
+
+
+def check(folders, expected, weights):
+    for out in folders.values():
+        torch.testing.assert_close(losses(out), expected, rtol=0, atol=1e-5)
+        evaluated = losses(folders["one"], "eval_loss")
+        assert len(evaluated) == 2
+        torch.testing.assert_close(losses(out, "eval_loss"), evaluated, rtol=0, atol=1e-5)
+        torch.testing.assert_close(load_file(out / "model.safetensors"), weights, rtol=0, atol=1e-4)
+        assert {path.name for path in out.glob("*.py")} == {path.name for path in folders["one"].glob("*.py")}
+        model = VanillaTransformerForConditionalGeneration.from_pretrained(out)
+        assert model.lm_head.weight is model.model.encoder.embed_tokens.weight
+
+
+KINDS = {
+    "cpu_2": ("MULTI_GPU", 2, 1),
+    "gpu_1": ("NO", 1, 1),
+    "gpu_8_ddp": ("MULTI_GPU", 8, 1),
+    "gpu_8_fsdp2": ("FSDP", 8, 1),
+    "gpu_2x8_ddp": ("MULTI_GPU", 16, 2),
+    "gpu_8_deepspeed_zero2": ("DEEPSPEED", 8, 1),
+}
+
+
+def test_the_ready_configs_are_all_here():
+    assert {path.stem for path in CONFIGS.iterdir()} == set(KINDS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_ready_config_is_one_for_accelerate(name):
+    path = CONFIGS / f"{name}.yaml"
+    config = load_config_from_file(str(path))
+    assert (config.distributed_type.value, config.num_processes, config.num_machines) == KINDS[name]
+    assert config.use_cpu == name.startswith("cpu")
+    (command,) = re.findall(r"#   (accelerate launch .*?RECIPE\.yaml.*)", path.read_text().replace("\\\n#", ""))
+    arguments = launch_command_parser().parse_args(command.split()[2:])
+    assert ROOT / arguments.config_file == path and arguments.training_script == "scripts/train.py"
+    assert RecipeParser().parse(arguments.training_script_args[1:])[0].training.bf16 == (not config.use_cpu)

@@ -1,0 +1,54 @@
+"""The quickstart's corpus."""
+
+import pytest
+
+
+pytest.importorskip("num2words")
+pytest.importorskip("babel")
+
+from vanilla_transformer_hf.training import numbers_corpus
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(numbers_corpus, "NUMBERS", ((0, 999, 60), (100_000, 999_999, 60)))
+    monkeypatch.setattr(numbers_corpus, "DATES", (*numbers_corpus.DATES[:2], 60))
+    monkeypatch.setattr(numbers_corpus, "HELD_OUT", {"valid": 20, "test": 30})
+
+
+def read(folder):
+    return {path.name: path.read_text(encoding="utf-8").split("\n")[:-1] for path in folder.iterdir()}
+
+
+def test_the_same_seed_gives_the_same_disjoint_parts(small, tmp_path):
+    assert numbers_corpus.write_numbers_corpus(tmp_path / "a") == {"valid": 20, "test": 30, "train": 130}
+    numbers_corpus.write_numbers_corpus(tmp_path / "b")
+    numbers_corpus.write_numbers_corpus(tmp_path / "c", seed=1)
+    files = read(tmp_path / "a")
+    assert files == read(tmp_path / "b") != read(tmp_path / "c")
+    assert sorted(files) == ["test.de", "test.en", "train.de", "train.en", "valid.de", "valid.en"]
+    for language in ("en", "de"):
+        parts = [set(files[f"{part}.{language}"]) for part in ("train", "valid", "test")]
+        assert sum(map(len, parts)) == len(set.union(*parts)) == 180
+
+
+def test_numbers_and_dates_are_spelled_as_german_does():
+    assert numbers_corpus._number_pair(345_678) == (
+        "three hundred and forty-five thousand, six hundred and seventy-eight",
+        "dreihundertfünfundvierzigtausendsechshundertachtundsiebzig",
+    )
+    day = numbers_corpus.datetime.date(1987, 3, 13)
+    assert numbers_corpus._date_pair(day) == (
+        "Friday, the thirteenth of March nineteen eighty-seven",
+        "Freitag, der dreizehnte März neunzehnhundertsiebenundachtzig",
+    )
+
+
+def test_numbers_that_the_library_misspells_are_left_out():
+    assert "einstausend" in numbers_corpus._number_pair(101_000)[1]
+    misspelled = [
+        number
+        for number in range(0, 1_000_000, 500)
+        if numbers_corpus._is_well_spelled(number) and "einstausend" in numbers_corpus._number_pair(number)[1]
+    ]
+    assert not misspelled

@@ -1,0 +1,114 @@
+"""Recipes and the command line."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vanilla_transformer_hf import VanillaTransformerConfig
+from vanilla_transformer_hf.training.recipe import ConfigArguments, RecipeParser, TranslationTrainingArguments
+
+
+RECIPES = sorted(Path(__file__).parents[2].glob("vanilla_transformer_hf/training/recipes/*.yaml"))
+
+
+@pytest.fixture
+def parse(tmp_path, capsys):
+    """`parse(recipe, *argv)`: what comes out of a recipe and a command line; a refusal's one line if it is refused."""
+
+    def parse(recipe, *argv):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(recipe, encoding="utf-8")
+        try:
+            return RecipeParser(prog="train.py").parse([str(path), *argv])
+        except SystemExit as error:
+            assert error.code == 2
+            return capsys.readouterr().err.removesuffix("\n")
+
+    return parse
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_shipped_recipe_is_valid(path):
+    run, settings = RecipeParser().parse([str(path)])
+    assert settings.keys() == yaml.safe_load(path.read_text(encoding="utf-8")).keys()
+    VanillaTransformerConfig.from_preset(run.model.preset or "base", **run.config)
+
+
+def test_one_process_for_several_gpus_is_refused(parse, monkeypatch):
+    """The host would split each batch between them in one process, of which our losses know nothing."""
+    monkeypatch.setattr(TranslationTrainingArguments, "n_gpu", property(lambda self: 2))
+    assert "2 GPUs, but one process: start one for each (accelerate launch --num_processes 2" in parse("{}")
+
+
+def test_no_is_a_choice_and_no_boolean(parse):
+    run, settings = parse("{eval_strategy: no, save_strategy: no}")
+    assert settings == {"save_strategy": "no"} and run.training.eval_strategy == "no"
+
+
+def test_the_command_line_overrides_the_recipe(parse):
+    recipe = "{preset: big, dropout: 0.2, learning_rate: 1e-4, load_best_model_at_end: no, label_names: [labels, x]}"
+    run, settings = parse(recipe, "--dropout", "0.3", "--embedding-sharing=none", "--warmup_steps", "10")
+    assert run.model.preset == "big"
+    assert run.config == {"dropout": 0.3, "embedding_sharing": "none"}
+    assert (run.training.learning_rate, run.training.warmup_steps) == (1e-4, 10)
+    assert run.training.label_names == ["labels", "x"]
+    assert settings == {
+        "preset": "big",
+        "dropout": 0.3,
+        "embedding_sharing": "none",
+        "learning_rate": 1e-4,
+        "warmup_steps": 10,
+        "label_names": ["labels", "x"],
+    }
+
+
+def test_mappings_and_switches_of_the_host_can_be_set(parse):
+    run, _ = parse("{lr_scheduler_kwargs: {timescale: 7}, attention_bias: true, use_cpu: true}")
+    assert run.training.lr_scheduler_kwargs == {"timescale": 7}
+    assert run.config == {"attention_bias": True}
+    assert run.training.use_cpu is True
+
+
+def test_the_defaults_are_the_papers(parse):
+    run, settings = parse("{}")
+    training = run.training
+    assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.98, 1e-9)
+    assert (training.lr_scheduler_type, training.warmup_steps, training.learning_rate) == ("inverse_sqrt", 4000, None)
+    assert settings == {}
+
+
+@pytest.mark.parametrize(
+    "recipe, argv, message",
+    [
+        ("{d_modle: 64}", [], "unknown field 'd_modle'; the nearest name is 'd_model'"),
+        (
+            "{}",
+            ["--warmup-step", "3"],
+            "command line: unknown field 'warmup_step'; the nearest name is 'warmup_steps'",
+        ),
+        ("{}", ["--lerning_rate=3"], "the nearest name is 'learning_rate'"),
+        ("{d_model: wide}", [], "argument --d_model/--d-model: invalid int value: 'wide'"),
+        ("{embedding_sharing: some}", [], "invalid choice: 'some' (choose from"),
+        ("{label_smoothing_factor: 0.1}", [], "set label_smoothing instead"),
+        ("{average_last: 2, moving_average: 0.9}", [], "average_last and moving_average exclude each other"),
+        (
+            "{average_best: 2, load_best_model_at_end: true, eval_strategy: steps}",
+            [],
+            "load_best_model_at_end and average_best exclude each other",
+        ),
+        ("{tokens_per_step: 0}", [], "tokens_per_step=0, per_device_train_tokens=4096: both are 1 or more"),
+        ("[d_model]", [], "a recipe is a YAML mapping"),
+        ("{d_model: 3", [], "cannot be read as a recipe"),
+    ],
+)
+def test_mistakes_end_in_one_line(parse, recipe, argv, message):
+    line = parse(recipe, *argv)
+    assert line.startswith("train.py: ") and message in line and "\n" not in line
+
+
+def test_every_field_of_the_config_can_be_set():
+    derived = {"source_vocab_size", "tie_word_embeddings", "is_encoder_decoder", "use_cache"}
+    names = {name for name in VanillaTransformerConfig.__annotations__ if not name.endswith("_id")} - derived
+    assert set(ConfigArguments.__annotations__) == names
+    assert not names & set(TranslationTrainingArguments.__dataclass_fields__)

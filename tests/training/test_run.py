@@ -1,0 +1,379 @@
+"""Whole training runs at toy size, the Trainer, and what stops a run before its first step."""
+
+import json
+import logging
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    get_inverse_sqrt_schedule,
+)
+
+from vanilla_transformer_hf.common.matmul import MatmulRow
+from vanilla_transformer_hf.model.generation_vanilla_transformer import VanillaTransformerGenerationConfig
+from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
+from vanilla_transformer_hf.training import run as training
+from vanilla_transformer_hf.training.corpus import TranslationCollator
+from vanilla_transformer_hf.training.run import paper_learning_rate, run_job
+
+
+RECIPES = Path(__file__).parents[2] / "vanilla_transformer_hf" / "training" / "recipes"
+
+
+@pytest.fixture
+def warnings_of_the_host(caplog):
+    """The warnings that transformers logs; its own logger does not hand them on."""
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    yield lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    logger.removeHandler(caplog.handler)
+
+
+def test_a_run_publishes_a_folder_that_opens(prepare, tmp_path, warnings_of_the_host, capsys):
+    scored = run_job(prepare(license="cc0-1.0", card_example="one two"))
+    out = tmp_path / "out"
+    assert not warnings_of_the_host()
+    published = {path.name for path in out.iterdir()}
+    assert {
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json", "training_curves.png", "predictions.validation.tsv", "predictions.test.tsv",
+    } <= published  # fmt: skip
+    assert not any(name.endswith((".bin", ".pt")) or "unfinished" in name for name in published)
+    assert json.loads((out / "config.json").read_text())["use_cache"] is True
+    GenerationConfig.from_pretrained(out).validate(strict=True)
+
+    tokenizer, model = AutoTokenizer.from_pretrained(out), AutoModelForSeq2SeqLM.from_pretrained(out)
+    rows = [line.split("\t") for line in (out / "predictions.test.tsv").read_text(encoding="utf-8").split("\n")[1:-1]]
+    assert [row[0] for row in rows] == (tmp_path / "test.source").read_text().split("\n")[:-1]
+    assert [row[2] for row in rows] == (tmp_path / "test.target").read_text(encoding="utf-8").split("\n")[:-1]
+    ids = model.generate(**tokenizer([rows[0][0]], return_tensors="pt"))
+    assert tokenizer.batch_decode(ids, skip_special_tokens=True) == [rows[0][1]]
+    assert ids.shape[1] <= 31
+
+    card = ModelCard.load(out / "README.md")
+    values = {(result.dataset_split, result.metric_type): result.metric_value for result in card.data.eval_results}
+    assert [part.role for part in scored] == ["validation", "test"]
+    for part in scored:
+        assert values[part.role, "chrf"] == round(part.scores.chrf, 2)
+        assert str(part.scores) in capsys.readouterr().out or part.role == "test"
+
+
+def test_the_same_command_continues_and_other_settings_are_refused(prepare, tmp_path, warnings_of_the_host):
+    run_job(prepare(max_steps=4, save_steps=2, eval_steps=2))
+    first = (tmp_path / "out" / "model.safetensors").read_bytes()
+    again = prepare(max_steps=4, save_steps=2, eval_steps=2)
+    assert again.checkpoint.endswith("checkpoint-4")
+    run_job(again)
+    assert again.trainer.state.global_step == 4
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == first
+    with pytest.raises(ValueError, match=r"checkpoint-4 belongs to a run with other settings \(max_steps, dropout\)"):
+        prepare(max_steps=5, save_steps=2, eval_steps=2, dropout=0.2)
+    run_job(prepare(max_steps=5, save_steps=2, eval_steps=2, resume_from_checkpoint="last"))
+    assert not warnings_of_the_host()
+    with pytest.raises(ValueError, match=r"no such checkpoint; the last one here is .*checkpoint-5"):
+        prepare(resume_from_checkpoint="elsewhere")
+
+
+def test_a_run_goes_on_from_an_earlier_checkpoint(prepare, tmp_path, capsys):
+    """The later ones are no longer its own; nobody has to lose them."""
+    settings = {"save_steps": 2, "eval_steps": 2, "load_best_model_at_end": False, "metric_for_best_model": None}
+    checkpoints = tmp_path / "out" / "checkpoints"
+    prepare(max_steps=6, **settings).trainer.train()
+    job = prepare(max_steps=4, **settings, resume_from_checkpoint=str(checkpoints / "checkpoint-2"))
+    assert "checkpoint-4, checkpoint-6: of later steps" in capsys.readouterr().out
+    job.trainer.train(resume_from_checkpoint=job.checkpoint)
+    assert {path.name for path in checkpoints.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
+    prepare(max_steps=4, **settings, resume_from_checkpoint=str(checkpoints / "checkpoint-2"))
+    kept = {path.name for path in (checkpoints / "set_aside").iterdir()}
+    assert kept == {"checkpoint-4", "checkpoint-6", "checkpoint-4.2"}
+
+
+def test_a_checkpoint_from_elsewhere_brings_its_tokenizer(prepare, tmp_path):
+    settings = {"max_steps": 2, "save_steps": 2, "eval_steps": 2}
+    first = prepare(**settings)
+    first.trainer.train()
+    corpus = tmp_path / "other"
+    corpus.write_text("\n".join(f"zyx {number} wvu" for number in range(40)), encoding="utf-8")
+    other = {"train_source": str(corpus), "train_target": str(corpus), "output_dir": str(tmp_path / "new")}
+    there = str(tmp_path / "out" / "checkpoints" / "checkpoint-2")
+    second = prepare(**settings, **other, resume_from_checkpoint=there)
+    assert second.trainer.processing_class.get_vocab() == first.trainer.processing_class.get_vocab()
+
+
+def test_a_model_in_half_precision_is_trained_in_full(prepare, tmp_path):
+    run_job(prepare())
+    base = tmp_path / "out"
+    AutoModelForSeq2SeqLM.from_pretrained(base).half().save_pretrained(base)
+    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
+    job = prepare(**size_fields, model_name_or_path=str(base), output_dir=str(tmp_path / "more"))
+    assert {parameter.dtype for parameter in job.trainer.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("before, used", [("onednn", "default"), ("auto", "default"), ("default", "default")])
+def test_the_backend_of_before_is_used_if_it_is_exact_here(prepare, tmp_path, monkeypatch, before, used):
+    settings = {"max_steps": 2, "save_steps": 2, "eval_steps": 2}
+    prepare(**settings).trainer.train()
+    record = tmp_path / "out" / "checkpoints" / "recipe.yaml"
+    text = record.read_text(encoding="utf-8")
+    record.write_text(re.sub(r"chosen_matmul: \w+", f"chosen_matmul: {before}", text), encoding="utf-8")
+    rows = [MatmulRow("default", 100.0, 1e-5), MatmulRow("onednn", 300.0, 0.3)]
+    monkeypatch.setattr(training, "probe_matmul", lambda: rows)
+    assert prepare(**settings).run.training.matmul == used
+
+
+def test_a_published_model_is_trained_further(prepare, tmp_path):
+    run_job(prepare())
+    base = str(tmp_path / "out")
+    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
+    job = prepare(**size_fields, model_name_or_path=base, output_dir=str(tmp_path / "more"), dropout=0.3)
+    assert job.trainer.model.config.dropout == 0.3
+    before = AutoModelForSeq2SeqLM.from_pretrained(base)
+    torch.testing.assert_close(job.trainer.model.lm_head.weight, before.lm_head.weight)
+    run_job(job)
+    with pytest.raises(ValueError, match="preset and model_name_or_path exclude each other"):
+        prepare(**size_fields, model_name_or_path=base, preset="base", output_dir=str(tmp_path / "other"))
+    for rows in (100, 1000):  # so many more, Translator would refuse what was trained
+        with pytest.raises(ValueError, match=f"the tokenizer has 290 source pieces and the model {rows} source"):
+            prepare(vocab_size=rows, tokenizer_name_or_path=base, output_dir=str(tmp_path / f"other-{rows}"))
+
+
+def test_the_best_are_not_looked_for_without_scores(prepare):
+    settings = {"load_best_model_at_end": False, "metric_for_best_model": None, "early_stopping_patience": None}
+    with pytest.raises(ValueError, match="eval_strategy=no leaves no scores"):
+        prepare(**settings, average_best=2, eval_strategy="no", save_total_limit=None, moving_average=None)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"gradient_accumulation_steps": 7}, "gradient_accumulation_steps=7: has no effect with tokens_per_step"),
+        ({"per_device_train_batch_size": 7}, "per_device_train_batch_size=7: has no effect with tokens_per_step"),
+        ({"shuffle_buffer_size": 7}, "shuffle_buffer_size=7: has no effect with no streaming"),
+        ({"tokens_per_step": None}, "per_device_train_tokens=120: has no effect with no tokens_per_step"),
+        ({"fp16": True}, "fp16=True: has no effect with a processor"),
+        ({"do_predict": True}, "do_predict=True: has no effect with train.py, which trains"),
+        ({"tokenizer_name_or_path": "x", "tokenizer_model": "wordpiece"}, "tokenizer_model=wordpiece: has no effect"),
+        (
+            {"metric_for_best_model": "blue"},
+            "metric_for_best_model=blue: must be one of bleu, chrf, exact_match",
+        ),
+        ({"predict_with_generate": False}, "metric_for_best_model=bleu: must be one of loss"),
+        ({"push_to_hub": True, "license": "CC BY"}, "license='CC BY': must be an identifier"),
+    ],
+)
+def test_settings_that_would_come_to_nothing(prepare, settings, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(**settings)
+
+
+def test_a_card_that_was_edited_stays(prepare, tmp_path, capsys):
+    settings = {"max_steps": 2, "save_steps": 2, "eval_steps": 2}
+    run_job(prepare(**settings))
+    card = tmp_path / "out" / "README.md"
+    assert "in less than a minute on" in card.read_text()
+    run_job(prepare(**settings))
+    assert "stays as it is" not in capsys.readouterr().out
+    assert "in less than a minute on" in card.read_text()  # there was nothing left to do
+    text = card.read_text() + "\nIn my own words.\n"
+    for _ in range(2):
+        card.write_text(text)
+        run_job(prepare(**settings))
+        assert card.read_text() == text and "stays as it is" in capsys.readouterr().out
+
+
+def test_a_damaged_record_is_found_before_training(prepare, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "card_facts.json").write_text("{")
+    with pytest.raises(ValueError, match=r"card_facts.json: damaged"):
+        prepare()
+
+
+def test_what_a_killed_run_left_is_gone_after_the_next(prepare, tmp_path):
+    for left in ("out/.unfinished", "out/checkpoints/tokenizer.unfinished"):
+        (tmp_path / left).mkdir(parents=True)
+        (tmp_path / left / "strange.json").write_text("{")
+    run_job(prepare(max_steps=2, save_steps=2, eval_steps=2))
+    assert not [*(tmp_path / "out").glob("*unfinished*"), *(tmp_path / "out").rglob("strange.json")]
+    assert not (tmp_path / left).exists()
+
+
+def test_a_run_without_anything_logged_has_no_picture(prepare, tmp_path):
+    nothing = {"eval_strategy": "no", "load_best_model_at_end": False, "logging_steps": 50, "max_steps": 2}
+    run_job(prepare(**nothing, metric_for_best_model=None, early_stopping_patience=None))
+    assert not (tmp_path / "out" / "training_curves.png").exists()
+
+
+def test_a_stream_has_no_epochs(prepare, tmp_path, capsys):
+    run_job(prepare(streaming=True, max_steps=4, save_steps=2, eval_steps=2, logging_steps=1))
+    shown = capsys.readouterr().out
+    assert "step 2 of 4: " in shown and ", epoch" not in shown
+    sentence = re.compile(r"^(?:\d+ sentence pairs, )?4 steps .*$", re.MULTILINE)
+    assert "epoch" not in sentence.search((tmp_path / "out" / "README.md").read_text())[0]
+    write_card(CardFacts.read(tmp_path / "out" / "checkpoints" / "checkpoint-2"), tmp_path / "out")
+    assert "epoch" not in re.search(r"^2 steps.*$", (tmp_path / "out" / "README.md").read_text(), re.MULTILINE)[0]
+
+
+def test_an_adapter_is_not_trained_further(prepare, tmp_path, monkeypatch):
+    base = prepare().trainer.model.requires_grad_(False)
+    monkeypatch.setattr(AutoModelForSeq2SeqLM, "from_pretrained", lambda *args, **kwargs: base)
+    prepare().trainer.processing_class.save_pretrained(tmp_path / "adapter")
+    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
+    with pytest.raises(ValueError, match="an adapter, whose model does not learn"):
+        prepare(**size_fields, model_name_or_path=str(tmp_path / "adapter"), output_dir=str(tmp_path / "more"))
+
+
+def test_an_upload_that_is_refused_says_that_the_model_is_complete(prepare, tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise ValueError("no such owner")
+
+    job = prepare(max_steps=2, save_steps=2, eval_steps=2)
+    job.trainer.args.push_to_hub = True
+    monkeypatch.setattr(job.trainer, "publish", refuse)
+    with pytest.raises(OSError, match="out is complete, and was not published: no such owner"):
+        run_job(job)
+
+
+def test_the_search_of_the_recipe_is_the_models(prepare, warnings_of_the_host):
+    searched = prepare(num_beams=3, length_penalty=1.4).trainer.model.generation_config
+    assert (searched.num_beams, searched.length_penalty) == (3, 1.4)
+    searched_greedily = prepare(num_beams=3, length_penalty=1.4).trainer
+    searched_greedily.evaluate()
+    assert not warnings_of_the_host()
+    assert prepare(num_beams=1, length_penalty=1.4).trainer.model.generation_config.length_penalty is None
+
+
+def test_the_papers_search(prepare, warnings_of_the_host):
+    settings = {"length_penalty": 0.6, "length_penalty_type": "gnmt", "max_extra_tokens": 50}
+    trainer = prepare(**settings).trainer
+    found = trainer.model.generation_config
+    assert {name: getattr(found, name) for name in settings} == settings
+    assert (found.num_beams, found.max_new_tokens, found.max_length) == (4, None, None)
+    trainer.evaluate()
+    assert not warnings_of_the_host()
+    assert prepare(**settings, generation_max_length=9).trainer.model.generation_config.max_new_tokens == 9
+    for name in ("paper_base", "paper_big"):
+        recipe = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
+        assert settings.items() <= recipe.items() and recipe["num_beams"] == 4
+
+
+def test_a_model_that_is_trained_further_keeps_its_own_search(prepare, tmp_path):
+    model, tokenizer = prepare().trainer.model, prepare().trainer.processing_class
+    base, own = tmp_path / "base", {"num_beams": 3, "length_penalty": 0.6, "early_stopping": True}
+    own |= {"length_penalty_type": "gnmt", "max_extra_tokens": 7, "suppress_tokens": [5]}
+    model.generation_config = VanillaTransformerGenerationConfig(**own, eos_token_id=model.config.eos_token_id)
+    model.save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
+    further = {**size_fields, "model_name_or_path": str(base), "output_dir": str(tmp_path / "more")}
+    found = prepare(**further).trainer.model.generation_config
+    assert {name: getattr(found, name) for name in own} == own and found.max_new_tokens is None
+    found = prepare(**further, num_beams=1, max_extra_tokens=9).trainer.model.generation_config
+    assert (found.num_beams, found.max_extra_tokens, found.length_penalty, found.suppress_tokens) == (1, 9, None, [5])
+
+
+@pytest.mark.parametrize("given, used", [(None, "eager"), ("sdpa", "sdpa")])
+def test_on_a_cpu_attention_is_plain_products_unless_told(prepare, given, used):
+    assert prepare(attn_implementation=given).trainer.model.config._attn_implementation == used
+
+
+def test_two_vocabularies(prepare):
+    job = prepare(separate_vocabularies=True, embedding_sharing="decoder", tokenizer_model="wordpiece")
+    tokenizer, config = job.trainer.processing_class, job.trainer.model.config
+    assert (config.source_vocab_size, config.vocab_size) == (tokenizer.source_vocab_size, len(tokenizer))
+    job.trainer.train()
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"train_source": None}, "train_source is not given"),
+        ({"learning_rate": None, "warmup_steps": 0.1}, "the paper's learning rate needs a number of steps"),
+        ({"test_target": "missing.de"}, "missing.de: no such file"),
+        ({"validation_source": None}, "eval_dataset"),
+        ({"tokens_per_step": None, "bpe_dropout": 0.1}, "bpe_dropout needs batches that are filled by tokens"),
+        ({"tokens_per_step": None, "streaming": True}, "streaming needs batches that are filled by tokens"),
+        ({"streaming": True, "max_steps": None}, "streaming: nobody knows how long a stream is, so set max_steps"),
+        ({"streaming": True, "dataloader_num_workers": 2}, "dataloader_num_workers=2: a stream is read by one worker"),
+        ({"tokens_per_step": 30}, "a batch of 30 tokens has no room for a sentence of 60"),
+    ],
+)
+def test_unusable_settings_stop_before_training(prepare, settings, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        prepare(**settings)
+
+
+def test_evaluation_is_not_cut_at_20_tokens_and_leaves_the_generation_config_alone(prepare):
+    trainer = prepare().trainer
+    with torch.no_grad():
+        trainer.model.model.shared.weight[trainer.processing_class.eos_token_id] = 0  # it hardly ever ends
+    before = trainer.model.generation_config.to_dict()
+    metrics = trainer.evaluate()
+    assert trainer.model.generation_config.to_dict() == before
+    assert {"eval_bleu", "eval_chrf", "eval_exact_match", "eval_loss"} <= metrics.keys()
+    assert trainer.predict(trainer.eval_dataset).predictions.shape[1] == 31
+    assert trainer.references == list(trainer.eval_dataset["target"])
+
+
+def test_without_generation_in_training_the_result_is_scored_all_the_same(prepare):
+    job = prepare(predict_with_generate=False, metric_for_best_model="loss")
+    assert not {"eval_bleu", "eval_chrf"} & job.trainer.evaluate().keys()
+    assert [part.scores.sentences for part in run_job(job)] == [6, 5]
+
+
+def test_sentences_of_one_length_come_together_but_scored_text_keeps_its_order(prepare):
+    sentences = {"tokens_per_step": None, "per_device_train_tokens": None, "per_device_train_batch_size": 4}
+    trainer = prepare(**sentences, train_sampling_strategy="group_by_length").trainer
+    lengths = list(trainer.train_dataset["length"])
+    order = list(trainer._get_train_sampler(trainer.train_dataset.remove_columns("length")))
+    assert sorted(order) == list(range(40))
+
+    def spread(rows):
+        batches = [[lengths[row] for row in rows[start : start + 4]] for start in range(0, 40, 4)]
+        return sum(max(batch) - min(batch) for batch in batches)
+
+    assert spread(order) < spread(range(40))
+    assert list(trainer._get_eval_sampler(trainer.eval_dataset)) == list(range(6))
+
+
+def test_the_hosts_schedule_is_the_papers():
+    warmup, d_model = 4000, 512
+    optimizer = torch.optim.Adam([torch.zeros(1)], lr=paper_learning_rate(d_model, warmup))
+    schedule = get_inverse_sqrt_schedule(optimizer, num_warmup_steps=warmup)
+    for step in (1, 17, 3999, 4000, 4001, 100_000):
+        expected = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert optimizer.defaults["lr"] * schedule.lr_lambdas[0](step) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_hosts_own_trainer_says_nothing_about_missing_or_unexpected_keys(
+    prepare, tmp_path, tiny_model, warnings_of_the_host
+):
+    job = prepare()
+    tokenizer, data = job.trainer.processing_class, job.trainer.train_dataset.remove_columns(["line", "length"])
+    model = tiny_model(vocab_size=len(tokenizer))
+    model.generation_config.max_new_tokens = 5
+    for steps in (2, 4):
+        arguments = {
+            name: prepare.recipe[name]
+            for name in ("eval_strategy", "eval_steps", "save_steps", "use_cpu", "disable_tqdm")
+        }
+        arguments |= {"load_best_model_at_end": True, "predict_with_generate": True, "dataloader_pin_memory": False}
+        trainer = Seq2SeqTrainer(
+            model,
+            Seq2SeqTrainingArguments(str(tmp_path / "host"), max_steps=steps, **arguments),
+            data_collator=TranslationCollator(tokenizer, source_vocab_size=290, target_vocab_size=290),
+            train_dataset=data,
+            eval_dataset=data.select(range(4)),
+            processing_class=tokenizer,
+        )
+        trainer.train(resume_from_checkpoint=steps == 4)
+    assert not [message for message in warnings_of_the_host() if "keys" in message]
+    assert model.lm_head.weight.data_ptr() == model.model.encoder.embed_tokens.weight.data_ptr()

@@ -1,0 +1,70 @@
+"""Streams: what is read, in which windows, and what is refused."""
+
+import gzip
+import io
+
+import pytest
+
+from vanilla_transformer_hf.common.files import open_input
+from vanilla_transformer_hf.translation.streams.lines import read_items, run_lines
+from vanilla_transformer_hf.translation.streams.resumable_output import StreamOutput
+from vanilla_transformer_hf.translation.streams.work import LineWork
+from vanilla_transformer_hf.translation.streams.worker_pool import LocalWorker
+
+
+LINES = [f"line {number}" for number in range(1, 8)]
+BACKWARDS = "".join(f"{line[::-1]}\n" for line in LINES).encode()
+
+
+def named(content, name, seekable=True):
+    file = io.BytesIO(content)
+    file.name, file.seekable = name, lambda: seekable
+    return file
+
+
+def test_windows_are_written_as_they_are_done_and_read_no_further(backwards):
+    events = []
+
+    class Screen(io.BytesIO):
+        def write(self, content):
+            events.append(("write", content))
+
+    source = (events.append(("read", line)) or line for line in LINES)
+    tally = run_lines(LocalWorker(backwards, LineWork("translate")), source, StreamOutput(Screen()), window=3)
+    assert [kind for kind, _ in events] == ["read"] * 3 + ["write"] + ["read"] * 3 + ["write", "read", "write"]
+    assert b"".join(content for kind, content in events if kind == "write") == BACKWARDS
+    assert backwards.seen == [LINES[:3], LINES[3:6], LINES[6:]]
+    assert (tally.sentences, tally.tokens, tally.too_long) == (7, 14, 0)
+
+
+def test_over_long_lines_are_counted(backwards):
+    worker = LocalWorker(backwards, LineWork("translate"))
+    assert run_lines(worker, ["long", "a", "long"], StreamOutput(io.BytesIO()), window=1).too_long == 2
+
+
+def test_window_below_one_is_refused(backwards):
+    with pytest.raises(ValueError, match="window=0: must be at least 1"):
+        run_lines(LocalWorker(backwards, LineWork("translate")), LINES, StreamOutput(io.BytesIO()), window=0)
+
+
+def test_a_file_is_counted_and_a_pipe_is_not(tmp_path):
+    items, total = read_items([named(b"one\ntwo", "file")])
+    assert (list(items), total) == (["one", "two"], 2)
+    items, total = read_items([named(b"one\ntwo", "pipe", seekable=False)])
+    assert (list(items), total) == (["one", "two"], None)
+    (tmp_path / "text.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
+    with open_input(tmp_path / "text.gz") as file:
+        items, total = read_items([file])
+        assert (list(items), total) == (["one", "two"], 2)
+
+
+def test_files_are_read_side_by_side():
+    items, total = read_items([named(b"one\ntwo\n", "source"), named(b"eins\nzwei\n", "target", seekable=False)])
+    assert (list(items), total) == ([("one", "eins"), ("two", "zwei")], None)
+
+
+@pytest.mark.parametrize("seekable", [True, False])
+def test_files_of_unequal_length_are_refused(seekable):
+    files = [named(b"one\ntwo\n", "source"), named(b"eins\n", "target", seekable)]
+    with pytest.raises(ValueError, match="target ends before its line 2, another file does not"):
+        list(read_items(files)[0])

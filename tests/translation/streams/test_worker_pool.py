@@ -1,0 +1,112 @@
+"""Several processes: order, errors, and that none of them outlives its work."""
+
+import os
+import signal
+from functools import partial
+
+import pytest
+import torch
+from backwards import Backwards
+from test_resumable_output import BACKWARDS, LINES
+
+from vanilla_transformer_hf.translation.streams.lines import read_windows
+from vanilla_transformer_hf.translation.streams.resumable_output import InputDigest
+from vanilla_transformer_hf.translation.streams.work import LineWork
+from vanilla_transformer_hf.translation.streams.worker_pool import WorkerPool, device_of
+from vanilla_transformer_hf.translation.texts import Tally
+
+
+def open_backwards(device):
+    return Backwards()
+
+
+def open_nothing(device):
+    raise OSError("no such model")
+
+
+def describe(translator, trace=None):
+    if trace is not None:
+        (trace / str(os.getpid())).touch()
+    return os.getpid(), torch.get_num_threads()
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Holds a file for each process of `pool` that has described its translator."""
+    return tmp_path_factory.mktemp("trace")
+
+
+@pytest.fixture(scope="module")
+def pool(trace):
+    with WorkerPool(open_backwards, LineWork("translate"), 2, "cpu", partial(describe, trace=trace)) as pool:
+        yield pool
+
+
+def windows(lines, size=2):
+    return read_windows(InputDigest(iter(lines)), size)
+
+
+def test_order_is_kept_and_all_is_counted(pool):
+    tally = Tally()
+    found = list(pool.map(windows(LINES), tally))
+    assert [window.first for window, _ in found] == [1, 3, 5, 7, 9, 11]
+    assert b"".join(answer.content for _, answer in found) == BACKWARDS
+    assert (tally.sentences, tally.tokens) == (11, 22)
+    assert pool.description[0] != os.getpid()
+    assert pool.description[1] == max(1, torch.get_num_threads() // 2)
+
+
+def test_the_first_process_alone_describes_its_translator(pool, trace):
+    assert [path.name for path in trace.iterdir()] == [str(pool.description[0])]
+
+
+def test_answers_know_what_was_counted_of_them(pool):
+    found = pool.map(windows(["long", "a", "long", "long", "b"]), Tally())
+    assert [answer.too_long for _, answer in found] == [1, 2, 0]
+
+
+def test_memory_is_bounded(pool):
+    ahead, read = [], []
+    lines = (read.append(number) or f"line {number}" for number in range(40))
+    for given, _ in enumerate(pool.map(windows(lines, 1), Tally()), start=1):
+        ahead.append(len(read) - given)
+    assert given == 40
+    assert max(ahead) <= 3, "two for each process, one of which has just been given back"
+
+
+def test_errors_come_from_the_processes(capfd):
+    with (
+        WorkerPool(open_backwards, LineWork("translate"), 1, "cpu", describe) as pool,
+        pytest.raises(ValueError, match="told to fail"),
+    ):
+        list(pool.map(windows(["one", "two", "fail"], 1), Tally()))
+    with pytest.raises(OSError, match="no such model"):
+        WorkerPool(open_nothing, LineWork("translate"), 1, "cpu", describe)
+    assert capfd.readouterr().err == ""
+
+
+def test_devices_are_shared_out(monkeypatch):
+    for device in (None, "cpu", "cuda:1"):
+        assert device_of(1, device) == (
+            device if device or not torch.accelerator.is_available() else device_of(1, None)
+        )
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    assert [device_of(number, "cuda") for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert device_of(3, "cuda:1") == "cuda:1"
+
+
+def test_a_process_that_died_while_it_had_nothing_to_do_is_named():
+    """Not as a broken pipe, which the scripts take for a reader of their output that has seen enough."""
+    with WorkerPool(open_backwards, LineWork("translate"), 1, "cpu", describe) as pool:
+        os.kill(pool.description[0], signal.SIGKILL)
+        pool._processes[0].join()
+        with pytest.raises(OSError, match="process 1 of 1 ended with exit code -9") as raised:
+            list(pool.map(windows(LINES), Tally()))
+    assert not isinstance(raised.value, BrokenPipeError)
+
+
+def test_a_killed_process_is_named(pool):
+    """The last of this file: the pool is of no use afterwards."""
+    os.kill(pool.description[0], signal.SIGKILL)
+    with pytest.raises(OSError, match="process 1 of 2 ended with exit code -9"):
+        list(pool.map(windows(LINES), Tally()))

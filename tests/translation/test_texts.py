@@ -1,0 +1,106 @@
+"""Texts that are too long, and batches of so many tokens."""
+
+import pytest
+import torch
+
+from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf.translation.texts import (
+    Tally,
+    TextEncoder,
+    pad_rows,
+    sorted_batches,
+)
+
+
+LINE = "One two three. Four five six! Seven  eight nine ten eleven twelve thirteen? Fourteen."
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return VanillaTransformerTokenizer.train([LINE.lower()] * 2, vocab_size=300, show_progress=False)
+
+
+def encode(tokenizer, text, limit, too_long="split"):
+    tally = Tally()
+    (parts,) = TextEncoder(tokenizer, limit, too_long)([text], tally)
+    return parts, tally.too_long
+
+
+def test_a_text_that_fits_is_one_part(tokenizer):
+    ids = tokenizer(LINE)["input_ids"]
+    for too_long in ("split", "cut", "error"):
+        parts, count = encode(tokenizer, LINE, len(ids), too_long)
+        assert [(part.text, part.ids, part.first_word) for part in parts] == [(LINE, ids, 0)]
+        assert count == 0
+    assert encode(tokenizer, " \t\u3000", 1) == ([], 0)
+
+
+@pytest.mark.parametrize("limit", range(3, 60, 4))
+def test_parts_fit_and_are_the_whole(tokenizer, limit):
+    parts, count = encode(tokenizer, LINE, limit)
+    assert count == (len(parts) > 1)
+    assert all(len(part.ids) <= limit for part in parts)
+    assert "".join("".join(part.text for part in parts).split()) == "".join(LINE.split())
+    words = LINE.split()
+    for part in parts:
+        assert part.ids == tokenizer(part.text)["input_ids"]
+        assert part.text.split()[0] in words[part.first_word]
+
+
+def test_sentences_are_kept_together_then_words(tokenizer):
+    length = len(tokenizer("One two three. Four five six!")["input_ids"])
+    parts, _ = encode(tokenizer, LINE, length)
+    texts = [part.text.strip() for part in parts]
+    assert texts[0] == "One two three. Four five six!"
+    assert texts[-1] == "Fourteen."
+    assert all(word in LINE.split() for text in texts for word in text.split()), "no word is cut"
+
+
+def test_chinese_is_split_where_sentences_end(tokenizer):
+    parts, _ = encode(tokenizer, "一二三。四五六。", 14)
+    assert [part.text for part in parts] == ["一二三。", "四五六。"]
+
+
+def test_white_space_around_a_line_is_no_part_of_it(tokenizer):
+    inside, _ = encode(tokenizer, LINE, 9)
+    around, _ = encode(tokenizer, f" \t {LINE} ", 9)
+    assert [(part.text, part.first_word) for part in around] == [(part.text, part.first_word) for part in inside]
+
+
+def test_a_word_without_end_is_cut_into_parts_that_know_their_word(tokenizer):
+    parts, _ = encode(tokenizer, "one " + "x" * 50 + " two", 12)
+    assert "".join(part.text for part in parts).replace(" ", "") == "one" + "x" * 50 + "two"
+    assert [part.first_word for part in parts] == [0, *[1] * (len(parts) - 2), 2]
+
+
+def test_cut_keeps_the_beginning_and_the_end_token(tokenizer):
+    parts, count = encode(tokenizer, LINE, 5, "cut")
+    assert [part.ids for part in parts] == [[*tokenizer(LINE)["input_ids"][:4], tokenizer.eos_token_id]]
+    assert count == 1
+
+
+def test_error_names_the_text(tokenizer):
+    with pytest.raises(ValueError, match=r"'One two three\. .*' has \d+ tokens|at most 5 go through"):
+        encode(tokenizer, LINE, 5, "error")
+    with pytest.raises(ValueError, match="too_long='drop': must be one of 'split', 'cut', 'error'"):
+        encode(tokenizer, LINE, 5, "drop")
+
+
+def test_batches_hold_so_many_tokens_longest_first():
+    lengths = [3, 9, 1, 4, 4, 20, 2]
+    assert list(sorted_batches(lengths, batch_tokens=9)) == [[5], [1], [3, 4], [0, 6, 2]]
+    assert list(sorted_batches(lengths, batch_size=3)) == [[5, 1, 3], [4, 0, 6], [2]]
+    assert list(sorted_batches(lengths, batch_size=2, batch_tokens=9)) == [[5], [1], [3, 4], [0, 6], [2]]
+    assert [len(batch) for batch in sorted_batches([1] * 300)] == [128, 128, 44]
+    assert [len(batch) for batch in sorted_batches([100] * 30)] == [20, 10]
+    assert list(sorted_batches([])) == []
+    for name in ("batch_size", "batch_tokens"):
+        with pytest.raises(ValueError, match=f"{name}=0: must be at least 1"):
+            list(sorted_batches(lengths, **{name: 0}))
+
+
+def test_rows_are_padded():
+    ids, mask = pad_rows([[5, 6], [], [7]], 1)
+    assert torch.equal(ids, torch.tensor([[5, 6], [1, 1], [7, 1]]))
+    assert torch.equal(mask, torch.tensor([[1, 1], [0, 0], [1, 0]]))
+    assert pad_rows([[]], 1)[0].shape == (1, 1)

@@ -1,0 +1,1 @@
+"""What several rooms share: files, opening of models, matrix products, how commands end."""

@@ -1,0 +1,1 @@
+"""Readers of foreign file formats, which never run what a file holds."""

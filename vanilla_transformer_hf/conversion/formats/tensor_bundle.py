@@ -1,0 +1,168 @@
+"""
+TensorFlow's checkpoints of the second format, PREFIX.index and PREFIX.data-*-of-*, read without TensorFlow.
+
+The index is a sorted table of LevelDB's kind (github.com/google/leveldb, doc/table_format.md; in TensorFlow
+core/lib/io/format.cc) from tensor names to `BundleEntryProto` messages (core/protobuf/tensor_bundle.proto), which say
+where in the data files a tensor lies. Every block and every tensor has a CRC-32C; all that is used are checked.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..key_table import ConversionError
+from .protobuf import read_fields, read_number
+
+
+MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
+FOOTER = 48  # two block handles, zeros up to 40 bytes, and the magic number
+
+# core/framework/types.proto
+TYPES = {
+    1: torch.float32,
+    2: torch.float64,
+    3: torch.int32,
+    4: torch.uint8,
+    6: torch.int8,
+    9: torch.int64,
+    10: torch.bool,
+    14: torch.bfloat16,
+    19: torch.float16,
+}
+
+
+class Entry(NamedTuple):
+    """Where a tensor lies; the fields of BundleEntryProto."""
+
+    kind: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    checksum: int
+    in_slices: bool
+
+
+def masked_checksum(data: bytes | np.ndarray) -> int:
+    """
+    CRC-32C as it is stored: rotated and shifted, so that checksums of checksums stay useful (LevelDB, util/crc32c.h).
+
+    Raises:
+        ConversionError: google-crc32c, which computes it, is not installed.
+    """
+    try:
+        import google_crc32c
+    except ImportError as error:
+        raise ConversionError("TensorFlow's checkpoints need google-crc32c: pip install google-crc32c") from error
+    crc, step = 0, 1 << 20
+    for start in range(0, len(data), step):
+        crc = google_crc32c.extend(crc, bytes(data[start : start + step]))
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a block, whose keys leave out what they share with the one before."""
+    data, kind, stored = file[offset : offset + size], file[offset + size], file[offset + size + 1 :][:4]
+    if kind != 0:
+        raise ValueError("it is compressed, which TensorFlow's own are not")
+    if struct.unpack("<I", stored)[0] != masked_checksum(data + b"\0"):
+        raise ValueError("a checksum is wrong")
+    end = size - 4 * (1 + struct.unpack("<I", data[-4:])[0])  # places to start reading at, and their number
+    key, position = b"", 0
+    while position < end:
+        shared, position = read_number(data, position)
+        unshared, position = read_number(data, position)
+        length, position = read_number(data, position)
+        key = key[:shared] + data[position : position + unshared]
+        position += unshared + length
+        yield key, data[position - length : position]
+
+
+def _handle(data: bytes, position: int = 0) -> tuple[int, int, int]:
+    offset, position = read_number(data, position)
+    size, position = read_number(data, position)
+    return offset, size, position
+
+
+def _entry(message: bytes) -> Entry:
+    fields = list(read_fields(message))
+    numbers = dict.fromkeys(range(8), 0) | {number: value for number, value, _ in fields}
+    parts = {number: part for number, _, part in fields}
+    # TensorShapeProto, its field 2 a dimension, whose field 1 is the size
+    shape = tuple(_first(dimension) for number, _, dimension in read_fields(parts.get(2, b"")) if number == 2)
+    checksum = int.from_bytes(parts.get(6, b""), "little")
+    return Entry(numbers[1], shape, numbers[3], numbers[4], numbers[5], checksum, 7 in parts)
+
+
+def _first(message: bytes) -> int:
+    """The number in field 1."""
+    return next((value for number, value, _ in read_fields(message) if number == 1), 0)
+
+
+class TensorBundle(Mapping):
+    """
+    The tensors of a checkpoint PREFIX, which stay in the file until they are used; asked for, each is compared with
+    its checksum.
+
+    Raises:
+        ConversionError: The index or a tensor is damaged, or of a type that is not read.
+    """
+
+    def __init__(self, prefix: Path):
+        self.prefix = prefix
+        index = Path(f"{prefix}.index")
+        try:
+            table = self._read_table(index.read_bytes())
+            header = table.pop("")
+            self.shards = _first(header)
+            if any(number == 2 and value for number, value, _ in read_fields(header)):
+                raise ValueError("its numbers are big-endian")
+            self.entries = {name: _entry(message) for name, message in table.items()}
+            if any(entry.shard >= self.shards for entry in self.entries.values()):
+                raise ValueError("it names more data files than there are")
+        except (ValueError, IndexError, KeyError, struct.error) as error:
+            raise ConversionError(f"{index} is no whole checkpoint index: {error}; copy it again") from error
+
+    @staticmethod
+    def _read_table(file: bytes) -> dict[str, bytes]:
+        if file[-8:] != MAGIC:
+            raise ValueError("it does not end as one")
+        _, _, position = _handle(file, len(file) - FOOTER)  # the block of blocks about blocks is not needed
+        offset, size, _ = _handle(file, position)
+        blocks = [_handle(handle) for _, handle in _block(file, offset, size)]
+        return {
+            key.decode(errors="backslashreplace"): value
+            for offset, size, _ in blocks
+            for key, value in _block(file, offset, size)
+        }
+
+    def files(self) -> tuple[Path, ...]:
+        """The files of the checkpoint."""
+        parts = (f"{self.prefix}.data-{shard:05d}-of-{self.shards:05d}" for shard in range(self.shards))
+        return (Path(f"{self.prefix}.index"), *map(Path, parts))
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        entry = self.entries[name]
+        if entry.in_slices or entry.kind not in TYPES:
+            what = "is stored in slices" if entry.in_slices else f"has the type number {entry.kind}"
+            raise ConversionError(f"{self.prefix}: {name} {what}, which is not read")
+        path = self.files()[1 + entry.shard]
+        if not path.is_file():
+            raise ConversionError(f"{path} is missing")
+        if not entry.size:
+            return torch.zeros(entry.shape, dtype=TYPES[entry.kind])
+        whole = path.stat().st_size >= entry.offset + entry.size
+        data = np.memmap(path, np.uint8, "c", entry.offset, entry.size) if whole else np.zeros(0, np.uint8)
+        if not whole or masked_checksum(data) != entry.checksum:
+            raise ConversionError(f"{path} is damaged: the checksum of {name} is wrong; copy it again")
+        return torch.from_numpy(data).view(TYPES[entry.kind]).reshape(entry.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)

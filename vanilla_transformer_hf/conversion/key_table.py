@@ -1,0 +1,169 @@
+"""What every source is made of: a checkpoint as found, and a table of its keys that is applied in one place."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+
+
+class ConversionError(ValueError):
+    """Why a checkpoint cannot be converted, in words for the user: one line, or a list with a line for each reason."""
+
+
+@dataclass
+class Checkpoint:
+    """
+    What a source's `read` returns; nothing is computed on.
+
+    `options` are the toolkit's own names and values as found, defaults not filled in; `tensors` the toolkit's own
+    names, each tensor read when it is asked for; `vocabulary` whatever the source's `to_tokenizer` needs; `folder`
+    where everything was found; `files` those that were read, some more than once, for the model card's checksums.
+    """
+
+    options: dict[str, Any]
+    tensors: Mapping[str, torch.Tensor]
+    vocabulary: Any
+    folder: Path
+    files: list[Path] = field(default_factory=list)
+
+    def uses(self, path: Path) -> Path:
+        """The path of a file that is about to be read."""
+        self.files.append(path)
+        return path
+
+
+Transform = Callable[[torch.Tensor, VanillaTransformerConfig], torch.Tensor]
+
+
+def unchanged(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """The tensor itself."""
+    return tensor
+
+
+def transposed(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """A matrix (in, out) of a toolkit that multiplies from the right."""
+    return tensor.T.contiguous()
+
+
+def third(number: int) -> Transform:
+    """Queries (0), keys (1) or values (2) of one matrix, or one vector, for all three."""
+
+    def third_of(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+        return tensor.chunk(3)[number]
+
+    return third_of
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The target of a source tensor, and the small named function that turns one into the other."""
+
+    target: str
+    transform: Transform = unchanged
+
+
+# Source name -> target name, a Rule, a list of either, or None where a tensor is dropped on purpose (with the reason
+# beside it). "{}" stands for a layer index; a target takes the indices of its source in order. The first row that
+# matches counts.
+KeyTable = Mapping[str, "str | Rule | list[str | Rule] | None"]
+
+
+def _as_rules(row: "str | Rule | list[str | Rule] | None") -> list[Rule]:
+    rows = row if isinstance(row, list) else [] if row is None else [row]
+    return [Rule(entry) if isinstance(entry, str) else entry for entry in rows]
+
+
+def _look_up(patterns: list[tuple[re.Pattern, list[Rule]]], name: str) -> list[Rule] | None:
+    for pattern, rules in patterns:
+        if match := pattern.fullmatch(name):
+            return [Rule(rule.target.format(*match.groups()), rule.transform) for rule in rules]
+    return None
+
+
+def empty_model(config: VanillaTransformerConfig) -> VanillaTransformerForConditionalGeneration:
+    """The model of a config, with names and shapes and no memory for weights."""
+    with torch.device("meta"):
+        return VanillaTransformerForConditionalGeneration(config)
+
+
+def convert_tensors(
+    table: KeyTable, tensors: Mapping[str, torch.Tensor], config: VanillaTransformerConfig
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """
+    The tensors of a source under our names, one at a time, each as it is asked for; a tied matrix comes once.
+
+    Raises:
+        ConversionError: At the call, before a tensor is read: tensors that no row of the table names or that the
+            model has no place for, and places that stay empty, all listed. While iterating: a tensor of another
+            shape, of no floating-point type or with values that are not finite, and tensors that the options call
+            tied and that differ.
+    """
+    model = empty_model(config)
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    aliases = model.all_tied_weights_keys
+    patterns = [(re.compile(re.escape(key).replace(r"\{\}", r"(\d+)")), _as_rules(row)) for key, row in table.items()]
+    plan: dict[str, list[tuple[str, Rule]]] = {name: [] for name in shapes if name not in aliases}
+    problems = []
+    for name in tensors:
+        rules = _look_up(patterns, name)
+        if rules is None:
+            problems.append(f"left over: {name}")
+        for rule in rules or []:
+            target = aliases.get(rule.target, rule.target)
+            if target in plan:
+                plan[target].append((name, rule))
+            else:
+                problems.append(f"left over: {name} (the options leave no place for {rule.target})")
+    problems += [f"missing: {target}" for target, sources in plan.items() if not sources]
+    if problems:
+        raise ConversionError("the weights are not those that the options describe:\n  " + "\n  ".join(problems))
+    return _apply(plan, tensors, config, shapes)
+
+
+def _apply(
+    plan: dict[str, list[tuple[str, Rule]]],
+    tensors: Mapping[str, torch.Tensor],
+    config: VanillaTransformerConfig,
+    shapes: dict[str, torch.Size],
+) -> Iterator[tuple[str, torch.Tensor]]:
+    for target, ((first, rule), *others) in plan.items():
+        tensor = rule.transform(tensors[first], config)
+        if tensor.shape != shapes[target]:
+            raise ConversionError(
+                f"{first} has the shape {tuple(tensor.shape)}, and {target} needs {tuple(shapes[target])}"
+            )
+        if not tensor.is_floating_point():
+            raise ConversionError(f"{first} holds {tensor.dtype}, which is no floating-point type")
+        if not all(torch.isfinite(value) for value in torch.aminmax(tensor)):  # with no copy of a large tensor
+            raise ConversionError(f"{first} holds values that are not finite; the file is damaged or training failed")
+        for name, other in others:
+            if not torch.equal(tensor, other.transform(tensors[name], config)):
+                raise ConversionError(f"{first} and {name} differ, and the options call them one matrix")
+        yield target, tensor
+
+
+def filled(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`defaults` with what is `given`, where None stands for "not given"."""
+    return {**defaults, **{name: value for name, value in given.items() if value is not None}}
+
+
+def wrong_types(given: Any, defaults: Mapping[str, Any], where: str = "") -> list[str]:
+    """
+    Options that are of another type than their defaults, a line each; a default of None allows any. Where None stands
+    for "not given", `filled` takes it out before. `where` stands before a name.
+    """
+    if not isinstance(given, Mapping):
+        return [f"{where.rstrip('.') or 'options'}: {given!r} holds no options"]
+    problems = []
+    for name, default in defaults.items():
+        value = given.get(name, default)
+        kinds = (int, float) if type(default) is float else type(default)
+        if default is not None and (not isinstance(value, kinds) or (type(value) is bool) != (type(default) is bool)):
+            problems.append(f"{where}{name}: {value!r} (a value such as {default!r} is needed)")
+    return problems

@@ -1,0 +1,443 @@
+"""
+fairseq (0.6 to 0.12): `checkpoint*.pt`, beside it `dict.<source>.txt` and `dict.<target>.txt`, and what cuts words
+into pieces: codes of subword-nmt or fastBPE, or a SentencePiece model.
+
+After fairseq/models/transformer/{transformer_config,transformer_legacy,transformer_encoder,transformer_decoder}.py,
+fairseq/modules, fairseq/data/dictionary.py and fairseq/sequence_generator.py.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import GenerationConfig
+
+from ...common.files import read_lines
+from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..formats import vocabularies
+from ..formats.safe_load import load_torch, plain
+from ..key_table import (
+    Checkpoint,
+    ConversionError,
+    KeyTable,
+    Rule,
+    third,
+    wrong_types,
+)
+
+
+# Dictionary.__init__: these stand before what dict.txt lists.
+SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
+BOS, PAD, EOS = 0, 1, 2
+
+# transformer_legacy.base_architecture, TransformerConfig, TranslationConfig, GenerationConfig. None: see `_options`.
+OPTIONS: dict[str, Any] = {
+    "arch": "transformer",
+    "task": "translation",
+    "encoder_embed_dim": 512,
+    "encoder_ffn_embed_dim": 2048,
+    "encoder_layers": 6,
+    "encoder_attention_heads": 8,
+    "encoder_normalize_before": False,
+    "encoder_learned_pos": False,
+    "decoder_embed_dim": None,
+    "decoder_ffn_embed_dim": None,
+    "decoder_input_dim": None,
+    "decoder_output_dim": None,
+    "decoder_layers": 6,
+    "decoder_attention_heads": 8,
+    "decoder_normalize_before": False,
+    "decoder_learned_pos": False,
+    "no_decoder_final_norm": False,
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "relu_dropout": 0.0,  # the name of activation_dropout before 0.8, still read where that is 0
+    "activation_fn": "relu",
+    "share_all_embeddings": False,
+    "share_decoder_input_output_embed": False,
+    "no_token_positional_embeddings": False,
+    "no_scale_embedding": False,
+    "layernorm_embedding": False,
+    "max_source_positions": 1024,
+    "max_target_positions": 1024,
+    "label_smoothing": 0.0,
+    "source_lang": None,
+    "target_lang": None,
+    "bpe": None,
+    "tokenizer": None,
+    "beam": 5,
+    "lenpen": 1.0,
+    "unnormalized": False,
+    "max_len_a": 0.0,
+    "max_len_b": 200,
+    "min_len": 1,
+    "unkpen": 0.0,
+}
+
+# Options under which the model is another one. What stands here leaves it as it is; so does None.
+NEUTRAL: dict[str, Any] = {
+    "adaptive_input": False,
+    "adaptive_softmax_cutoff": None,
+    "char_inputs": False,
+    "cross_self_attention": False,
+    "decoder_layers_to_keep": None,
+    "encoder_layers_to_keep": None,
+    "no_cross_attention": False,
+    "quant_noise_scalar": 0.0,
+    "scale_attn": False,
+    "scale_fc": False,
+    "scale_heads": False,
+    "scale_resids": False,
+    "xformers_att_config": None,
+}
+
+ARCHITECTURES = re.compile(r"transformer(_align|_tiny|_base|_big|_(iwslt|wmt|vaswani_wmt)_.*)?")
+
+# utils.get_activation_fn
+ACTIVATIONS = {
+    "relu": "relu",
+    "relu_squared": "relu2",
+    "gelu": "gelu",
+    "gelu_fast": "gelu_new",
+    "gelu_accurate": "gelu_new",
+    "tanh": "tanh",
+    "linear": "linear",
+    "swish": "silu",
+}
+
+
+def _thirds(attention: str, kind: str) -> list[str | Rule]:
+    return [Rule(f"{attention}.{letter}_proj.{kind}", third(number)) for number, letter in enumerate("qkv")]
+
+
+_STACKS = {"encoder": ["self_attn"], "decoder": ["self_attn", "encoder_attn"]}
+_NORMS = {
+    "encoder": ["self_attn_layer_norm", "final_layer_norm"],
+    "decoder": ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"],
+}
+_KINDS = ("weight", "bias")
+_CROSS = "decoder.layers.{}.encoder_attn"
+
+KEYS: KeyTable = {
+    "encoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight": "model.decoder.embed_tokens.weight",
+    "decoder.output_projection.weight": "lm_head.weight",
+    "decoder.embed_out": "lm_head.weight",  # before 0.10
+    # In every stack, by layer: projections and norms under their names, and as they were before 0.9 and 0.6.
+    **{
+        f"{stack}.layers.{{}}.{name}.{kind}": f"model.{stack}.layers.{{}}.{name}.{kind}"
+        for stack, attentions in _STACKS.items()
+        for name in (
+            *(f"{attention}.{part}_proj" for attention in attentions for part in ("q", "k", "v", "out")),
+            *_NORMS[stack],
+            "fc1",
+            "fc2",
+        )
+        for kind in _KINDS
+    },
+    **{
+        f"{stack}.layers.{{}}.{attention}.in_proj_{kind}": _thirds(f"model.{stack}.layers.{{}}.{attention}", kind)
+        for stack, attentions in _STACKS.items()
+        for attention in attentions
+        for kind in _KINDS
+    },
+    **{
+        f"{_CROSS}.{part}_proj_weight": f"model.{_CROSS}.{part}_proj.weight"  # 0.7 and 0.8, of unequal widths
+        for part in "qkv"
+    },
+    **{
+        f"{stack}.layers.{{}}.layer_norms.{number}.{kind}": f"model.{stack}.layers.{{}}.{name}.{kind}"
+        for stack, names in _NORMS.items()
+        for number, name in enumerate(names)
+        for kind in _KINDS
+    },
+    **{
+        f"{stack}.{norm}.{kind}": f"model.{stack}.{norm}.{kind}"
+        for stack in _STACKS
+        for norm in ("layer_norm", "layernorm_embedding")
+        for kind in _KINDS
+    },
+    **{f"{stack}.embed_positions.weight": f"model.{stack}.embed_positions.weight" for stack in _STACKS},
+    # The number of the format, and buffers of sinusoids.
+    **{
+        f"{stack}.{name}": None
+        for stack in _STACKS
+        for name in ("version", "embed_positions._float_tensor", "embed_positions.weights")
+    },
+    # Copies for 0.12's fast path, stale since the first training step.
+    **{
+        f"encoder.layers.{{}}.{name}_{kind}": None for name in ("in_proj", "out_proj", "fc1", "fc2") for kind in _KINDS
+    },
+}
+
+
+def _checkpoint(path: Path) -> Path | None:
+    """The checkpoint that is meant: the best, the last or the only one of a folder or of its `checkpoints`."""
+    if path.is_file():
+        return path if path.suffix == ".pt" else None
+    for folder in (path, path / "checkpoints"):
+        files = {file.name: file for file in folder.glob("*.pt")}
+        for name in ("checkpoint_best.pt", "checkpoint_last.pt", *([*files] if len(files) == 1 else [])):
+            if name in files:
+                return files[name]
+    return None
+
+
+def _folders(checkpoint: Path, data: str = "") -> list[Path]:
+    """Where the dictionaries may lie: beside the checkpoint, in the preprocessed data's folder beside it, or above."""
+    folder, name = checkpoint.parent, Path(data.split(":")[0]).name
+    return [folder, *([folder / name, folder.parent / name] if name else []), folder.parent]
+
+
+def recognises(path: Path) -> bool:
+    """Whether there is a `.pt` file and a dictionary beside it."""
+    found = _checkpoint(path)
+    return found is not None and any(file for folder in _folders(found) for file in folder.glob("dict.*.txt"))
+
+
+def read(path: Path, trust: bool = False) -> Checkpoint:
+    """
+    Raises:
+        ConversionError: There is no checkpoint, it cannot be read safely, it is none of fairseq's, or a dictionary is
+            missing.
+    """
+    found = _checkpoint(path)
+    if found is None:
+        raise ConversionError(f"{path} holds no checkpoint_best.pt and no checkpoint_last.pt; name the file itself")
+    content = load_torch(found, trust)
+    if not isinstance(content, dict) or "model" not in content or not ({"cfg", "args"} & content.keys()):
+        raise ConversionError(f"{found} is no checkpoint of fairseq: it has no `model` beside `cfg` or `args`")
+    options = _flatten(plain(content.get("cfg") or content["args"]))
+    languages = {side: str(options.get(f"{side}_lang")) for side in ("source", "target")}
+    for folder in _folders(found, str(options.get("data", ""))):
+        if all((folder / f"dict.{language}.txt").is_file() for language in languages.values()):
+            checkpoint = Checkpoint(options, content["model"], {}, folder, [found])
+            for side, language in languages.items():
+                checkpoint.vocabulary[side] = _dictionary(checkpoint.uses(folder / f"dict.{language}.txt"))
+            return checkpoint
+    names = " and ".join(f"dict.{language}.txt" for language in dict.fromkeys(languages.values()))
+    raise ConversionError(f"{names} are missing beside {found}: the dictionaries that lie with the preprocessed data")
+
+
+def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
+    """One level of options, as fairseq 0.9 has them, from the groups of 0.10 to 0.12."""
+    if not isinstance(settings.get("model"), dict):
+        return {name: value for name, value in settings.items() if value is not None}
+    options: dict[str, Any] = {}
+    for name in ("generation", "criterion", "task", "model"):
+        options.update(settings.get(name) or {})
+    for stack in _STACKS:  # TransformerConfig keeps them one level further down
+        if isinstance(options.get(stack), dict):
+            options.update({f"{stack}_{name}": value for name, value in options.pop(stack).items()})
+    for name in ("model", "task", "bpe", "tokenizer"):
+        group = settings.get(name)
+        options["arch" if name == "model" else name] = group.get("_name") if isinstance(group, dict) else group
+    if isinstance(settings.get("model"), dict) and settings["model"].get("arch"):
+        options["arch"] = settings["model"]["arch"]
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _options(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The options with fairseq's defaults for those that are absent."""
+    options = {**OPTIONS, **checkpoint.options}
+    for name, other in (
+        ("decoder_embed_dim", "encoder_embed_dim"),
+        ("decoder_ffn_embed_dim", "encoder_ffn_embed_dim"),
+        ("decoder_input_dim", "decoder_embed_dim"),
+        ("decoder_output_dim", "decoder_embed_dim"),
+        ("activation_dropout", "relu_dropout"),
+    ):
+        options[name] = options[name] or options[other]
+    return options
+
+
+def unsupported(checkpoint: Checkpoint) -> list[str]:
+    """The options that our model cannot express, a line each."""
+    if problems := wrong_types(checkpoint.options, OPTIONS):
+        return problems
+    options = _options(checkpoint)
+    problems = [
+        f"{name}={options[name]!r}: only {neutral!r} can be converted"
+        for name, neutral in NEUTRAL.items()
+        if options.get(name) not in (None, neutral)
+    ]
+    if not ARCHITECTURES.fullmatch(options["arch"]):
+        problems.append(f"arch={options['arch']!r}: none of fairseq's encoder-decoder transformer architectures")
+    if options["task"] != "translation":
+        problems.append(
+            f"task={options['task']!r}: only 'translation' can be converted; others add tokens of their own"
+        )
+    if options["activation_fn"] not in ACTIVATIONS:
+        problems.append(f"activation_fn={options['activation_fn']!r}: must be one of {', '.join(ACTIVATIONS)}")
+    for name in ("decoder_input_dim", "decoder_output_dim"):
+        if options[name] != options["decoder_embed_dim"]:
+            problems.append(f"{name}={options[name]}: must be decoder_embed_dim={options['decoder_embed_dim']}")
+    if options["bpe"] not in (None, "subword_nmt", "fastbpe", "sentencepiece"):
+        problems.append(f"bpe={options['bpe']!r}: must be subword_nmt, fastbpe or sentencepiece")
+    return problems
+
+
+def _version(checkpoint: Checkpoint, stack: str) -> float:
+    """The number of a stack's format; a checkpoint without one is of the first (upgrade_state_dict_named)."""
+    version = checkpoint.tensors.get(f"{stack}.version")
+    return 1 if version is None else float(version[0])
+
+
+def _positions(options: dict[str, Any], stack: str) -> Any:
+    if options["no_token_positional_embeddings"]:
+        return "none"
+    return "learned" if options[f"{stack}_learned_pos"] else "sinusoidal_halves_inclusive"
+
+
+def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
+    """Config of the model that the options describe."""
+    options = _options(checkpoint)
+    sharing: Any = "decoder" if options["share_decoder_input_output_embed"] else "none"
+    if options["share_all_embeddings"]:
+        sharing = "all"
+    source, target = checkpoint.vocabulary["source"], checkpoint.vocabulary["target"]
+    return VanillaTransformerConfig(
+        vocab_size=len(target),
+        source_vocab_size=None if source == target else len(source),
+        d_model=options["decoder_embed_dim"],
+        encoder_d_model=options["encoder_embed_dim"],
+        encoder_layers=options["encoder_layers"],
+        decoder_layers=options["decoder_layers"],
+        encoder_attention_heads=options["encoder_attention_heads"],
+        decoder_attention_heads=options["decoder_attention_heads"],
+        encoder_ffn_dim=options["encoder_ffn_embed_dim"],
+        decoder_ffn_dim=options["decoder_ffn_embed_dim"],
+        dropout=options["dropout"],
+        attention_dropout=options["attention_dropout"],
+        activation_dropout=options["activation_dropout"],
+        activation_function=ACTIVATIONS[options["activation_fn"]],
+        scale_embedding=not options["no_scale_embedding"],
+        layernorm_embedding=options["layernorm_embedding"],
+        embedding_sharing=sharing,
+        position_encoding=_positions(options, "encoder"),
+        decoder_position_encoding=_positions(options, "decoder"),
+        position_offset=PAD + 1,
+        max_position_embeddings=options["max_source_positions"],
+        decoder_max_position_embeddings=options["max_target_positions"],
+        encoder_norm_position="pre" if options["encoder_normalize_before"] else "post",
+        decoder_norm_position="pre" if options["decoder_normalize_before"] else "post",
+        # The loader drops the final norms of earlier formats.
+        encoder_final_norm=bool(options["encoder_normalize_before"]) and _version(checkpoint, "encoder") >= 2,
+        decoder_final_norm=bool(options["decoder_normalize_before"])
+        and not options["no_decoder_final_norm"]
+        and _version(checkpoint, "decoder") > 2,
+        attention_bias=True,
+        label_smoothing=options["label_smoothing"],
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=EOS,
+    )
+
+
+def _dictionary(path: Path) -> list[str]:
+    tokens = list(SPECIAL_TOKENS)
+    for number, line in enumerate(read_lines(path), 1):
+        overwrite = line.endswith(" #fairseq:overwrite")
+        token, space, count = line.removesuffix(" #fairseq:overwrite").rstrip().rpartition(" ")
+        if not space or not count.lstrip("-").isdigit():
+            raise ConversionError(f"{path}, line {number}: {line!r} is no token with its count")
+        if overwrite and token in tokens:
+            # Of two, the later one is looked up, but for the specials; with a space, the other never is.
+            place = tokens.index(token)
+            tokens[place], token = (token, f" {token}") if token in SPECIAL_TOKENS else (f" {token}", token)
+        tokens.append(token)
+    vocabularies.check_unique(tokens, str(path))
+    return tokens
+
+
+def _cutting_file(checkpoint: Checkpoint, language: str) -> Path | None:
+    """What cuts the words of a language: codes or a SentencePiece model of its own, or one for both."""
+    files = [
+        path
+        for folder in dict.fromkeys((checkpoint.folder, checkpoint.files[0].parent))
+        for path in sorted(folder.iterdir())
+        if re.search(r"code|\.(spm|model)$|\.(spm|model)\.", path.name.lower()) and path.is_file()
+    ]
+    own = [path for path in files if language in re.split(r"[._-]", path.name)]
+    shared = [path for path in files if not own]
+    if len(found := own or shared) > 1:
+        names = ", ".join(path.name for path in found)
+        raise ConversionError(f"{checkpoint.folder}: {names} could each cut the words of {language!r}; leave one")
+    return checkpoint.uses(found[0]) if found else None
+
+
+def _backend(tokens: list[str], cutting: Path | None) -> Tokenizer:
+    if cutting is None:
+        joined = any(token.endswith("@@") for token in tokens)
+        backend = vocabularies.words(tokens, "<unk>", joiner="@@" if joined else None)
+    elif "code" in cutting.name.lower():
+        backend = vocabularies.byte_pairs(tokens, vocabularies.read_merges(cutting), "<unk>", SPECIAL_TOKENS)
+    else:
+        backend = vocabularies.sentencepiece(cutting, tokens, "<unk>")
+    return vocabularies.ends_with(backend, "</s>")
+
+
+def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
+    """Tokenizer with the ids of the dictionaries."""
+    options = _options(checkpoint)
+    backends = {
+        side: _backend(tokens, _cutting_file(checkpoint, options[f"{side}_lang"]))
+        for side, tokens in checkpoint.vocabulary.items()
+    }
+    separate = backends["source"].to_str() != backends["target"].to_str()
+    return VanillaTransformerTokenizer(
+        tokenizer_object=backends["target"],
+        source_tokenizer_object=backends["source"] if separate else None,
+        separate_vocabularies=separate,
+        src_lang=options["source_lang"],
+        tgt_lang=options["target_lang"],
+        split_special_tokens=True,
+        bos_token="<s>",
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+    )
+
+
+def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
+    """What fairseq-generate does when it is told nothing (dataclass/configs.py, sequence_generator.py)."""
+    options = _options(checkpoint)
+    longest = min(options["max_len_b"], options["max_target_positions"] - 1)
+    return GenerationConfig(
+        num_beams=options["beam"],
+        length_penalty=0.0
+        if options["unnormalized"]
+        else float(options["lenpen"]),  # sum / length^lenpen, with the end
+        early_stopping=True,  # a sentence is done when as many hypotheses are as there are beams
+        min_new_tokens=options["min_len"],
+        max_new_tokens=longest + 1,  # and the end, which is then forced
+        forced_eos_token_id=EOS,
+        suppress_tokens=[PAD],
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        bos_token_id=BOS,
+        decoder_start_token_id=EOS,
+    )
+
+
+def decoding_notes(checkpoint: Checkpoint) -> list[str]:
+    """What of fairseq's way from text to text `generate()` and the tokenizer do not do."""
+    options = _options(checkpoint)
+    notes = []
+    if options["max_len_a"]:
+        notes.append(f"max_len_a={options['max_len_a']}: the longest translation does not grow with the source")
+    if options["unkpen"]:
+        notes.append(f"unkpen={options['unkpen']}: the unknown token is not penalised")
+    if options["tokenizer"]:
+        notes.append(
+            f"tokenizer={options['tokenizer']!r}: texts are expected, and translations come out, tokenized so"
+        )
+    if any(_cutting_file(checkpoint, options[f"{side}_lang"]) is None for side in checkpoint.vocabulary):
+        notes.append(
+            "no codes and no SentencePiece model lay beside the checkpoint: words are looked up as they stand"
+        )
+    return notes

@@ -1,0 +1,531 @@
+"""
+Marian (marian-nmt/marian-dev 1.5 to 1.12): `model.npz` with the options inside, and `vocab.yml` or `.spm` beside it.
+
+From src/models/transformer.h and transformer_factory.h, src/layers/{generic,embedding,output}.h,
+src/common/config_parser.cpp, src/data/{default_vocab,sentencepiece_vocab}.cpp and src/translator/beam_search.cpp.
+Marian has neither a padding token nor a start token: its decoder starts with a zero vector. Here one token, behind all
+others, does both: its embedding is zero, and its logit so low that its probability is zero in float32.
+"""
+
+import os
+import re
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import yaml
+from tokenizers import pre_tokenizers
+from transformers import GenerationConfig
+
+from ...common.files import read_lines
+from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..formats import vocabularies
+from ..formats.safe_load import check_archive, parse_yaml, read_yaml
+from ..formats.sentencepiece_model import UNKNOWN, read_sentencepiece
+from ..key_table import (
+    Checkpoint,
+    ConversionError,
+    KeyTable,
+    Rule,
+    filled,
+    transposed,
+    wrong_types,
+)
+
+
+SETTINGS = "special:model.yml"
+NO_POSITIONS = "transformer-disable-position-embeddings"
+SIDES = ("source", "target")
+
+# src/common/config_parser.cpp; an empty string or list means that nothing of the kind is done.
+OPTIONS: dict[str, Any] = {
+    "version": "v1.0.0",  # in fact in every model
+    "type": "amun",
+    "dim-vocabs": [0, 0],
+    "dim-emb": 512,
+    "enc-depth": 1,
+    "dec-depth": 1,
+    "tied-embeddings": False,
+    "tied-embeddings-src": False,
+    "tied-embeddings-all": False,
+    "transformer-heads": 8,
+    "transformer-dim-ffn": 2048,
+    "transformer-decoder-dim-ffn": 0,  # 0: as in the encoder
+    "transformer-ffn-depth": 2,
+    "transformer-decoder-ffn-depth": 0,
+    "transformer-ffn-activation": "swish",
+    "transformer-preprocess": "",
+    "transformer-postprocess": "dan",
+    "transformer-postprocess-emb": "d",
+    "transformer-postprocess-top": "",
+    "transformer-decoder-autoreg": "self-attention",
+    "transformer-attention-mask": "default",
+    NO_POSITIONS: False,
+    "transformer-no-projection": False,
+    "transformer-pool": False,
+    "transformer-tied-layers": [],
+    "right-left": False,
+    "input-types": [],
+    "lemma-dim-emb": 0,
+    "ulr": False,
+    # Known only where model.npz.yml or decoder.yml lies beside the model.
+    "vocabs": [],
+    "transformer-dropout": 0.0,
+    "transformer-dropout-attention": 0.0,
+    "transformer-dropout-ffn": 0.0,
+    "label-smoothing": 0.0,
+    "beam-size": 12,
+    "normalize": 0.0,
+    "word-penalty": 0.0,
+    "max-length-factor": 3.0,
+    "allow-unk": False,
+}
+
+# The values of an option that our model expresses. Dropout ("d") is left out of the sequences: it only trains.
+EXPRESSED: dict[str, tuple] = {
+    "type": ("transformer",),
+    "transformer-ffn-depth": (2,),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "transformer-ffn-activation": ("relu", "swish", "gelu"),
+    "transformer-postprocess-emb": ("", "n"),
+    "transformer-postprocess-top": ("", "n"),
+    "transformer-decoder-autoreg": ("self-attention",),
+    "transformer-attention-mask": ("default",),
+    "transformer-no-projection": (False,),
+    "transformer-pool": (False,),
+    "right-left": (False,),
+    "lemma-dim-emb": (0,),
+    "ulr": (False,),
+}
+
+# (transformer-preprocess, transformer-postprocess) without dropout -> position of the norm.
+NORM_POSITIONS: dict[tuple[str, str], Any] = {("", "an"): "post", ("n", "a"): "pre"}
+
+# src/graph/node_operators_unary.h: swish(x) = x σ(x). Up to version 1.12.0, gelu(x) is x σ(1.702 x) (CHANGELOG.md).
+ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
+LAST_WITH_QUICK_GELU = (1, 12, 0)
+
+# src/graph/node_initializers.cpp: exponents reach 1, other than in transformers' MarianMT
+SINUSOIDS = "sinusoidal_halves_inclusive"
+
+# src/layers/generic.h, layerNorm
+NORM_EPSILON = 1e-6
+
+LONGEST = 512  # tokens of a translation
+
+READ_LONG_HEADER = np.lib.format.read_array_header_2_0  # of `.npy` files of version 2
+
+# A logit of our padding token: e^-10000 is 0 in float32, and -10000 is a number in float16 too.
+NEVER = -1e4
+
+
+def as_vector(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """A matrix of one row as a vector."""
+    return tensor.flatten()
+
+
+def padded(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """Rows (V, D) with zero rows behind, up to the padding token's."""
+    return F.pad(tensor, (0, 0, 0, config.vocab_size - len(tensor)))
+
+
+def padded_transposed(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """The output matrix (D, V) of old releases as rows, with zero rows behind."""
+    return padded(tensor.T, config)
+
+
+def padded_bias(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """The bias (1, V) of the logits as a vector, behind it the bias of what Marian does not have."""
+    return F.pad(tensor.flatten(), (0, config.vocab_size - tensor.numel()), value=NEVER)
+
+
+def bias_of_rows(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """The same for a model without bias ("output-omit-bias"), from its output matrix (V, D)."""
+    return padded_bias(tensor.new_zeros(len(tensor)), config)
+
+
+def bias_of_columns(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """The same from an output matrix (D, V)."""
+    return bias_of_rows(tensor.T, config)
+
+
+def _projections(ours: str) -> dict[str, Rule]:
+    pairs = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
+    return {f"W{letter}": Rule(f"{ours}.{name}.weight", transposed) for letter, name in pairs.items()} | {
+        f"b{letter}": Rule(f"{ours}.{name}.bias", as_vector) for letter, name in pairs.items()
+    }
+
+
+def _norm(ours: str) -> dict[str, Rule]:
+    """A norm before its sublayer has "_pre" in its name; of the two, the options allow one."""
+    pairs = {"scale": "weight", "bias": "bias"}
+    return {
+        f"ln_{theirs}{when}": Rule(f"{ours}.{kind}", as_vector)
+        for theirs, kind in pairs.items()
+        for when in ("", "_pre")
+    }
+
+
+# What may serve as the output matrix, the first that is there, and how a bias is made from it.
+OUTPUT_MATRICES = {
+    "decoder_ff_logit_out_Wt": bias_of_rows,
+    "decoder_ff_logit_out_W": bias_of_columns,  # old releases'
+    "decoder_Wemb": bias_of_rows,
+    "Wemb": bias_of_rows,
+}
+
+# Names inside a layer; layers are counted from 1, and one may serve several times ("transformer-tied-layers").
+LAYER_KEYS: dict[str, Rule] = {
+    **{f"self_{name}": rule for name, rule in _projections("self_attn").items()},
+    **{f"context_{name}": rule for name, rule in _projections("encoder_attn").items()},
+    **{f"self_Wo_{name}": rule for name, rule in _norm("self_attn_layer_norm").items()},
+    **{f"context_Wo_{name}": rule for name, rule in _norm("encoder_attn_layer_norm").items()},
+    **{f"ffn_W{number}": Rule(f"fc{number}.weight", transposed) for number in (1, 2)},
+    **{f"ffn_b{number}": Rule(f"fc{number}.bias", as_vector) for number in (1, 2)},
+    **{f"ffn_ffn_{name}": rule for name, rule in _norm("final_layer_norm").items()},
+}
+
+KEYS: dict[str, Any] = {
+    "encoder_Wemb": Rule("model.encoder.embed_tokens.weight", padded),
+    "decoder_Wemb": Rule("model.decoder.embed_tokens.weight", padded),
+    "decoder_ff_logit_out_Wt": Rule("lm_head.weight", padded),
+    "decoder_ff_logit_out_W": Rule("lm_head.weight", padded_transposed),
+    "decoder_ff_logit_out_b": Rule("lm_head.bias", padded_bias),
+    "Wpos": ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"],
+    **{
+        f"{stack}_{theirs}_{name}": Rule(f"model.{stack}.{rule.target}", rule.transform)
+        for stack in ("encoder", "decoder")
+        for theirs, ours in (("emb", "layernorm_embedding"), ("top", "layer_norm"))
+        for name, rule in _norm(ours).items()
+    },
+}
+
+
+def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
+    """The table of a checkpoint: which layers a name serves, and what else a matrix is, depend on the options."""
+    options = _options(checkpoint)
+    embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
+    shared = ["model.shared.weight"] if config.embedding_sharing == "all" else embeddings
+    table: dict[str, Any] = {name: row if isinstance(row, list) else [row] for name, row in KEYS.items()}
+    table["Wemb"] = [Rule(name, padded) for name in shared]
+    if "decoder_ff_logit_out_b" not in checkpoint.tensors:
+        output, bias = next(pair for pair in OUTPUT_MATRICES.items() if pair[0] in (*checkpoint.tensors, "Wemb"))
+        table[output].append(Rule("lm_head.bias", bias))
+    numbers = {"encoder": range(1, options["enc-depth"] + 1), "decoder": _decoder_layers(options)}
+    for stack in numbers:
+        for layer, number in enumerate(numbers[stack]):
+            for name, rule in LAYER_KEYS.items():
+                target = Rule(f"model.{stack}.layers.{layer}.{rule.target}", rule.transform)
+                table.setdefault(f"{stack}_l{number}_{name}", []).append(target)
+    return table
+
+
+def _decoder_layers(options: dict[str, Any]) -> list[int]:
+    return options["transformer-tied-layers"] or list(range(1, options["dec-depth"] + 1))
+
+
+class Arrays(Mapping):
+    """The tensors of an `.npz` file, which stay in the file until they are used; nothing in it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        with zipfile.ZipFile(path) as archive:
+            self.places = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        self.settings = self[SETTINGS]
+        del self.places[SETTINGS]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        place = self.places[name]
+        try:
+            if place.compress_type != zipfile.ZIP_STORED:  # saved again by another program
+                with np.load(self.path, allow_pickle=False) as arrays:
+                    return torch.from_numpy(arrays[name])
+            with self.path.open("rb") as file:
+                file.seek(place.header_offset + 26)
+                file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)  # a name and what the zip adds to it
+                version = np.lib.format.read_magic(file)
+                read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else READ_LONG_HEADER
+                shape, by_columns, kind = read_header(file)
+                array = np.memmap(self.path, kind, "c", file.tell(), shape, "F" if by_columns else "C")
+            return torch.from_numpy(array)
+        except (ValueError, TypeError, struct.error) as error:  # objects, or numbers that torch does not have
+            raise ConversionError(f"{name} in {self.path} is no array of plain numbers: {error}") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def _models(path: Path) -> list[Path]:
+    """The `.npz` files at `path` that hold Marian's settings."""
+    return [file for file in (sorted(path.glob("*.npz")) if path.is_dir() else [path]) if _has_settings(file)]
+
+
+def _has_settings(file: Path) -> bool:
+    if file.suffix != ".npz" or not zipfile.is_zipfile(file):
+        return False
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return f"{SETTINGS}.npy" in archive.namelist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):  # damaged; `read` says so of one that is named
+        return False
+
+
+def recognises(path: Path) -> bool:
+    """Whether a file, or a file in a folder, has Marian's settings inside."""
+    return bool(_models(path))
+
+
+def _settings_beside(model: Path) -> list[Path]:
+    """The files that training and decoding left beside the model: vocabularies, dropout, and how to decode."""
+    files = (Path(f"{model}.yml"), model.parent / "decoder.yml", Path(f"{model}.decoder.yml"))
+    return [file for file in files if file.is_file()]
+
+
+def read(path: Path, trust: bool = False) -> Checkpoint:
+    """
+    Raises:
+        ConversionError: There is not exactly one model, it is damaged, or its vocabularies are missing.
+    """
+    models = _models(path)
+    if not models and path.suffix == ".npz":
+        check_archive(path)
+    if len(models) != 1:
+        found = ", ".join(file.name for file in models) or f"no .npz file with {SETTINGS} inside"
+        raise ConversionError(f"{path} should hold one model of Marian, and holds {found}; name the file itself")
+    check_archive(models[0])
+    try:
+        tensors = Arrays(models[0])
+        text = tensors.settings.numpy().tobytes().rstrip(b"\0").decode()
+    except (UnicodeDecodeError, ConversionError) as error:
+        raise ConversionError(f"{models[0]} is no whole model of Marian: {error}") from error
+    options: dict[str, Any] = {}
+    for settings in (beside := _settings_beside(models[0])):
+        options |= read_yaml(settings)
+    options |= parse_yaml(text, f"{SETTINGS} in {models[0]}")
+    if problems := wrong_types(filled(OPTIONS, options), OPTIONS):  # here: they say what the vocabularies are
+        raise ConversionError("\n  ".join([f"{models[0]} has options that cannot be used:", *problems]))
+    vocabulary = dict(zip(SIDES, _vocabularies(models[0].parent, options), strict=True))
+    files = [file for side in vocabulary.values() for file in side.files]
+    return Checkpoint(options, tensors, vocabulary, models[0].parent, [models[0], *beside, *files])
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """One side's tokens in the order of their ids, the names of two of them, and the model that cuts its text."""
+
+    tokens: list[str]
+    eos: str
+    unk: str
+    sentencepiece: Path | None
+    files: tuple[Path, ...]
+
+
+def _vocabularies(folder: Path, options: dict[str, Any]) -> list[Vocabulary]:
+    options = filled(OPTIONS, options)
+    named = [folder / Path(str(name)).name for name in options["vocabs"]]
+    if not named:
+        named = [file for file in sorted(folder.iterdir()) if file.match("*vocab*.yml") or file.match("*vocab*.spm")]
+        named *= 2 if len(named) == 1 else 1
+    missing = [file.name for file in named if not file.is_file()]
+    if missing or len(named) != 2:
+        what = f"lacks {', '.join(missing)}" if missing else "has no decoder.yml that names two vocabularies"
+        raise ConversionError(f"{folder} {what}; put the vocabularies beside the model as Marian knows them")
+    sides = [_read_vocabulary(file, folder / f"{side}.spm") for side, file in zip(SIDES, named, strict=True)]
+    for file, side, limit in zip(named, sides, options["dim-vocabs"], strict=False):
+        if limit:  # ids behind are not used (DefaultVocab::load)
+            del side.tokens[limit:]
+        vocabularies.check_unique(side.tokens, str(file))
+    return sides
+
+
+def _read_vocabulary(file: Path, beside: Path) -> Vocabulary:
+    """A SentencePiece model (`.spm`), or tokens with their ids in YAML or JSON, or one on a line."""
+    if file.suffix == ".spm":
+        pieces = read_sentencepiece(file).pieces
+        unk = next((piece.text for piece in pieces if piece.kind == UNKNOWN), "<unk>")
+        return Vocabulary([piece.text for piece in pieces], "</s>", unk, file, (file,))
+    if file.suffix in (".yml", ".yaml", ".json"):
+        # Words only: YAML would read the tokens `no` and `1_000` as other things.
+        content = read_yaml(file, getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        try:
+            ids = {int(number): token for token, number in content.items()}
+        except (TypeError, ValueError) as error:
+            raise ConversionError(f"{file} gives a token something else than a number: {error}") from error
+        if not ids or len(ids) < len(content) or not 0 <= min(ids) <= max(ids) < 2 * len(ids) + 100:
+            raise ConversionError(f"{file} gives one number to several tokens, or numbers far beyond its {len(ids)}")
+        tokens = [ids.get(number) or f"<unused{number}>" for number in range(max(ids) + 1)]
+    else:
+        tokens = list(read_lines(file))
+    # Nematus had other names for the first two.
+    eos, unk = ("</s>" if "</s>" in tokens else tokens[0]), ("<unk>" if "<unk>" in tokens else tokens[1])
+    # OPUS-MT's texts are cut before Marian sees them, by models of these names.
+    spm = beside if beside.is_file() else None
+    return Vocabulary(tokens, eos, unk, spm, (file, spm) if spm else (file,))
+
+
+def _options(checkpoint: Checkpoint) -> dict[str, Any]:
+    return filled(OPTIONS, checkpoint.options)
+
+
+def _without_dropout(options: dict[str, Any], name: str) -> str:
+    return options[f"transformer-{name}"].replace("d", "")
+
+
+def unsupported(checkpoint: Checkpoint) -> list[str]:
+    """The options that our model cannot express, a line each."""
+    options = _options(checkpoint)
+    problems = []
+    for name, expressed in EXPRESSED.items():
+        value = options[name]
+        if (value.replace("d", "") if name.startswith("transformer-postprocess") else value) not in expressed:
+            problems.append(f"{name}: {value!r} (expressed: {', '.join(map(repr, expressed))})")
+    if (_without_dropout(options, "preprocess"), _without_dropout(options, "postprocess")) not in NORM_POSITIONS:
+        problems.append(
+            f"transformer-preprocess: {options['transformer-preprocess']!r} with transformer-postprocess: "
+            f"{options['transformer-postprocess']!r} (expressed: 'n' with 'da', '' with 'dan')"
+        )
+    if len(options["dim-vocabs"]) != 2:
+        problems.append(f"dim-vocabs: {options['dim-vocabs']} (expressed: one source and one target)")
+    if not set(options["input-types"]) <= {"sequence"}:
+        problems.append(f"input-types: {options['input-types']} (expressed: sequence)")
+    if len(_decoder_layers(options)) != options["dec-depth"]:
+        problems.append(f"transformer-tied-layers: {options['transformer-tied-layers']} (not one for each layer)")
+    return problems
+
+
+def _are_separate(checkpoint: Checkpoint) -> bool:
+    source, target = (checkpoint.vocabulary[side] for side in SIDES)
+    return (source.tokens, source.sentencepiece) != (target.tokens, target.sentencepiece)
+
+
+def _rows(checkpoint: Checkpoint) -> dict[str, int]:
+    """Rows of the matrices that embed "source" and "target"; Marian has more than tokens if it was told a number."""
+    rows = {}
+    for side, own in zip(SIDES, ("encoder_Wemb", "decoder_Wemb"), strict=True):
+        name = own if own in checkpoint.tensors else "Wemb"
+        if name not in checkpoint.tensors:
+            raise ConversionError(f"the model has no embeddings of the {side}: neither {own} nor Wemb")
+        rows[side], tokens = len(checkpoint.tensors[name]), len(checkpoint.vocabulary[side].tokens)
+        if tokens > rows[side]:
+            raise ConversionError(f"the {side} vocabulary has {tokens} tokens, and {name} has {rows[side]} rows")
+    return rows
+
+
+def _activation(options: dict[str, Any]) -> str:
+    version = tuple(int(part) for part in re.findall(r"\d+", options["version"])[:3])
+    name = ACTIVATIONS[options["transformer-ffn-activation"]]
+    return "quick_gelu" if name == "gelu" and version <= LAST_WITH_QUICK_GELU else name
+
+
+def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
+    """Config of the model that the options describe, with one piece more than the larger vocabulary."""
+    options, tensors = _options(checkpoint), checkpoint.tensors
+    padding = max(_rows(checkpoint).values())
+    tied = options["tied-embeddings"] or options["tied-embeddings-all"]
+    shared = options["tied-embeddings-src"] or options["tied-embeddings-all"]
+    norm_position = NORM_POSITIONS[_without_dropout(options, "preprocess"), _without_dropout(options, "postprocess")]
+    target, learned = checkpoint.vocabulary["target"], "Wpos" in tensors
+    positions: Any = "learned" if learned else "none" if options[NO_POSITIONS] else SINUSOIDS
+    final_norm = _without_dropout(options, "postprocess-top") == "n"
+    return VanillaTransformerConfig(
+        vocab_size=padding + 1,
+        source_vocab_size=padding + 1 if _are_separate(checkpoint) else None,
+        d_model=options["dim-emb"],
+        encoder_layers=options["enc-depth"],
+        decoder_layers=options["dec-depth"],
+        encoder_attention_heads=options["transformer-heads"],
+        decoder_attention_heads=options["transformer-heads"],
+        encoder_ffn_dim=options["transformer-dim-ffn"],
+        decoder_ffn_dim=options["transformer-decoder-dim-ffn"] or options["transformer-dim-ffn"],
+        dropout=options["transformer-dropout"],
+        attention_dropout=options["transformer-dropout-attention"],
+        activation_dropout=options["transformer-dropout-ffn"],
+        activation_function=_activation(options),
+        scale_embedding=positions == SINUSOIDS,  # addPositionalEmbeddings scales only what it adds these to
+        layernorm_embedding=_without_dropout(options, "postprocess-emb") == "n",
+        embedding_sharing="none" if not tied else "all" if shared else "decoder",
+        position_encoding=positions,
+        max_position_embeddings=len(tensors["Wpos"]) if learned else 1024,
+        encoder_norm_position=norm_position,
+        decoder_norm_position=norm_position,
+        encoder_final_norm=final_norm,
+        decoder_final_norm=final_norm,
+        layer_norm_eps=NORM_EPSILON,
+        attention_bias=True,
+        output_bias=True,
+        label_smoothing=options["label-smoothing"],
+        pad_token_id=padding,
+        eos_token_id=target.tokens.index(target.eos),
+    )
+
+
+def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
+    """Tokenizer with the ids of the vocabularies, and behind them, at the same id in both, one for padding."""
+    backends, names = [], []
+    for side in (checkpoint.vocabulary[side] for side in SIDES):
+        tokens = side.tokens + [f"<unused{number}>" for number in range(len(side.tokens), config.pad_token_id)]
+        padding = "<pad>" if "<pad>" not in tokens else f"<pad{config.pad_token_id}>"
+        if side.sentencepiece:
+            backend = vocabularies.sentencepiece(side.sentencepiece, [*tokens, padding], side.unk)
+        else:
+            backend = vocabularies.words([*tokens, padding], side.unk)
+            backend.pre_tokenizer = pre_tokenizers.Split(" ", behavior="removed")
+        backends.append(vocabularies.ends_with(backend, side.eos))
+        names.append({"pad_token": padding, "eos_token": side.eos, "unk_token": side.unk})
+    if names[0] != names[1]:
+        raise ConversionError(f"the vocabularies call their special tokens differently: {names[0]} and {names[1]}")
+    separate = _are_separate(checkpoint)
+    return VanillaTransformerTokenizer(
+        tokenizer_object=backends[1],
+        source_tokenizer_object=backends[0] if separate else None,
+        separate_vocabularies=separate,
+        split_special_tokens=True,
+        **names[1],
+    )
+
+
+def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
+    """What decoder.yml says, or else marian-decoder's defaults: config_parser.cpp and translator/history.h."""
+    options, target = _options(checkpoint), checkpoint.vocabulary["target"]
+    unknown = [] if options["allow-unk"] else [target.tokens.index(target.unk)]
+    return GenerationConfig(
+        num_beams=options["beam-size"],
+        length_penalty=float(options["normalize"]),  # score / length^normalize, the end counted
+        early_stopping="never",
+        max_new_tokens=LONGEST,
+        suppress_tokens=[*unknown, config.pad_token_id],
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.pad_token_id,
+    )
+
+
+def decoding_notes(checkpoint: Checkpoint) -> list[str]:
+    """What of marian-decoder's decoding `generate()` does not do."""
+    options = _options(checkpoint)
+    notes = [
+        "marian-decoder narrows its beam by one with each finished translation, generate() keeps its width",
+        f"marian-decoder stops at {options['max-length-factor']:g} times the source's length, generate() after "
+        f"{LONGEST} tokens",
+    ]
+    if _without_dropout(options, "preprocess"):
+        # Seen in 1.12.42: other scores for the same translations of the same model, from the second token on.
+        notes.append("marian-decoder disagrees with its own scorer on pre-norm models; generate() follows the scorer")
+    for side, rows in _rows(checkpoint).items():
+        if rows > (tokens := len(checkpoint.vocabulary[side].tokens)):
+            notes.append(f"the {side} vocabulary names {tokens} of {rows} tokens; the others are called <unused...>")
+    if options["word-penalty"]:
+        notes.append(f"word-penalty: {options['word-penalty']:g} for every token is not subtracted")
+    if "Wpos" in checkpoint.tensors:
+        notes.append("marian uses its last trained position for all that are behind it; here they are refused")
+    return notes

@@ -1,0 +1,299 @@
+"""
+What a bare state dict lacks: the sources `torch_nn` and `annotated` read it from a small YAML file, and the
+vocabularies from files that it names.
+
+CHECKPOINT is the weights, the folder that holds them, or the YAML file, which is the only `.yaml` or `.yml` of its
+folder; without one everything has its default. Besides what each source has of its own it may say
+
+```yaml
+checkpoint: model.pt               # the weights, where the folder has more than one file with weights
+vocabulary: vocab.json             # {"src": [tokens], "tgt": [tokens]}; or one file for each side:
+source_vocabulary: vocab.en.txt    #   a token per line, or JSON: a list of tokens, or {token: id}
+target_vocabulary: vocab.de.txt
+special_tokens: {unk: <unk>, pad: <pad>, bos: <bos>, eos: <eos>}
+source_bos: true                   # whether a source starts with bos
+source_eos: true                   # and ends with eos
+max_length: 256                    # longest output
+dropout: 0.1
+label_smoothing: 0.0
+names: {ours: theirs}              # where things stand in the state dict, in the words of the source
+```
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, processors
+from transformers import GenerationConfig
+
+from ...common.files import read_lines
+from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ...model.modeling_vanilla_transformer import POSITION_ENCODINGS
+from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..formats import vocabularies
+from ..formats.safe_load import (
+    SafetensorsFiles,
+    load_torch,
+    plain,
+    read_json,
+    read_yaml,
+)
+from ..key_table import Checkpoint, ConversionError, wrong_types
+
+
+OPTIONS: dict[str, Any] = {
+    "checkpoint": None,
+    "vocabulary": None,
+    "source_vocabulary": None,
+    "target_vocabulary": None,
+    "special_tokens": {},
+    "source_bos": True,
+    "source_eos": True,
+    "max_length": 256,
+    "dropout": 0.1,
+    "label_smoothing": 0.0,
+    "names": {},
+}
+
+STACKS = ("encoder", "decoder")
+
+WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".safetensors")
+SETTINGS = (".yaml", ".yml")
+
+# Under which name training scripts put a state dict beside other things.
+PLACES = ("model_state_dict", "state_dict", "model_state", "model")
+
+# The spellings of a special token, the first that the vocabulary has; without a vocabulary its id is its place here.
+SPECIAL_TOKENS = {
+    "unk": ("<unk>", "[UNK]", "<UNK>"),
+    "pad": ("<pad>", "<blank>", "[PAD]", "<PAD>"),
+    "bos": ("<bos>", "<s>", "<sos>", "[BOS]", "<start>"),
+    "eos": ("<eos>", "</s>", "[EOS]", "<end>"),
+}
+
+# Where vocabularies stand if the settings do not say.
+VOCABULARIES = ("vocab_words.json", "vocab.json")
+
+
+def weights_in(path: Path) -> list[Path]:
+    """The files with weights at `path`: the file itself, or those of a folder."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [file for file in files if file.suffix in WEIGHTS]
+
+
+def read(path: Path, trust: bool, known: Mapping[str, Any], by_stack: Sequence[str] = ()) -> Checkpoint:
+    """
+    State dict, settings and vocabularies; of settings inside the file, those that are `known`, a name with a default.
+    Those of `by_stack` may be {encoder: …, decoder: …}.
+
+    Raises:
+        ConversionError: A file is missing, cannot be read safely, or holds something else.
+    """
+    folder = path if path.is_dir() else path.parent
+    found: list[Path] = (
+        [path] if path.suffix in SETTINGS else sorted(file for file in folder.iterdir() if file.suffix in SETTINGS)
+    )
+    if len(found) > 1:
+        raise ConversionError(f"{folder} holds {len(found)} YAML files; name the one with the settings as CHECKPOINT")
+    options = read_yaml(found[0]) if found else {}
+    if problems := _wrong_settings(options, known, by_stack):
+        raise ConversionError(f"{found[0]}: " + "\n  ".join(["settings that cannot be used", *problems]))
+    named = options.get("checkpoint")
+    weights = [folder / named] if named else weights_in(path if path.suffix not in SETTINGS else folder)
+    if len(weights) != 1 or not weights[0].is_file():
+        what = ", ".join(file.name for file in weights) or "no file with weights"
+        raise ConversionError(
+            f"{folder} should hold one state dict, and holds {what}; name it: `checkpoint: model.pt`"
+        )
+    tensors, inside = _state_dict(weights[0], trust)
+    vocabulary, files = _vocabularies(folder, options)
+    inside = {name: value for name, value in inside.items() if name in known}
+    return Checkpoint({**inside, **options}, tensors, vocabulary, folder, [weights[0], *found, *files])
+
+
+def _wrong_settings(options: dict[str, Any], known: Mapping[str, Any], by_stack: Sequence[str]) -> list[str]:
+    """Settings of the wrong type, a line each."""
+    files = dict.fromkeys(("checkpoint", "vocabulary", "source_vocabulary", "target_vocabulary"), "model.pt")
+    given = {name: value for name, value in options.items() if value is not None}
+    problems = []
+    for name in [name for name in by_stack if isinstance(given.get(name), dict)]:
+        values, default = given.pop(name), known[name]
+        problems += wrong_types({**dict.fromkeys(STACKS), **values}, dict.fromkeys(STACKS, default), f"{name}.")
+    problems += wrong_types(given, {**known, **files})
+    for name, theirs in given.get("names", {}).items() if not problems else ():
+        if not isinstance(theirs, (list if name == "ignored" else str, type(None))):
+            problems.append(f"names.{name}: {theirs!r} is no name")
+    return problems
+
+
+def _state_dict(path: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]]:
+    """The tensors, and the settings that a training script left beside them."""
+    if path.suffix == ".safetensors":
+        return SafetensorsFiles([path]), {}
+    content = load_torch(path, trust)
+    place = next((name for name in PLACES if isinstance(content, dict) and isinstance(content.get(name), dict)), None)
+    tensors = content[place] if place else content
+    if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+        raise ConversionError(f"{path} holds no state dict: names with tensors, itself or under {', '.join(PLACES)}")
+    settings = plain(content.get("settings")) if place else None
+    inside = settings if isinstance(settings, dict) else {}
+    # What nn.DataParallel puts before every name.
+    return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}, inside
+
+
+def _vocabularies(folder: Path, options: dict[str, Any]) -> tuple[dict[str, list[str]] | None, list[Path]]:
+    """{"src": tokens, "tgt": tokens} and the files; None where there are none."""
+    sides = [options.get(f"{side}_vocabulary") for side in ("source", "target")]
+    if any(sides):
+        files = [_file(folder, name) for name in sides]
+        return {
+            side: _tokens(_json_or_lines(file), file) for side, file in zip(("src", "tgt"), files, strict=True)
+        }, files
+    named = options.get("vocabulary")
+    file = _file(folder, named) if named else next((folder / n for n in VOCABULARIES if (folder / n).is_file()), None)
+    if file is None:
+        return None, []
+    content = _json_or_lines(file)
+    both = isinstance(content, dict) and {"src", "tgt"} <= content.keys()
+    return {side: _tokens(content[side] if both else content, file) for side in ("src", "tgt")}, [file]
+
+
+def _file(folder: Path, name: str | None) -> Path:
+    if name is None or not (folder / name).is_file():
+        raise ConversionError(f"{folder / (name or 'vocabulary')} is missing: a vocabulary that the settings name")
+    return folder / name
+
+
+def _json_or_lines(path: Path) -> Any:
+    return read_json(path, object) if path.suffix == ".json" else list(read_lines(path))
+
+
+def _tokens(content: Any, path: Path) -> list[str]:
+    """Tokens in the order of their ids."""
+    if isinstance(content, dict) and sorted(content.values()) == list(range(len(content))):
+        content = sorted(content, key=content.__getitem__)
+    if not isinstance(content, list) or not all(isinstance(token, str) for token in content):
+        raise ConversionError(
+            f"{path} is no vocabulary: tokens in the order of their ids, or tokens with ids 0, 1, 2, …"
+        )
+    return content
+
+
+def as_table(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """A table of positions as (positions, D), wherever its axis for the batch is."""
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def no_bias(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """Zeros for a map (out, in) or a norm that has no bias, from its weight."""
+    return tensor.new_zeros(len(tensor))
+
+
+def position_encoding(tables: list[torch.Tensor]) -> Any:
+    """The kind of position encoding that stored tables hold: sinusoids, of which there are three, or others."""
+    for kind in ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive"):
+        for table in tables:
+            rows = table.reshape(-1, table.shape[-1])[:512].float()
+            width = rows.shape[1]
+            if width % 2 or width < 4:
+                return "learned"
+            encode = POSITION_ENCODINGS[kind](width, len(rows), 0)
+            if not torch.allclose(encode(torch.zeros_like(rows), torch.arange(len(rows))), rows, rtol=0, atol=1e-3):
+                break
+        else:
+            return kind
+    return "learned"
+
+
+def sharing(source: torch.Tensor, target: torch.Tensor, output: torch.Tensor | None) -> Any:
+    """Which of the matrices are one, or equal; without an output matrix the target's serves."""
+    if output is not None and not torch.equal(target, output):
+        return "none"
+    return "all" if torch.equal(source, target) else "decoder"
+
+
+def special_tokens(checkpoint: Checkpoint) -> dict[str, str]:
+    """unk, pad, bos and eos -> token, as the settings say or the vocabulary has them."""
+    given = {**OPTIONS, **checkpoint.options}["special_tokens"]
+    target = (checkpoint.vocabulary or {}).get("tgt", ())
+    return {
+        name: given.get(name) or next((token for token in spellings if token in target), spellings[0])
+        for name, spellings in SPECIAL_TOKENS.items()
+    }
+
+
+def special_ids(checkpoint: Checkpoint) -> dict[str, int]:
+    """unk, pad, bos and eos -> id."""
+    if checkpoint.vocabulary is None:
+        return {name: index for index, name in enumerate(SPECIAL_TOKENS)}
+    return {name: checkpoint.vocabulary["tgt"].index(token) for name, token in special_tokens(checkpoint).items()}
+
+
+def unsupported(checkpoint: Checkpoint, known: Mapping[str, Any]) -> list[str]:
+    """Settings that are none, and special tokens that the vocabularies lack or number differently, a line each."""
+    problems = [
+        f"{name}: no such setting; there are {', '.join(known)}" for name in checkpoint.options if name not in known
+    ]
+    for name, token in special_tokens(checkpoint).items() if checkpoint.vocabulary else ():
+        ids = [tokens.index(token) if token in tokens else None for tokens in checkpoint.vocabulary.values()]
+        if None in ids or (name in ("pad", "eos") and ids[0] != ids[1]):
+            problems.append(
+                f"special_tokens.{name}: {token} is {ids[0]} in the source's and {ids[1]} in the target's vocabulary"
+            )
+    return problems
+
+
+def to_tokenizer(checkpoint: Checkpoint) -> VanillaTransformerTokenizer | None:
+    """Tokenizer with the ids of the vocabularies, None without any; the settings say what stands around a source."""
+    if checkpoint.vocabulary is None:
+        return None
+    options, names = {**OPTIONS, **checkpoint.options}, special_tokens(checkpoint)
+    source, target = (vocabularies.words(checkpoint.vocabulary[side], names["unk"]) for side in ("src", "tgt"))
+    _frame(source, names["bos"] if options["source_bos"] else None, names["eos"] if options["source_eos"] else None)
+    _frame(target, None, names["eos"])
+    tokens: dict[str, Any] = {f"{name}_token": token for name, token in names.items()}
+    return VanillaTransformerTokenizer(
+        tokenizer_object=target,
+        source_tokenizer_object=source,
+        separate_vocabularies=True,  # two pipelines, even where the vocabulary is one
+        split_special_tokens=True,
+        **tokens,
+    )
+
+
+def _frame(backend: Tokenizer, first: str | None, last: str | None):
+    frame = [token for token in (first, "$A", last) if token]
+    backend.post_processor = processors.TemplateProcessing(
+        single=" ".join(frame),
+        special_tokens=[(token, backend.token_to_id(token)) for token in (first, last) if token],
+    )
+
+
+def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
+    """Greedy search, as the tutorials that these models come from do it."""
+    return GenerationConfig(
+        num_beams=1,
+        max_new_tokens={**OPTIONS, **checkpoint.options}["max_length"],
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        bos_token_id=config.bos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+
+
+def possible_heads(width: int, default: int) -> list[int]:
+    """All numbers of heads that divide the width, the default first."""
+    heads = [number for number in range(1, width + 1) if width % number == 0]
+    return sorted(heads, key=lambda number: number != default)
+
+
+def notes(checkpoint: Checkpoint, heads: str, default: int | None) -> list[str]:
+    """What was not given: the heads if they have a `default`, and a vocabulary."""
+    found = []
+    if default is not None:
+        found.append(f"{heads}: not in a state dict, and no YAML file said it; taken as {default}, the default")
+    if checkpoint.vocabulary is None:
+        found.append("there was no vocabulary, so that there is no tokenizer")
+    return found

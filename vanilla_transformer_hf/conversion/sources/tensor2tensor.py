@@ -1,0 +1,413 @@
+"""
+tensor2tensor (1.0 to 1.15): `model.ckpt-*.index` and `.data-*`, beside them hparams.json and `vocab.*`.
+
+From tensor2tensor/models/transformer.py, layers/{transformer_layers,common_attention,common_layers,modalities}.py,
+data_generators/{text_encoder,tokenizer,problem}.py and utils/{decoding,beam_search}.py. No TensorFlow is needed.
+
+The three uses of a shared matrix differ: id 0 enters both stacks as a zero vector and has a real row in the output,
+and every source embedding has a vector added that names the target's kind. So they become three matrices here.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from ...common.files import read_lines
+from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..formats import vocabularies
+from ..formats.safe_load import read_json, read_text
+from ..formats.subword_text import subwords
+from ..formats.tensor_bundle import TensorBundle
+from ..key_table import (
+    Checkpoint,
+    ConversionError,
+    KeyTable,
+    Rule,
+    filled,
+    transposed,
+    wrong_types,
+)
+
+
+SETTINGS = "hparams.json"
+
+# basic_params1 in layers/common_hparams.py and transformer_base_v1 in models/transformer.py
+OPTIONS: dict[str, Any] = {
+    "model": "transformer",  # of flags_t2t.txt
+    "problem": None,  # of flags_t2t.txt
+    "hidden_size": 512,
+    "filter_size": 2048,
+    "num_hidden_layers": 6,
+    "num_encoder_layers": 0,  # 0: num_hidden_layers
+    "num_decoder_layers": 0,
+    "num_heads": 8,
+    "attention_key_channels": 0,  # 0: hidden_size
+    "attention_value_channels": 0,
+    "layer_preprocess_sequence": "none",
+    "layer_postprocess_sequence": "dan",
+    "norm_type": "layer",
+    "norm_epsilon": 1e-6,
+    "layer_prepostprocess_dropout": 0.1,
+    "attention_dropout": 0.0,
+    "relu_dropout": 0.0,
+    "label_smoothing": 0.1,
+    "ffn_layer": "dense_relu_dense",
+    "pos": "timing",
+    "multiply_embedding_mode": "sqrt_depth",
+    "vocab_divisor": 1,
+    "use_target_space_embedding": True,
+    # Of the problem, and in no file: SpaceID.GENERIC, which all of 1.15's translation problems have. Write another
+    # one into hparams.json.
+    "target_space_id": 0,
+    "max_length": 256,
+    "self_attention_type": "dot_product",
+    "attention_variables_3d": False,
+    "causal_decoder_self_attention": True,
+    "unidirectional_encoder": False,
+    "proximity_bias": False,
+    "prepend_mode": "none",
+    "num_area_layers": 0,
+    "hard_attention_k": 0,
+}
+
+# The values of an option that our model expresses.
+EXPRESSED: dict[str, tuple] = {
+    "model": ("transformer",),
+    "norm_type": ("layer",),
+    "ffn_layer": ("dense_relu_dense", "conv_hidden_relu"),  # the same; the second is its old name
+    "pos": ("timing", "emb", "none"),
+    "self_attention_type": ("dot_product",),
+    "attention_variables_3d": (False,),
+    "causal_decoder_self_attention": (True,),
+    "unidirectional_encoder": (False,),
+    "proximity_bias": (False,),
+    "prepend_mode": ("none",),
+    "num_area_layers": (0,),
+    "hard_attention_k": (0,),
+}
+
+POSITIONS: dict[str, Any] = {"timing": "sinusoidal_halves_inclusive", "emb": "learned", "none": "none"}
+
+# (layer_preprocess_sequence, layer_postprocess_sequence) without dropout, "none" as nothing -> position of the norm
+NORM_POSITIONS: dict[tuple[str, str], Any] = {("n", "a"): "pre", ("", "an"): "post"}
+
+# What the optimizer and the counters of training leave beside the weights.
+NO_WEIGHTS = re.compile(
+    r"(training|losses_avg|train_stats|optimizer)/.*|(.*/)?(global_step|beta\d_power|loss_scale.*)"
+    r"|.*/(Adam(_\d)?|Adafactor(_\d)?|Momentum|Adagrad|RMSProp(_\d)?|vr|vc|v|m)"
+)
+
+UNKNOWN = ("UNK", "<UNK>")  # oov_token of the problems that have one; without, tensor2tensor fails on a new word
+RESERVED = ["<pad>", "<EOS>"]  # ids 0 and 1; subword vocabularies end every token with "_", these too
+PAD, EOS = 0, 1
+
+
+def input_rows(
+    tensor: torch.Tensor, config: VanillaTransformerConfig, space: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Rows (V, D) as they enter a stack: nothing for id 0, and `space` (D), which is added behind the scale."""
+    rows = tensor.clone()
+    rows[PAD] = 0
+    if space is not None:
+        rows += space / (math.sqrt(config.d_model) if config.scale_embedding else 1.0)
+    return rows
+
+
+def _layer(stack: str) -> dict[str, Any]:
+    names = {"self_attention": ("self_attn", "self_attn_layer_norm"), "ffn": (None, "final_layer_norm")}
+    if stack == "decoder":
+        names["encdec_attention"] = ("encoder_attn", "encoder_attn_layer_norm")
+    theirs, ours = f"body/{stack}/layer_{{}}", f"model.{stack}.layers.{{}}"
+    table: dict[str, Any] = {}
+    for part, (attention, norm) in names.items():
+        for when in ("layer_prepostprocess", "layer_postprocess"):
+            for name, kind in (("scale", "weight"), ("bias", "bias")):
+                table[f"{theirs}/{part}/{when}/layer_norm/layer_norm_{name}"] = f"{ours}.{norm}.{kind}"
+        if attention:
+            for name in ("q", "k", "v", "output_transform"):
+                projection = f"{ours}.{attention}.{'out' if name == 'output_transform' else name}_proj.weight"
+                table[f"{theirs}/{part}/multihead_attention/{name}/kernel"] = Rule(projection, transposed)
+    for number in (1, 2):
+        table[f"{theirs}/ffn/conv{number}/kernel"] = Rule(f"{ours}.fc{number}.weight", transposed)
+        table[f"{theirs}/ffn/conv{number}/bias"] = f"{ours}.fc{number}.bias"
+    for name, kind in (("scale", "weight"), ("bias", "bias")):
+        final = f"body/{stack}/layer_prepostprocess/layer_norm/layer_norm_{name}"
+        table[final] = f"model.{stack}.layer_norm.{kind}"
+    return table
+
+
+# Names without the scopes around them (see `_plain_name`).
+KEYS: dict[str, Any] = {
+    **_layer("encoder"),
+    **_layer("decoder"),
+    "body/inputs_positional_embedding": "model.encoder.embed_positions.weight",
+    "body/targets_positional_embedding": "model.decoder.embed_positions.weight",
+    "body/target_space_embedding/kernel": None,  # its one row in use is in the source embeddings
+}
+
+
+def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
+    """The table of a checkpoint: which matrix is which, and what is added to the source's, depend on the options."""
+    options, tensors = _options(checkpoint), checkpoint.tensors
+    space = None
+    if options["use_target_space_embedding"] and "body/target_space_embedding/kernel" in tensors:
+        space = tensors["body/target_space_embedding/kernel"][options["target_space_id"]]
+    source, target, output = _matrices(checkpoint)
+    table = {**KEYS, **{name: [] for name in (source, target, output)}}
+    table[source].append(Rule("model.encoder.embed_tokens.weight", partial(input_rows, space=space)))
+    table[target].append(Rule("model.decoder.embed_tokens.weight", input_rows))
+    table[output].append("lm_head.weight")
+    return table
+
+
+def _matrices(checkpoint: Checkpoint) -> tuple[str, str, str]:
+    """Names of the matrices of source, target and output, which may be one."""
+    tables = {name: len(checkpoint.tensors[name]) for name in checkpoint.tensors if name.startswith("symbol_modality")}
+    found = []
+    for side, leaf in (("source", "input_emb"), ("target", "target_emb"), ("target", "softmax")):
+        pieces = len(checkpoint.vocabulary[side])
+        own = [name for name in tables if name.endswith(f"/{leaf}")]
+        shared = [name for name in tables if name.endswith("/shared")]
+        # One for each vocabulary, whose length is rounded up.
+        divisor = _options(checkpoint)["vocab_divisor"]
+        names = [name for name in own or shared if tables[name] == pieces + -pieces % divisor]
+        if len(names) != 1:
+            sizes = ", ".join(f"{name} with {size} rows" for name, size in tables.items()) or "none"
+            raise ConversionError(f"no one matrix fits the {side} vocabulary of {pieces} pieces; there is {sizes}")
+        found.append(names[0])
+    return found[0], found[1], found[2]
+
+
+def _plain_name(name: str) -> str:
+    """
+    A variable's name without the scopes around it. Where layers are named as in TensorFlow 2, these are
+    "transformer/parallel_0_5/transformer/transformer/", and a layer's second use is "layer_3_1".
+    """
+    inner = re.search(
+        r"(?:^|/)((?:body|symbol_modality_\d+_\d+)/(?!.*(?:^|/)(?:body|symbol_modality_\d+_\d+)/).*)", name
+    )
+    if name.endswith("/target_space_embedding/kernel"):
+        return "body/target_space_embedding/kernel"
+    return re.sub(r"/layer_(\d+)_\d+/", r"/layer_\1/", inner[1]) if inner else name
+
+
+class Variables(Mapping):
+    """The weights of a checkpoint by their plain names; a matrix that is stored in parts is one."""
+
+    def __init__(self, bundle: TensorBundle):
+        self.bundle = bundle
+        self.parts: dict[str, list[str]] = {}
+        parts: dict[str, dict[int, str]] = {}
+        for stored in bundle:
+            name = _plain_name(stored)
+            if not stored or NO_WEIGHTS.fullmatch(stored):
+                continue
+            if match := re.fullmatch(r"(symbol_modality_.*)/weights_(\d+)", name):
+                parts.setdefault(match[1], {})[int(match[2])] = stored
+            elif name in self.parts:
+                raise ConversionError(f"{bundle.prefix} holds both {self.parts[name][0]} and {stored}")
+            else:
+                self.parts[name] = [stored]
+        for name, numbered in parts.items():
+            if sorted(numbered) != list(range(len(numbered))):
+                raise ConversionError(f"{bundle.prefix} lacks parts of {name}: there are {sorted(numbered)}")
+            self.parts[name] = [numbered[number] for number in range(len(numbered))]  # 10 comes behind 9
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        parts = [self.bundle[stored] for stored in self.parts[name]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+def _prefixes(path: Path) -> list[Path]:
+    """The checkpoint that a path names: a folder's latest, or the one that a file belongs to."""
+    if not path.is_dir():
+        match = re.fullmatch(r"(.+?)\.(index|data-\d+-of-\d+|meta)", path.name)
+        return [path.with_name(match[1])] if match else []
+    state = path / "checkpoint"
+    if state.is_file() and (match := re.search(r'^model_checkpoint_path: "(.*)"', read_text(state), re.M)):
+        named = path / Path(match[1]).name
+        if Path(f"{named}.index").is_file():
+            return [named]
+    return sorted(file.with_suffix("") for file in path.glob("*.index"))
+
+
+def recognises(path: Path) -> bool:
+    """Whether there is an index of a TensorFlow checkpoint, or the path is part of one."""
+    return any(Path(f"{prefix}.index").is_file() for prefix in _prefixes(path))
+
+
+def read(path: Path, trust: bool = False) -> Checkpoint:
+    """
+    Raises:
+        ConversionError: There is not exactly one checkpoint, or one of its files is damaged or missing.
+    """
+    prefixes = _prefixes(path)
+    if len(prefixes) != 1 or not Path(f"{prefixes[0]}.index").is_file():
+        found = ", ".join(prefix.name for prefix in prefixes) or "no .index file"
+        raise ConversionError(f"{path} should hold one checkpoint of TensorFlow, and holds {found}; name its .index")
+    folder = prefixes[0].parent
+    bundle = TensorBundle(prefixes[0])
+    settings = folder / SETTINGS
+    if not settings.is_file():
+        raise ConversionError(f"{settings} is missing: tensor2tensor writes it into the folder of every training")
+    options = read_json(settings)
+    files = [*bundle.files(), settings, *sorted(folder.glob("vocab.*"))]
+    flags = folder / "flags_t2t.txt"
+    if flags.is_file():
+        files.append(flags)
+        for line in read_lines(flags):
+            name, _, value = line.removeprefix("--").partition("=")
+            if name in ("model", "problem") and value:
+                options.setdefault(name, value)
+    vocabulary = _vocabularies(folder, options.get("problem"))
+    return Checkpoint(options, Variables(bundle), vocabulary, folder, files)
+
+
+def _vocabularies(folder: Path, problem: str | None) -> dict[str, list[str]]:
+    """The lines of the vocabularies of "source" and "target"; a problem is called like "translate_ende_wmt32k"."""
+    files = sorted(folder.glob("vocab.*"))
+    if len(files) == 1:
+        files *= 2
+    elif len(files) == 2:
+        match = re.search(r"_([a-z]{2})([a-z]{2})_", f"{problem}_")
+        languages = [match[1], match[2]] if match else []
+        names = [languages[:: -1 if str(problem).endswith("_rev") else 1], ["source", "target"], ["inputs", "targets"]]
+        by_name = {re.split(r"[.-]", file.name)[-1]: file for file in files}
+        files = next(([by_name[name] for name in pair] for pair in names if pair and set(pair) == set(by_name)), [])
+    if len(files) != 2:
+        raise ConversionError(
+            f"{folder} should hold the file vocab.* of the problem {problem}, or two whose names end with the source "
+            "and the target language, or with .source and .target; copy them from tensor2tensor's data_dir"
+        )
+    return {side: _read_vocabulary(file) for side, file in zip(("source", "target"), files, strict=True)}
+
+
+def _read_vocabulary(file: Path) -> list[str]:
+    """Tokens, one on a line; some files have them in quotes (SubwordTextEncoder._load_from_file_object)."""
+    tokens = []
+    for line in read_lines(file):
+        token = line.rstrip()
+        in_quotes = len(token) > 1 and token[0] == token[-1] and token[0] in "'\""
+        tokens.append(token[1:-1] if in_quotes else token)
+    if tokens[:2] not in (RESERVED, [f"{token}_" for token in RESERVED]):
+        raise ConversionError(f"{file} does not begin with {' and '.join(RESERVED)}, as tensor2tensor's do")
+    vocabularies.check_unique(tokens, str(file))
+    return tokens
+
+
+def _options(checkpoint: Checkpoint) -> dict[str, Any]:
+    options = filled(OPTIONS, checkpoint.options)
+    for stack in ("encoder", "decoder"):
+        options[f"num_{stack}_layers"] = options[f"num_{stack}_layers"] or options["num_hidden_layers"]
+    return options
+
+
+def _norms(options: dict[str, Any]) -> tuple[str, str]:
+    sequences = (options["layer_preprocess_sequence"], options["layer_postprocess_sequence"])
+    before, after = ("" if sequence == "none" else sequence.replace("d", "") for sequence in sequences)
+    return before, after
+
+
+def unsupported(checkpoint: Checkpoint) -> list[str]:
+    """The options that our model cannot express, a line each."""
+    options = _options(checkpoint)
+    if problems := wrong_types(options, OPTIONS):
+        return problems
+    problems = [
+        f"{name}: {options[name]!r} (expressed: {', '.join(map(repr, expressed))})"
+        for name, expressed in EXPRESSED.items()
+        if options[name] not in expressed
+    ]
+    if _norms(options) not in NORM_POSITIONS:
+        problems.append(
+            f"layer_preprocess_sequence: {options['layer_preprocess_sequence']!r} with layer_postprocess_sequence: "
+            f"{options['layer_postprocess_sequence']!r} (expressed: 'n' with 'da', 'none' with 'dan')"
+        )
+    return problems
+
+
+def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
+    """Config of the model that the options describe."""
+    options = _options(checkpoint)
+    heads, width = options["num_heads"], options["hidden_size"]
+    source, target, _ = (len(checkpoint.tensors[name]) for name in _matrices(checkpoint))
+    shared = checkpoint.vocabulary["source"] == checkpoint.vocabulary["target"]
+    return VanillaTransformerConfig(
+        vocab_size=target,
+        source_vocab_size=None if shared and source == target else source,
+        d_model=width,
+        encoder_layers=options["num_encoder_layers"],
+        decoder_layers=options["num_decoder_layers"],
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=options["filter_size"],
+        decoder_ffn_dim=options["filter_size"],
+        d_k=options["attention_key_channels"] // heads or None,
+        d_v=options["attention_value_channels"] // heads or None,
+        dropout=options["layer_prepostprocess_dropout"],
+        attention_dropout=options["attention_dropout"],
+        activation_dropout=options["relu_dropout"],
+        scale_embedding=options["multiply_embedding_mode"] == "sqrt_depth",
+        embedding_sharing="none",
+        position_encoding=POSITIONS[options["pos"]],
+        max_position_embeddings=options["max_length"] if options["pos"] == "emb" else 1024,
+        encoder_norm_position=NORM_POSITIONS[_norms(options)],
+        decoder_norm_position=NORM_POSITIONS[_norms(options)],
+        layer_norm_eps=options["norm_epsilon"],
+        label_smoothing=options["label_smoothing"],
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=PAD,
+    )
+
+
+def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
+    """Tokenizer with the ids of the vocabularies: subwords, or the words of a text that is cut already."""
+    backends = {}
+    for side, tokens in checkpoint.vocabulary.items():
+        if tokens[PAD].endswith("_"):
+            backend = subwords(tokens)
+        else:
+            backend = vocabularies.words(tokens, next((token for token in UNKNOWN if token in tokens), ""))
+        backends[side] = vocabularies.ends_with(backend, tokens[EOS])
+    separate = checkpoint.vocabulary["source"] != checkpoint.vocabulary["target"]
+    return VanillaTransformerTokenizer(
+        tokenizer_object=backends["target"],
+        source_tokenizer_object=backends["source"] if separate else None,
+        separate_vocabularies=separate,
+        split_special_tokens=True,
+        pad_token=checkpoint.vocabulary["target"][PAD],
+        eos_token=checkpoint.vocabulary["target"][EOS],
+    )
+
+
+def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
+    """The defaults of t2t_decoder: decode_hparams in utils/decoding.py, beam_search in utils/beam_search.py."""
+    return GenerationConfig(
+        num_beams=4,
+        length_penalty=0.6,
+        length_penalty_type="gnmt",
+        early_stopping=False,
+        max_extra_tokens=100,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=PAD,
+    )
+
+
+def decoding_notes(checkpoint: Checkpoint) -> list[str]:
+    """What of t2t_decoder's decoding `generate()` does not do."""
+    return []

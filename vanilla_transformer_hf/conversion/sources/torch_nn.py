@@ -1,0 +1,286 @@
+"""
+`torch.nn.Transformer` inside a model of one's own: a state dict, and beside it a small YAML file that says what it
+does not tell and where things stand in it. The defaults are PyTorch's, the names those of its translation tutorial.
+
+```yaml
+nhead: 8
+norm_first: false
+activation: relu            # relu or gelu
+layer_norm_eps: 1.0e-5
+scale_embedding: true       # whether embeddings are multiplied by √d_model
+positions: sinusoidal       # where no table is stored: or sinusoidal_halves, sinusoidal_halves_inclusive, none
+position_offset: 0          # position number of the first token
+names:
+  encoder: transformer.encoder                            # nn.TransformerEncoder
+  decoder: transformer.decoder                            # nn.TransformerDecoder
+  source_embedding: src_tok_emb.embedding                 # one name twice where one embedding serves both sides
+  target_embedding: tgt_tok_emb.embedding
+  source_positions: positional_encoding.pos_embedding     # tables of positions, trained or not
+  target_positions: positional_encoding.pos_embedding
+  output: generator                                       # null where the target embedding serves
+  ignored: []                                             # what is not part of the model
+```
+
+nhead, norm_first, activation and layer_norm_eps may be one value or {encoder: …, decoder: …}. Depths, widths, biases,
+shared embeddings and final norms are read from the tensors. What every YAML file may say stands in state_dicts.py.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig
+
+from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..key_table import (
+    Checkpoint,
+    KeyTable,
+    Rule,
+    third,
+    unchanged,
+)
+from . import state_dicts
+
+
+NAMES: dict[str, Any] = {
+    "encoder": "transformer.encoder",
+    "decoder": "transformer.decoder",
+    "source_embedding": "src_tok_emb.embedding",
+    "target_embedding": "tgt_tok_emb.embedding",
+    "source_positions": "positional_encoding.pos_embedding",
+    "target_positions": "positional_encoding.pos_embedding",
+    "output": "generator",
+    "ignored": [],
+}
+
+# torch.nn.Transformer, and what every YAML file may say.
+OPTIONS: dict[str, Any] = {
+    **state_dicts.OPTIONS,
+    "nhead": 8,
+    "norm_first": False,
+    "activation": "relu",
+    "layer_norm_eps": 1e-5,
+    "scale_embedding": True,
+    "positions": "sinusoidal",
+    "position_offset": 0,
+}
+
+# The values of an option that our model expresses.
+EXPRESSED: dict[str, tuple] = {
+    "norm_first": (True, False),
+    "activation": ("relu", "gelu"),
+    "positions": ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "none"),
+}
+
+
+# What a reference tells where the YAML file does not.
+UNSTATED = {
+    "nhead": state_dicts.possible_heads,
+    "norm_first": EXPRESSED["norm_first"][::-1],
+    "activation": EXPRESSED["activation"],
+    "scale_embedding": (True, False),
+}
+
+
+def _attention(ours: str) -> dict[str, list[Rule]]:
+    return {
+        **{
+            f"in_proj_{kind}": [Rule(f"{ours}.{name}_proj.{kind}", third(number)) for number, name in enumerate("qkv")]
+            for kind in ("weight", "bias")
+        },
+        **{f"out_proj.{kind}": [Rule(f"{ours}.out_proj.{kind}")] for kind in ("weight", "bias")},
+    }
+
+
+_KINDS = ("weight", "bias")
+_NORMS = {
+    "encoder": {"norm1": "self_attn_layer_norm", "norm2": "final_layer_norm"},
+    "decoder": {"norm1": "self_attn_layer_norm", "norm2": "encoder_attn_layer_norm", "norm3": "final_layer_norm"},
+}
+
+# Name of a stack -> name inside one of its layers -> rows inside one of ours.
+LAYER_KEYS: dict[str, dict[str, list[Rule]]] = {
+    stack: {
+        **{f"self_attn.{name}": rows for name, rows in _attention("self_attn").items()},
+        **{f"multihead_attn.{name}": rows for name, rows in _attention("encoder_attn").items()},
+        **{
+            f"{theirs}.{kind}": [Rule(f"{ours}.{kind}")]
+            for theirs, ours in norms.items()
+            for kind in ("weight", "bias")
+        },
+        **{f"linear{number}.{kind}": [Rule(f"fc{number}.{kind}")] for number in (1, 2) for kind in ("weight", "bias")},
+    }
+    for stack, norms in _NORMS.items()
+}
+
+
+def _options(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {**OPTIONS, **checkpoint.options, "names": {**NAMES, **(checkpoint.options.get("names") or {})}}
+
+
+def _side(value: Any, stack: str) -> Any:
+    """An option of the encoder or the decoder, where it is not one for both."""
+    return value[stack] if isinstance(value, dict) else value
+
+
+def _parameter(checkpoint: Checkpoint, part: str) -> str | None:
+    """The tensor of an embedding, an output or a table of positions; its name may be that of its module."""
+    name = _options(checkpoint)["names"][part]
+    return next((full for full in (name, f"{name}.weight") if full in checkpoint.tensors), None)
+
+
+def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
+    """The table under the names that the settings give; norms without a bias ("bias=False") get one of zeros."""
+    names = _options(checkpoint)["names"]
+    table: dict[str, Any] = dict.fromkeys(names["ignored"] or ())
+    targets = {
+        "source_embedding": "model.encoder.embed_tokens.weight",
+        "target_embedding": "model.decoder.embed_tokens.weight",
+        "output": "lm_head.weight",
+    }
+    if config.position_encoding == "learned":
+        targets["source_positions"] = "model.encoder.embed_positions.weight"
+        targets["target_positions"] = "model.decoder.embed_positions.weight"
+    for part in ("source_embedding", "target_embedding", "output", "source_positions", "target_positions"):
+        own = _parameter(checkpoint, part if names[part] else "target_embedding")
+        if own is None:
+            continue
+        rows = table.setdefault(own, [])
+        if part in targets:
+            transform = state_dicts.as_table if part.endswith("positions") else unchanged
+            rows.append(Rule(targets[part], transform))
+    table[f"{names['output']}.bias"] = "lm_head.bias"
+    for stack, layer in LAYER_KEYS.items():
+        layers = f"{names[stack]}.layers.{{}}"
+        norms = {f"{layers}.{name}": f"model.{stack}.layers.{{}}.{target}" for name, target in _NORMS[stack].items()}
+        norms[f"{names[stack]}.norm"] = f"model.{stack}.layer_norm"
+        for name, rows in layer.items():
+            table[f"{layers}.{name}"] = [
+                Rule(f"model.{stack}.layers.{{}}.{row.target}", row.transform) for row in rows
+            ]
+        table |= {f"{theirs}.{kind}": [Rule(f"{ours}.{kind}")] for theirs, ours in norms.items() for kind in _KINDS}
+        if f"{names[stack]}.layers.0.norm1.bias" not in checkpoint.tensors:
+            for theirs, ours in norms.items():
+                table[f"{theirs}.weight"].append(Rule(f"{ours}.bias", state_dicts.no_bias))
+    return table
+
+
+def recognises(path: Path) -> bool:
+    """Whether a folder holds one file with weights and one YAML file that speaks of nn.Transformer."""
+    if path.suffix in state_dicts.SETTINGS:
+        return _speaks_of_this(path)
+    files = [file for file in path.iterdir() if file.suffix in state_dicts.SETTINGS] if path.is_dir() else []
+    return len(files) == 1 and _speaks_of_this(files[0])
+
+
+def _speaks_of_this(settings: Path) -> bool:
+    return re.search(r"^(nhead|norm_first):", settings.read_text(encoding="utf-8", errors="replace"), re.M) is not None
+
+
+def read(path: Path, trust: bool = False) -> Checkpoint:
+    """
+    Raises:
+        ConversionError: A file is missing, cannot be read safely, or holds something else.
+    """
+    return state_dicts.read(path, trust, OPTIONS, ("nhead", "norm_first", "activation", "layer_norm_eps"))
+
+
+def unsupported(checkpoint: Checkpoint) -> list[str]:
+    """The options that our model cannot express, and names that nothing stands under, a line each."""
+    options = _options(checkpoint)
+    problems = state_dicts.unsupported(checkpoint, OPTIONS)
+    for name, expressed in EXPRESSED.items():
+        for value in options[name].values() if isinstance(options[name], dict) else [options[name]]:
+            if value not in expressed:
+                problems.append(f"{name}: {value!r} (expressed: {', '.join(map(repr, expressed))})")
+    problems += [
+        f"names.{name}: no such part; there are {', '.join(NAMES)}" for name in options["names"] if name not in NAMES
+    ]
+    for part in ("source_embedding", "target_embedding", "output"):
+        if options["names"][part] and _parameter(checkpoint, part) is None:
+            problems.append(f"names.{part}: the state dict has no {options['names'][part]}")
+    there = [stack for stack in LAYER_KEYS if _has(checkpoint, stack, "linear1.weight")]
+    for stack in [stack for stack in LAYER_KEYS if stack not in there]:
+        problems.append(f"names.{stack}: the state dict has no {options['names'][stack]}.layers.0.linear1.weight")
+    if len({_has(checkpoint, stack, "self_attn.in_proj_bias") for stack in there}) > 1:
+        problems.append("bias: in one stack only (expressed: in both or none)")
+    if isinstance(options["layer_norm_eps"], dict) and len(set(options["layer_norm_eps"].values())) > 1:
+        problems.append(f"layer_norm_eps: {options['layer_norm_eps']} (expressed: one value)")
+    return problems
+
+
+def _has(checkpoint: Checkpoint, stack: str, name: str) -> bool:
+    return f"{_options(checkpoint)['names'][stack]}.layers.0.{name}" in checkpoint.tensors
+
+
+def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
+    """Config of the model that the options and the shapes describe."""
+    options, tensors = _options(checkpoint), checkpoint.tensors
+    names, ids = options["names"], state_dicts.special_ids(checkpoint)
+    source, target = (tensors[str(_parameter(checkpoint, f"{side}_embedding"))] for side in ("source", "target"))
+    output = tensors[str(_parameter(checkpoint, "output"))] if names["output"] else None
+    tables = [name for side in ("source", "target") if (name := _parameter(checkpoint, f"{side}_positions"))]
+    positions = state_dicts.position_encoding([tensors[name] for name in tables]) if tables else options["positions"]
+    stacks: dict[str, Any] = {}
+    for stack in LAYER_KEYS:
+        found = [re.fullmatch(rf"{re.escape(names[stack])}\.layers\.(\d+)\.linear1\.weight", name) for name in tensors]
+        stacks |= {
+            f"{stack}_layers": sum(match is not None for match in found),
+            f"{stack}_ffn_dim": len(tensors[f"{names[stack]}.layers.0.linear1.weight"]),
+            f"{stack}_attention_heads": _side(options["nhead"], stack),
+            f"{stack}_norm_position": "pre" if _side(options["norm_first"], stack) else "post",
+            f"{stack}_final_norm": f"{names[stack]}.norm.weight" in tensors,
+        }
+    longest = {
+        f"{prefix}max_position_embeddings": tensors[name].numel() // target.shape[1] - options["position_offset"]
+        for prefix, name in zip(("", "decoder_"), tables, strict=False)
+    }
+    return VanillaTransformerConfig(
+        vocab_size=len(target),
+        source_vocab_size=len(source) if len(source) != len(target) or _two_vocabularies(checkpoint) else None,
+        d_model=target.shape[1],
+        **stacks,
+        dropout=options["dropout"],
+        attention_dropout=options["dropout"],
+        activation_dropout=options["dropout"],
+        activation_function=_side(options["activation"], "encoder"),
+        decoder_activation_function=_side(options["activation"], "decoder"),
+        scale_embedding=options["scale_embedding"],
+        embedding_sharing=state_dicts.sharing(source, target, output),
+        position_encoding=positions,
+        position_offset=options["position_offset"],
+        **(longest if positions == "learned" else {}),
+        layer_norm_eps=float(_side(options["layer_norm_eps"], "encoder")),
+        attention_bias=_has(checkpoint, "encoder", "self_attn.in_proj_bias"),
+        feed_forward_bias=_has(checkpoint, "encoder", "linear1.bias"),
+        output_bias=f"{names['output']}.bias" in tensors,
+        label_smoothing=options["label_smoothing"],
+        pad_token_id=ids["pad"],
+        bos_token_id=ids["bos"],
+        eos_token_id=ids["eos"],
+        decoder_start_token_id=ids["bos"],
+    )
+
+
+def _two_vocabularies(checkpoint: Checkpoint) -> bool:
+    vocabulary = checkpoint.vocabulary
+    return vocabulary is not None and vocabulary["src"] != vocabulary["tgt"]
+
+
+def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer | None:
+    """Tokenizer with the ids of the vocabularies, None without any."""
+    return state_dicts.to_tokenizer(checkpoint)
+
+
+def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
+    """Greedy search, as in the tutorial."""
+    return state_dicts.to_generation_config(checkpoint, config)
+
+
+def decoding_notes(checkpoint: Checkpoint) -> list[str]:
+    """What was not given, and what of the tutorial's search `generate()` does not do."""
+    longest = state_dicts.OPTIONS["max_length"]
+    stop = [] if "max_length" in checkpoint.options else [f"max_length: not given; outputs stop at {longest} tokens"]
+    heads = None if "nhead" in checkpoint.options else OPTIONS["nhead"]
+    return state_dicts.notes(checkpoint, "nhead", heads) + stop

@@ -1,0 +1,99 @@
+"""The way out, the same for every engine: check what it can express, write beside, open again, compare, rename."""
+
+import importlib
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from transformers import GenerationConfig
+
+from ..conversion.converter import check_new, new_folder, settings_without_ours
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..publishing.weight_files import open_config
+from .comparison import Comparison, ExportError
+
+
+# Names of the engines, and of the modules here that know them. A module has `problems` (what of a config it cannot
+# express) and `write` (model, tokenizer, folder, comparison and options to the difference found and notes).
+ENGINES = ("ctranslate2", "onnx", "torch_export")
+
+
+class Exported(NamedTuple):
+    """
+    What was measured on random words: the largest absolute difference of logits, the engine's in float32 and the
+    model's own from those in float64; and what the user has to know.
+    """
+
+    difference: float
+    own_error: float
+    notes: list[str]
+
+
+def engine_called(name: str) -> ModuleType:
+    """
+    The module that knows this engine.
+
+    Raises:
+        ExportError: There is no such engine, or what it needs is not installed.
+    """
+    if name not in ENGINES:
+        raise ExportError(
+            f"there is no engine {name!r}; there are {', '.join(ENGINES)} (checkpoints of other toolkits: "
+            "scripts/export_checkpoint.py)"
+        )
+    try:
+        return importlib.import_module(f".{name}", __package__)
+    except ModuleNotFoundError as error:
+        raise ExportError(
+            f"{name} needs {error.name}, which is not installed: pip install 'vanilla_transformer_hf[export]'"
+        ) from error
+
+
+def export_for(engine: str, model_folder: str | os.PathLike, output: str | os.PathLike, **options: Any) -> Exported:
+    """
+    Write the model in `model_folder` for an engine, to the new folder `output`, with its tokenizer.
+
+    `options` are those of the engine's `write`. The folder takes its name after what was written has been opened by
+    the engine and given the model's logits.
+
+    Raises:
+        ExportError: The engine cannot express the model, is not installed, or gives other logits; nothing is left
+            behind.
+        ValueError: The folder's weights are not those of its config.
+        OSError: A file cannot be read or written.
+    """
+    module = engine_called(engine)
+    check_new(Path(output))
+    if not Path(model_folder).is_dir():
+        raise ExportError(f"{model_folder} is no folder")
+    config = open_config(Path(model_folder))
+    if problems := module.problems(config):
+        raise ExportError(f"{engine} cannot express these fields:\n  " + "\n  ".join(problems))
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(model_folder, dtype=torch.float32).eval()
+    model.requires_grad_(False)
+    tokenizer = None
+    if (Path(model_folder) / "tokenizer.json").is_file():
+        tokenizer = VanillaTransformerTokenizer.from_pretrained(model_folder)
+    comparison = Comparison.with_model(model)
+    with new_folder(Path(output)) as folder:
+        difference, notes = module.write(model, tokenizer, folder, comparison, **options)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+    return Exported(difference, comparison.own_error, notes)
+
+
+def save_configs(model: VanillaTransformerForConditionalGeneration, folder: Path) -> list[str]:
+    """Write the model's config and how it decodes; options of our own search, which the engine has not, are told."""
+    model.config.save_pretrained(folder)
+    settings, notes = settings_without_ours(model)
+    settings.save_pretrained(folder)
+    return notes
+
+
+def open_configs(folder: Path) -> tuple[VanillaTransformerConfig, GenerationConfig]:
+    """The two of `save_configs`."""
+    return VanillaTransformerConfig.from_pretrained(folder), GenerationConfig.from_pretrained(folder)

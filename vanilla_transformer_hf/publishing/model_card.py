@@ -1,0 +1,408 @@
+"""
+Model cards: one template, filled from what was measured or stated. What nobody stated is listed as missing.
+
+Training, averaging and conversion keep what they know of a model in a file beside it, from which its card is written,
+and written again when it is published with more facts.
+"""
+
+import csv
+import hashlib
+import json
+import math
+import os
+import re
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CardData, EvalResult, ModelCard, ModelCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from safetensors import safe_open
+from transformers.utils import GENERATION_CONFIG_NAME
+
+from ..common.files import open_output
+from ..evaluation.scores import METRICS, Scores
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.generation_vanilla_transformer import VanillaTransformerGenerationConfig
+
+
+TEMPLATE = Path(__file__).with_name("model_card_template.md")
+CARD_FILE = "README.md"
+FACTS_FILE = "card_facts.json"
+CURVES_FILE = "training_curves.png"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+EMISSIONS_FILE = "emissions.csv"
+TRAINER_STATE_FILE = "trainer_state.json"
+
+# Where data lay on the machine that trained, and who may write where, say nothing to a reader of the card.
+PRIVATE_SETTINGS = ("_source", "_target", "_dir", "_path", "_checkpoint", "_token")
+PRIVATE_PREFIX = ("hub_", "push_to_hub", "disable_tqdm")
+
+HOST_FIELDS = ("tie_word_embeddings", "is_encoder_decoder", "use_cache")
+
+# What every table of an architecture has.
+SIZES = (
+    *("vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads"),
+    *("decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "position_encoding"),
+    *("encoder_norm_position", "decoder_norm_position", "embedding_sharing"),
+)
+
+# What of a generation config says nothing about decoding.
+NO_DECODING = ("transformers_version", "output_attentions", "output_hidden_states", "use_cache")
+
+# What the Hub knows as relations to a base model. The same weights in another format stand under "quantized" there.
+RELATIONS = ("finetune", "quantized", "merge", "adapter")
+
+
+@dataclass
+class ScoredText:
+    """A held-out text by its role, such as "test", and the scores on it."""
+
+    role: str
+    scores: Scores
+
+
+@dataclass
+class SourceFile:
+    """A file that was read, so that a reader can tell whether it is the one they have."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass
+class ConversionFacts:
+    """
+    Where converted weights come from, and what was measured; differences are the largest ones of logits in float32.
+
+    `reopened` compares the model opened again with that before saving, `reference` with `reference_tokens` target
+    positions of the toolkit; `greedy`: identical outputs, and all.
+    """
+
+    source: str
+    command: str
+    files: list[SourceFile]
+    reopened: float
+    reference: float | None = None
+    reference_tokens: int = 0
+    greedy: tuple[int, int] | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class CardFacts:
+    """
+    What is known of a model beside its files; None or empty where nobody measured or stated it.
+
+    `datasets` and `base_model` are ids on the Hub; `further`: training began with a model that was there. `settings`
+    is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
+    that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
+    `card_sha256` is that of the card that was written, by which one sees whether somebody has edited it.
+    """
+
+    name: str | None = None
+    corpus: str | None = None
+    pairs: int | None = None  # of a stream, nobody has counted them
+    datasets: list[str] = field(default_factory=list)
+    source_lang: str | None = None
+    target_lang: str | None = None
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    base_model: str | None = None
+    base_model_relation: str | None = None
+    further: bool = False
+    example: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    device: str | None = None
+    minutes: float | None = None
+    steps: int = 0
+    epochs: float = 0.0
+    co2: dict[str, Any] | None = None
+    average_of: list[str] = field(default_factory=list)
+    scored: list[ScoredText] = field(default_factory=list)
+    conversion: ConversionFacts | None = None
+    card_sha256: str | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> "CardFacts":
+        """
+        What the file beside a model says, or, for a checkpoint, that of its run; nothing where there is none.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        path, state = folder / FACTS_FILE, folder / TRAINER_STATE_FILE
+        is_checkpoint = state.is_file() and not path.is_file()
+        path = folder.resolve().parent / FACTS_FILE if is_checkpoint else path
+        try:
+            known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            if is_checkpoint:
+                path = state
+                log = json.loads(path.read_text(encoding="utf-8"))
+                known |= {"name": None, "steps": log.get("global_step", 0), "epochs": log.get("epoch") or 0.0}
+                if known.get("pairs", 1) is None:  # nobody knows how long a stream is; the host counts it as one epoch
+                    known["epochs"] = 0.0
+            facts = cls(**{name: value for name, value in known.items() if name in cls.__annotations__})
+            facts.scored = [ScoredText(part["role"], Scores(**part["scores"])) for part in facts.scored]  # type: ignore
+            if facts.conversion:
+                source: dict[str, Any] = facts.conversion  # type: ignore[assignment]
+                files = [SourceFile(**file) for file in source["files"]]
+                facts.conversion = ConversionFacts(**{**source, "files": files})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{path}: damaged ({error}).") from error
+        return facts
+
+    def write(self, folder: Path):
+        """Write the file beside a model."""
+        text = json.dumps(asdict(self), ensure_ascii=False, indent=2) + "\n"
+        with open_output(folder / FACTS_FILE) as file:
+            file.write(text.encode())
+
+
+def read_emissions(folder: str | os.PathLike, further: bool, device: str | None) -> dict[str, Any] | None:
+    """
+    What codecarbon measured of a run and all its continuations, as the Hub's cards have it, in grams; None without it.
+
+    Args:
+        folder: Where `--report_to codecarbon` has it write.
+        further: Whether training began with a model that was there.
+        device: What the run was computed on.
+    """
+    path = Path(folder, EMISSIONS_FILE)
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    places = dict.fromkeys(row["country_name"] for row in rows if row.get("country_name"))
+    return {
+        "emissions": 1000 * sum(float(row["emissions"]) for row in rows),  # it writes kilograms
+        "source": "codecarbon",
+        "training_type": "fine-tuning" if further else "pre-training",
+        **({"geographical_location": ", ".join(places)} if places else {}),
+        "hardware_used": device,
+    }
+
+
+def public_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a run without those that name places on the machine or the Hub, or hold a token."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if not name.endswith(PRIVATE_SETTINGS)
+        and not name.startswith(PRIVATE_PREFIX)
+        and not (isinstance(value, str) and (os.path.isabs(value) or value.startswith("~")))
+    }
+
+
+class _Folder:
+    """What the files of a model say about it."""
+
+    def __init__(self, folder: Path):
+        self.config = VanillaTransformerConfig.from_pretrained(folder)
+        named = (folder / GENERATION_CONFIG_NAME).is_file()
+        read = VanillaTransformerGenerationConfig
+        self.generation = read.from_pretrained(folder) if named else read()
+        settings = folder / TOKENIZER_CONFIG_FILE
+        self.has_tokenizer = settings.is_file()
+        tokenizer = json.loads(settings.read_text(encoding="utf-8")) if self.has_tokenizer else {}
+        self.languages = [tokenizer.get(side) for side in ("src_lang", "tgt_lang")]
+        self.parameters = 0
+        for path in folder.glob("model*.safetensors"):
+            with safe_open(path, framework="pt") as file:
+                self.parameters += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        self.has_curves = (folder / CURVES_FILE).is_file()
+
+    @property
+    def decoding(self) -> str:
+        """How `generate` decodes, in words."""
+        stated = {
+            name: value
+            for name, value in self.generation.to_diff_dict().items()
+            if not name.startswith("_") and not name.endswith("_token_id") and name not in NO_DECODING
+        }
+        beams = stated.pop("num_beams", None) or 1
+        words = ["greedy search" if beams == 1 else f"{beams} beams"]
+        return ", ".join(words + [f"`{name}` {value}" for name, value in stated.items()])
+
+
+def _languages(facts: CardFacts, folder: _Folder) -> list[str]:
+    """Source and target, as far as they are known."""
+    named = (facts.source_lang or folder.languages[0], facts.target_lang or folder.languages[1])
+    return [name for name in named if isinstance(name, str)]
+
+
+def _codes(languages: list[str]) -> list[str]:
+    # The Hub knows codes, not every name that a user may have chosen.
+    return [name for name in dict.fromkeys(languages) if re.fullmatch(r"[a-z]{2,3}", name)]
+
+
+def missing_facts(facts: CardFacts, languages: list[str]) -> list[str]:
+    """What a card has to say and nobody has stated, a sentence each."""
+    rows = {
+        "Licence: whoever publishes this model has to choose one that its data and its makers allow.": facts.license,
+        "Languages: no language codes were given.": _codes(languages),
+        "Training data: nobody has named it.": facts.corpus or facts.datasets,
+        "Scores: no held-out text was scored.": facts.scored,
+        "Base model: the model that training began with was not named.": facts.base_model or not facts.further,
+    }
+    return [sentence for sentence, stated in rows.items() if not stated]
+
+
+def _evaluation_results(facts: CardFacts, languages: list[str]) -> list[EvalResult]:
+    corpus = facts.corpus or ", ".join(facts.datasets) or "not stated"
+    results = []
+    for part in facts.scored:
+        signatures = {"bleu": part.scores.bleu_signature, "chrf": part.scores.chrf_signature}
+        for name, label in METRICS.items():
+            results.append(
+                EvalResult(
+                    task_type="translation",
+                    task_name=f"Translation {'-'.join(languages)}".strip(),
+                    dataset_type=facts.datasets[0] if facts.datasets else corpus,
+                    dataset_name=corpus,
+                    dataset_split=part.role,
+                    metric_type=name,
+                    metric_name=label,
+                    metric_value=round(getattr(part.scores, name), 2),
+                    metric_args={"signature": signatures[name]} if name in signatures else None,
+                )
+            )
+    return results
+
+
+def _card_data(facts: CardFacts, config: VanillaTransformerConfig, title: str, languages: list[str]) -> ModelCardData:
+    relation = facts.base_model_relation or ("quantized" if facts.conversion else "finetune")
+    more: dict[str, Any] = {"base_model_relation": relation} if facts.base_model else {}
+    more |= {"co2_eq_emissions": facts.co2} if facts.co2 else {}
+    return ModelCardData(
+        language=_codes(languages) or None,
+        license=facts.license,
+        license_name=facts.license_name,
+        license_link=facts.license_link,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=[config.model_type, *([facts.conversion.source] if facts.conversion else [])],
+        datasets=facts.datasets or None,
+        base_model=facts.base_model,
+        metrics=list(METRICS) if facts.scored else None,
+        model_name=title if facts.scored else None,
+        eval_results=_evaluation_results(facts, languages) or None,
+        **more,
+    )
+
+
+def _architecture(config: VanillaTransformerConfig) -> list[tuple[str, Any, Any]]:
+    """Rows (field, value, value in the paper's base model): the sizes, and whatever else differs from that model."""
+    paper = VanillaTransformerConfig()
+    stated, plain = config.to_dict(), paper.to_dict()
+    names = [name for name in type(config).__annotations__ if name not in HOST_FIELDS and not name.endswith("_id")]
+    rows = [name for name in names if name in SIZES or stated[name] != plain[name]]
+    return [(name, _value(config, name), _value(paper, name)) for name in rows]
+
+
+def _value(config: VanillaTransformerConfig, name: str) -> Any:
+    """The value of a field, or what it stands for where it is not given."""
+    per_head = config.d_model // config.encoder_attention_heads
+    value = getattr(config, name)
+    return (
+        {"d_k": per_head, "d_v": per_head, "source_vocab_size": config.vocab_size}.get(name)
+        if value is None
+        else value
+    )
+
+
+def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None = None) -> ModelCard:
+    """
+    The card of the model in a folder.
+
+    Args:
+        curves: Whether its training curves are shown; if not given, when the folder has them.
+
+    Raises:
+        OSError, ValueError: The folder holds no model that opens.
+    """
+    folder = Path(folder)
+    files = _Folder(folder)
+    languages = _languages(facts, files)
+    name = facts.name or folder.resolve().name
+    title = name.split("/")[-1]
+    return ModelCard.from_template(
+        _card_data(facts, files.config, title, languages),
+        template_path=str(TEMPLATE),
+        facts=facts,
+        conversion=facts.conversion,
+        further=facts.further or facts.base_model is not None,
+        name=name,
+        title=title,
+        direction=" to ".join(languages) if len(languages) == 2 else "text",
+        parameters=files.parameters,
+        decoding=files.decoding,
+        max_new_tokens=files.generation.max_new_tokens,
+        example=json.dumps(facts.example or "...", ensure_ascii=False),
+        tokenizer=files.has_tokenizer,
+        architecture=_architecture(files.config),
+        curves=CURVES_FILE if (files.has_curves if curves is None else curves) else None,
+        missing=missing_facts(facts, languages),
+    )
+
+
+def missing_in(facts: CardFacts, folder: str | os.PathLike) -> list[str]:
+    """What the card of the model in a folder lacks, as `missing_facts` has it."""
+    return missing_facts(facts, _languages(facts, _Folder(Path(folder))))
+
+
+def write_card(facts: CardFacts, folder: str | os.PathLike):
+    """Write the card of the model in a folder, and the facts that it was made from beside it."""
+    text = str(make_card(facts, folder)).encode()
+    with open_output(Path(folder, CARD_FILE)) as file:
+        file.write(text)
+    replace(facts, card_sha256=digest(text)).write(Path(folder))
+
+
+def is_edited(folder: Path) -> bool:
+    """Whether somebody has changed the card in a folder since it was written, or written another."""
+    card = folder / CARD_FILE
+    return card.is_file() and digest(card.read_bytes()) != CardFacts.read(folder).card_sha256
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def is_repo_id(name: str) -> bool:
+    """Whether a repository of the Hub can have this id, "owner/name" or "name"."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+def check_metadata(data: CardData) -> list[str]:
+    """
+    What the Hub would refuse in the metadata of a card, a sentence each.
+
+    It is what can be told without asking the Hub, which has the list of licences.
+    """
+    problems = []
+    licence, languages = data.get("license"), data.get("language")
+    if licence is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", str(licence)):
+        problems.append(f"license={licence!r}: must be an identifier of the Hub, such as cc-by-4.0, or other")
+    if licence == "other" and not (data.get("license_name") and data.get("license_link")):
+        problems.append("license='other': needs license_name and license_link")
+    for language in filter(None, languages if isinstance(languages, list) else [languages]):
+        if not re.fullmatch(r"[a-z]{2,3}|code|multilingual", str(language)):
+            problems.append(f"language={language!r}: must be a code of ISO 639, of two or three letters")
+    for name in ("datasets", "base_model"):
+        ids = data.get(name)
+        for repo_id in filter(None, ids if isinstance(ids, list) else [ids]):
+            if not is_repo_id(repo_id):
+                problems.append(f"{name}={repo_id!r}: must be an id on the Hub, such as owner/name")
+    relation = data.get("base_model_relation")
+    if relation is not None and relation not in RELATIONS:
+        problems.append(f"base_model_relation={relation!r}: must be one of {', '.join(RELATIONS)}")
+    return problems

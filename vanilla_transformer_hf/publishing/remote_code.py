@@ -1,0 +1,64 @@
+"""The Python files that travel with a model, for those who open it with `trust_remote_code=True`."""
+
+import ast
+import sys
+from pathlib import Path
+
+from transformers.dynamic_module_utils import get_imports, get_relative_imports
+
+
+PACKAGE = Path(__file__).parents[1]
+# The folder whose files travel.
+TRAVELLING = PACKAGE / "model"
+
+# What every user of transformers has, beside Python's own modules.
+AVAILABLE = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy"}
+
+
+def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, Path], list[str]]:
+    """
+    The files of a folder that opening its model imports, found by following the imports from `modules`.
+
+    Where the folder lacks one, all are this package's.
+
+    Returns:
+        The files by their names, and what would keep others from importing them, a sentence each.
+    """
+    for place in (folder, TRAVELLING):
+        found, absent = _follow(place, modules)
+        if not absent:
+            break
+    problems = [f"{name} is not there, which the model imports" for name in sorted(absent)]
+    for path in found.values():
+        problems += _check_imports(path)
+    return found, problems
+
+
+def _follow(place: Path, modules: set[str]) -> tuple[dict[str, Path], set[str]]:
+    """The files by their names, and the names of those that are not there."""
+    found: dict[str, Path] = {}
+    absent = set()
+    waiting = sorted(modules)
+    while waiting:
+        path = place / f"{waiting.pop()}.py"
+        if not path.is_file():
+            absent.add(path.name)
+        elif path.name not in found:
+            found[path.name] = path
+            waiting += [module for module in get_relative_imports(path) if "." not in module]
+    return found, absent
+
+
+def _check_imports(path: Path) -> list[str]:
+    """What a file imports that those who open the model may not have. An import in a `try` block may fail."""
+    nested = sorted(module for module in get_relative_imports(path) if "." in module)
+    problems = [f"{path.name} imports .{module}: only files beside it travel" for module in nested]
+    for library in sorted(set(get_imports(path))):
+        if library == PACKAGE.name:
+            problems.append(f"{path.name} imports {library} itself, which others may not have: from .name import")
+        elif library not in AVAILABLE and library not in sys.stdlib_module_names:
+            problems.append(f"{path.name} imports {library}, which others may not have: in a try block it may fail")
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level > 1:
+            problems.append(f"{path.name}, line {node.lineno}: imports from a folder above it")
+    return problems

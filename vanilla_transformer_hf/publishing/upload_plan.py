@@ -1,0 +1,332 @@
+"""
+What of a model's folder is published, and what is not: chosen and checked without the Hub, and without writing.
+
+A folder is what training, averaging or conversion wrote, or any that `save_pretrained` did.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard, get_token
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from ..model.configuration_vanilla_transformer import AUTO_MODELS, VanillaTransformerConfig
+from ..model.generation_vanilla_transformer import VanillaTransformerGenerationConfig
+from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
+from .model_card import (
+    CARD_FILE,
+    CURVES_FILE,
+    FACTS_FILE,
+    TOKENIZER_CONFIG_FILE,
+    CardFacts,
+    check_metadata,
+    is_edited,
+    is_repo_id,
+    make_card,
+    missing_facts,
+    missing_in,
+)
+from .remote_code import find_code
+from .weight_files import (
+    MAX_SHARD_SIZE,
+    Shard,
+    check_weights,
+    find_weights,
+)
+
+
+ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"  # of peft
+CONFIGS = (CONFIG_NAME, GENERATION_CONFIG_NAME, TOKENIZER_CONFIG_FILE, ADAPTER_CONFIG_NAME)
+
+# Fields of the configs that tell where something lay on the machine that wrote them.
+PRIVATE_FIELDS = ("_name_or_path", "name_or_path", "_commit_hash", "tokenizer_file", "source_tokenizer_file")
+
+# Facts that stand in a card's metadata under their own names.
+METADATA = {"license", "license_name", "license_link", "datasets", "base_model", "base_model_relation"}
+
+TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}")
+
+# Why a file is left out, first match counts; what is published does not come here.
+LEFT_OUT = {
+    "training_args.bin": "a pickle, in which a token and the paths of this machine may stand",
+    "optimizer*": "state of the optimizer",
+    "scheduler*": "state of the schedule",
+    "rng_state*": "state of the random numbers",
+    "moving_average.safetensors": "state of the moving average",
+    "trainer_state.json": "log of the training",
+    "predictions.*": "held-out text, which has a licence of its own",
+    FACTS_FILE: "what the card is written from",
+    "*.png": "a picture that the card does not show",
+    ".*": "hidden",
+    "*/": "a folder",
+    "*.bin": "a pickle",
+    "*.pt": "a pickle",
+    "*.pth": "a pickle",
+    "*.pkl": "a pickle",
+    "*.py": "code that the model does not import",
+    "*": "no part of the model",
+}
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A file that is published, as it lies in a folder, or as what takes its place."""
+
+    name: str
+    source: Path | bytes | Shard
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        if isinstance(self.source, Path):
+            return self.source.stat().st_size
+        return len(self.source) if isinstance(self.source, bytes) else self.source.size
+
+
+@dataclass
+class Plan:
+    """What is published of a folder; `left_out` says why the rest is not, `missing` what the card lacks."""
+
+    folder: Path
+    files: list[PlannedFile]
+    left_out: dict[str, str]
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def card(self) -> str:
+        """The text of the model card."""
+        (source,) = [file.source for file in self.files if file.name == CARD_FILE]
+        if not isinstance(source, bytes):
+            raise TypeError(f"{CARD_FILE} is planned as {type(source).__name__}, not as text")
+        return source.decode()
+
+    def __str__(self) -> str:
+        """Files with sizes, what is left out, the card, and what it lacks."""
+        width = max(len(name) for name in [*(file.name for file in self.files), *self.left_out])
+        total = sum(file.size for file in self.files)
+        lines = [f"{len(self.files)} files, {total:,} bytes:"]
+        lines += [f"  {file.name:<{width}}  {file.size:>14,}" for file in self.files]
+        lines += ["left out:"] * bool(self.left_out)
+        lines += [f"  {name:<{width}}  {why}" for name, why in self.left_out.items()]
+        lines += ["", self.card.rstrip(), ""]
+        lines += ["missing in the card:"] * bool(self.missing)
+        return "\n".join(lines + [f"  {sentence}" for sentence in self.missing])
+
+
+def plan_upload(
+    folder: str | os.PathLike,
+    name: str | None = None,
+    *,
+    facts: CardFacts | None = None,
+    max_shard_size: int = MAX_SHARD_SIZE,
+    **stated: Any,
+) -> Plan:
+    """
+    What of a folder is published, and what is not; everything is checked that can be without the Hub.
+
+    Nothing is written and nothing is sent. The card is written anew from what its folder knows, unless somebody has
+    edited it: then what is stated is entered into its metadata.
+
+    Args:
+        name: What the card calls the model: the repository's id. The folder's name if not given.
+        facts: Of the card, in place of those beside the model.
+        max_shard_size: Weights of more bytes are split into several files.
+        stated: More facts, as fields of `CardFacts`, such as `license`.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or no model in it.
+        TypeError: There is no such fact.
+        ValueError: It would not open, or holds what is nobody's business; the message lists everything.
+    """
+    folder = Path(folder)
+    stated = {each: value for each, value in stated.items() if value is not None}
+    if unknown := stated.keys() - CardFacts.__annotations__.keys():
+        raise TypeError(f"{', '.join(sorted(unknown))}: there are only {', '.join(CardFacts.__annotations__)}")
+    if (folder / CONFIG_NAME).is_file():
+        sources, problems = _model(folder, max_shard_size)
+        card, missing = _card(folder, name, facts, stated)
+    elif (folder / ADAPTER_CONFIG_NAME).is_file():
+        sources, card, missing = _adapter(folder, facts or CardFacts(), stated)
+        problems = []
+    else:
+        raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there, so no model.")
+    problems += check_metadata(card.data)
+    if name is not None and not is_repo_id(name):
+        problems.append(f"{name!r}: must be owner/name, of letters, digits, '-', '_' and '.'")
+    sources[CARD_FILE] = str(card).encode()
+    pictures = [path for path in folder.glob("*.png") if path.name == CURVES_FILE or f"({path.name})" in card.text]
+    sources |= {path.name: path for path in pictures}
+    problems += _find_secrets(folder, sources)
+    if problems:
+        raise ValueError(f"{folder} cannot be published: " + "; ".join(problems) + ".")
+    files = [PlannedFile(each, sources[each]) for each in sorted(sources)]
+    return Plan(folder, files, _left_out(folder, sources), missing)
+
+
+def _model(folder: Path, max_shard_size: int) -> tuple[dict[str, Path | bytes | Shard], list[str]]:
+    """Weights, configs, tokenizer and code, and what is wrong with them."""
+    config = VanillaTransformerConfig.from_pretrained(folder)
+    sources: dict[str, Path | bytes | Shard] = {**find_weights(folder, max_shard_size)}
+    problems = check_weights(config, sources)
+    texts = _configs(folder, config) | _tokenizer(folder)
+    code, wrong = find_code(folder, _modules(texts))
+    return {**sources, **texts, **code}, problems + wrong + _check_generation(folder)
+
+
+def _modules(texts: dict[str, Path | bytes]) -> set[str]:
+    """The modules that the configs name as the code of the model and its tokenizer."""
+    modules = set()
+    for name in (CONFIG_NAME, TOKENIZER_CONFIG_FILE):
+        text = texts.get(name, b"{}")
+        auto_map = json.loads(text if isinstance(text, bytes) else text.read_bytes()).get("auto_map", {})
+        for entry in auto_map.values():
+            modules |= {each.split(".")[0] for each in (entry if isinstance(entry, list) else [entry]) if each}
+    return modules
+
+
+def _adapter(
+    folder: Path, facts: CardFacts, stated: dict[str, Any]
+) -> tuple[dict[str, Path | bytes | Shard], ModelCard, list[str]]:
+    """
+    The files of an adapter of peft's, which are published apart from its base model, their card, and what that lacks.
+
+    Raises:
+        FileNotFoundError: There are no weights in safetensors.
+        ValueError: The base model is not named as the Hub knows it.
+    """
+    config, weights = _read_json(folder / ADAPTER_CONFIG_NAME), folder / ADAPTER_SAFE_WEIGHTS_NAME
+    if not weights.is_file():
+        raise FileNotFoundError(f"{folder}: no {weights.name} there; only weights in safetensors are published.")
+    named = config.get("base_model_name_or_path")
+    base = stated.get("base_model") or facts.base_model or named
+    if not base or (base == named and Path(base).exists()):
+        raise ValueError(f"{folder}: its base model is {named!r}, which is no name on the Hub: give base_model.")
+    after = {**config, "base_model_name_or_path": base}
+    text = (json.dumps(after, indent=2, sort_keys=True) + "\n").encode()
+    own = folder / CARD_FILE
+    entered = {"base_model": base, "base_model_relation": "adapter", "license": facts.license, **stated}
+    card, missing = _edited_card(
+        own.read_text(encoding="utf-8") if own.is_file() else f"---\nlibrary_name: peft\n---\n\n# Adapter of {base}\n",
+        {name: value for name, value in entered.items() if value is not None},
+    )
+    data: Any = card.data
+    data.tags = [tag for tag in data.tags or [] if not tag.startswith("base_model:")] or None
+    config_source = folder / ADAPTER_CONFIG_NAME if after == config else text
+    return {ADAPTER_CONFIG_NAME: config_source, weights.name: weights, **_tokenizer(folder)}, card, missing
+
+
+def _tokenizer(folder: Path) -> dict[str, Path | bytes]:
+    """The files of the tokenizer, without what tells of the machine that wrote them."""
+    names = (TOKENIZER_CONFIG_FILE, *TOKENIZER_FILES.values())
+    files: dict[str, Path | bytes] = {name: folder / name for name in names if (folder / name).is_file()}
+    return files | _cleaned(folder, TOKENIZER_CONFIG_FILE)
+
+
+def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
+    """The other files of the folder, and why they are not published."""
+    split = isinstance(sources.get(SAFE_WEIGHTS_INDEX_NAME), bytes)
+    found = {}
+    for path in sorted(folder.iterdir()):
+        shown = f"{path.name}/" if path.is_dir() else path.name
+        if path.name == SAFE_WEIGHTS_NAME and split:
+            found[shown] = "split into several files"
+        elif path.name not in sources:
+            found[shown] = next(why for pattern, why in LEFT_OUT.items() if fnmatch(shown, pattern))
+    return found
+
+
+def _configs(folder: Path, config: VanillaTransformerConfig) -> dict[str, Path | bytes]:
+    """The configs of a model, without what tells of the machine that wrote them."""
+    plain = {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **AUTO_MODELS}
+    # The cache the host's Trainer switches off for as long as it trains.
+    changes = {"auto_map": plain | (config.to_dict().get("auto_map") or {}), "use_cache": True}
+    return _cleaned(folder, CONFIG_NAME, **changes) | _cleaned(folder, GENERATION_CONFIG_NAME)
+
+
+def _cleaned(folder: Path, name: str, **changes: Any) -> dict[str, Path | bytes]:
+    """A config by its name, if it is there: the file itself, or its text with changes and without private fields."""
+    if not (folder / name).is_file():
+        return {}
+    before = _read_json(folder / name)
+    after = {key: value for key, value in before.items() if key not in PRIVATE_FIELDS} | changes
+    if "auto_map" in after:
+        after["auto_map"] = {key: _own(value) for key, value in after["auto_map"].items()}
+    text = json.dumps(after, indent=2, sort_keys=True, ensure_ascii=name != TOKENIZER_CONFIG_FILE) + "\n"
+    return {name: folder / name if after == before else text.encode()}
+
+
+def _own(reference: Any) -> Any:
+    """An entry of an auto_map without the repository that the code was taken from: it comes along."""
+    if isinstance(reference, list):
+        return [_own(each) for each in reference]
+    return reference.split("--")[-1] if isinstance(reference, str) else reference
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged JSON ({error}).") from error
+
+
+def _check_generation(folder: Path) -> list[str]:
+    if not (folder / GENERATION_CONFIG_NAME).is_file():
+        return []
+    try:
+        VanillaTransformerGenerationConfig.from_pretrained(folder).validate(strict=True)
+    except ValueError as error:
+        return [f"{GENERATION_CONFIG_NAME} is not valid ({' '.join(str(error).split())})"]
+    return []
+
+
+def _card(
+    folder: Path, name: str | None, facts: CardFacts | None, stated: dict[str, Any]
+) -> tuple[ModelCard, list[str]]:
+    """The card, and what it lacks."""
+    known = facts or CardFacts.read(folder)
+    if facts is None and is_edited(folder):
+        return _edited_card((folder / CARD_FILE).read_text(encoding="utf-8"), stated)
+    known = replace(known, **{**stated, "name": name or stated.get("name") or known.name})
+    return make_card(known, folder), missing_in(known, folder)
+
+
+def _edited_card(text: str, stated: dict[str, Any]) -> tuple[ModelCard, list[str]]:
+    """A card in somebody's own words, with what is stated in its metadata, and what that lacks."""
+    card = ModelCard(text)
+    data: Any = card.data
+    for name in METADATA & stated.keys():
+        setattr(data, name, stated[name])
+    languages = [stated[side] for side in ("source_lang", "target_lang") if side in stated]
+    data.language = languages or data.language
+    data.library_name = data.library_name or "transformers"
+    data.pipeline_tag = data.pipeline_tag or "translation"
+    entered = CardFacts(
+        license=data.license,
+        corpus=stated.get("corpus"),
+        datasets=data.datasets or [],
+        scored=data.eval_results or [],
+        base_model=data.base_model,
+    )
+    languages = data.language if isinstance(data.language, list) else [data.language or ""]
+    return card, missing_facts(entered, languages)
+
+
+def _find_secrets(folder: Path, sources: dict[str, Any]) -> list[str]:
+    """Tokens in the text that would be published, and places on this machine."""
+    places = {f"{path}/" for path in (Path.home(), folder.resolve().parent, Path.cwd()) if len(path.parts) > 1}
+    problems, token = [], get_token()
+    for name, source in sources.items():
+        if isinstance(source, Shard) or not name.endswith((".json", ".md", ".py")):
+            continue
+        text = (source if isinstance(source, bytes) else source.read_bytes()).decode(errors="replace")
+        for number, line in enumerate(text.splitlines(), start=1):
+            if TOKEN.search(line) or (token and token in line):
+                problems.append(f"{name}, line {number}: a token of the Hub stands there")
+            if name in (*CONFIGS, CARD_FILE) and any(place in line for place in places):
+                problems.append(f"{name}, line {number}: a folder of this machine is named")
+    return problems

@@ -1,0 +1,1 @@
+"""From parallel text to a folder that is ready to publish."""

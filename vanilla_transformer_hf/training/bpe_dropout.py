@@ -1,0 +1,121 @@
+"""BPE-dropout: another segmentation of the training text in each epoch."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby, pairwise
+from random import Random
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from .corpus import SIDES, TranslationCollator, cut
+
+
+class BpeDropout:
+    """
+    Segments words by byte pairs, where before each step each possible merge is passed over with probability p;
+    Provilkov et al. 2020, arXiv 1910.13267, algorithm 1.
+
+    `tokenizers` has the same option, but draws from a generator that cannot be seeded: no run could be repeated, or
+    continued as if it had not been interrupted. Here the pieces depend on the text and on `key` alone.
+
+    Args:
+        tokenizer: A tokenizer with a BPE model. It still decides what a word is and what surrounds a sentence.
+        probability: p, from 0 (the tokenizer's own pieces) to 1 (single characters or bytes).
+
+    Raises:
+        ValueError: The tokenizer's model is not plain BPE, or the probability lies outside 0 to 1.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, probability: float):
+        if not 0 <= probability <= 1:
+            raise ValueError(f"bpe_dropout={probability}: a probability from 0 to 1 is expected.")
+        whole = json.loads(tokenizer.to_str())
+        model = whole["model"]
+        if model["type"] != "BPE" or model["continuing_subword_prefix"] or model["ignore_merges"]:
+            raise ValueError(
+                f"bpe_dropout needs a tokenizer of plain byte pairs; this one's model is {model['type']}."
+            )
+        self._tokenizer, self._probability = tokenizer, probability
+        self._suffix = model["end_of_word_suffix"] or ""
+        # Pieces that do not spell their text: words that have one stay as they are.
+        self._opaque = {token["content"] for token in whole["added_tokens"]}
+        self._opaque |= {model["unk_token"]}
+        if model["byte_fallback"]:
+            self._opaque |= {f"<0x{byte:02X}>" for byte in range(256)}
+        self._vocabulary: dict[str, int] = model["vocab"]
+        self._ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
+        # Text has few words and a word few states, so nearly every step has been seen before.
+        self._merges = lru_cache(maxsize=1 << 17)(self._find_merges)
+
+    def __call__(self, texts: list[str], keys: list[str]) -> list[list[int]]:
+        """Token ids of each text, special tokens included; `keys`, one for each text, seed its pieces."""
+        sentences = []
+        for encoding, key in zip(self._tokenizer.encode_batch(texts), keys):
+            draw = Random(key).random
+            ids: list[int] = []
+            pieces = zip(encoding.word_ids, encoding.tokens, encoding.ids, encoding.special_tokens_mask)
+            for (_, fixed), word in groupby(pieces, key=lambda piece: (piece[0], piece[3])):
+                _, tokens, token_ids, _ = zip(*word)
+                fixed = fixed or not self._opaque.isdisjoint(tokens)
+                split = None if fixed else self._split("".join(tokens), draw)
+                ids += token_ids if split is None else split
+            sentences.append(ids)
+        return sentences
+
+    def _split(self, word: str, draw: Callable[[], float]) -> list[int] | None:
+        """Piece ids of a word; None if a character of it is no piece."""
+        symbols = list(word.removesuffix(self._suffix))
+        symbols[-1] += self._suffix
+        state: tuple[str, ...] | None = tuple(symbols)
+        while state is not None:
+            final = state
+            state = next((after for after in self._merges(state) if draw() >= self._probability), None)
+        ids = [self._vocabulary.get(symbol) for symbol in final]
+        return None if None in ids else ids  # type: ignore[return-value]
+
+    def _find_merges(self, symbols: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """What a word can become by one merge, the merge of the highest priority first."""
+        places = sorted(
+            (rank, place)
+            for place, pair in enumerate(pairwise(symbols))
+            if (rank := self._ranks.get(pair)) is not None
+        )
+        return [(*symbols[:place], symbols[place] + symbols[place + 1], *symbols[place + 2 :]) for _, place in places]
+
+
+@dataclass
+class BpeDropoutCollator(TranslationCollator):
+    """
+    A `TranslationCollator` that segments the columns "source" and "target" anew, another way in each epoch.
+
+    A batch has about the number of tokens that it was filled to, somewhat more with a high probability. `limits` are
+    the most tokens of a source and of a target sentence.
+    """
+
+    probability: float = 0.0
+    limits: tuple[int, int] = (256, 256)
+    seed: int = 0
+    epoch: int = 0
+
+    def __post_init__(self):
+        tokenizer: Any = self.tokenizer
+        target = tokenizer.backend_tokenizer
+        source = getattr(tokenizer, "source_backend_tokenizer", None) or target
+        self._segment = {side: BpeDropout(part, self.probability) for side, part in zip(SIDES, (source, target))}
+
+    def set_epoch(self, epoch: int):
+        """Epochs differ in the pieces of their text."""
+        self.epoch = epoch
+
+    def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:
+        pairs = [{"line": feature["line"]} for feature in features]
+        for side, column, limit in zip(SIDES, ("input_ids", "labels"), self.limits):
+            keys = [f"{self.seed} {feature.get('epoch', self.epoch)} {side} {feature['line']}" for feature in features]
+            sentences = self._segment[side]([feature[side] for feature in features], keys)
+            for pair, ids in zip(pairs, sentences):
+                pair[column] = cut(ids, limit)
+        return super().__call__(pairs, return_tensors)

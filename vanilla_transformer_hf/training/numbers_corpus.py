@@ -1,0 +1,85 @@
+"""
+A small real translation task that needs no download: numbers and dates, spelled out in English and German.
+
+German turns units and tens around and writes a number as one word: "three hundred and forty-five thousand, six hundred
+and seventy-eight" is "dreihundertfünfundvierzigtausendsechshundertachtundsiebzig".
+"""
+
+import datetime
+import os
+import random
+from pathlib import Path
+
+from ..common.files import open_output
+
+
+# Smallest and largest number, and how many of that size the corpus holds.
+NUMBERS = ((0, 999, 1_000), (1_000, 9_999, 3_000), (10_000, 99_999, 6_000), (100_000, 999_999, 12_000))
+DATES = (datetime.date(1800, 1, 1), datetime.date(2099, 12, 31), 8_000)
+HELD_OUT = {"valid": 500, "test": 1_000}
+
+
+def _is_well_spelled(number: int) -> bool:
+    """Whether num2words writes the number as German does: it makes 101,000 an "einhunderteinstausend"."""
+    return number < 2_000 or number // 1_000 % 100 != 1
+
+
+def _number_pair(number: int) -> tuple[str, str]:
+    from num2words import num2words
+
+    return num2words(number, lang="en"), num2words(number, lang="de")
+
+
+def _date_pair(date: datetime.date) -> tuple[str, str]:
+    from babel.dates import format_date
+    from num2words import num2words
+
+    words = []
+    for language in ("en", "de"):
+        words.append(
+            {
+                "weekday": format_date(date, "EEEE", locale=language),
+                "day": num2words(date.day, lang=language, to="ordinal"),
+                "month": format_date(date, "MMMM", locale=language),
+                "year": num2words(date.year, lang=language, to="year"),
+            }
+        )
+    english, german = words
+    return (
+        "{weekday}, the {day} of {month} {year}".format(**english),
+        "{weekday}, der {day} {month} {year}".format(**german),
+    )
+
+
+def make_pairs(seed: int = 0) -> list[tuple[str, str]]:
+    """(English, German) pairs in random order, each number and each date once; the same for the same seed."""
+    rng = random.Random(seed)
+    numbers = []
+    for low, high, count in NUMBERS:
+        numbers += rng.sample([number for number in range(low, high + 1) if _is_well_spelled(number)], count)
+    first, last, count = DATES
+    days = rng.sample(range((last - first).days + 1), count)
+    pairs = [_number_pair(number) for number in numbers]
+    pairs += [_date_pair(first + datetime.timedelta(days=day)) for day in days]
+    rng.shuffle(pairs)
+    return pairs
+
+
+def write_numbers_corpus(folder: str | os.PathLike, seed: int = 0) -> dict[str, int]:
+    """
+    Write `train`, `valid` and `test` as `.en` and `.de` files, one sentence per line, and return the sizes.
+
+    No number and no date stands in two of them.
+
+    Raises:
+        ModuleNotFoundError: num2words or babel is missing.
+    """
+    pairs = make_pairs(seed)
+    parts = {name: [pairs.pop() for _ in range(size)] for name, size in HELD_OUT.items()} | {"train": pairs}
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in parts.items():
+        for language, sentences in zip(("en", "de"), zip(*part)):
+            with open_output(folder / f"{name}.{language}") as file:
+                file.writelines(f"{sentence}\n".encode() for sentence in sentences)
+    return {name: len(part) for name, part in parts.items()}

@@ -1,0 +1,272 @@
+"""Recipes: what a training run can be told, in a YAML file and on the command line."""
+
+import argparse
+import json
+import types
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, make_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import yaml
+from transformers import HfArgumentParser, Seq2SeqTrainingArguments
+
+from ..model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
+
+
+def _help(text: str, default: Any = None) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class DataArguments:
+    """Where the parallel text is and how long its sentences may be."""
+
+    _argument_group_name = "data"
+
+    train_source: str | None = _help(
+        "training text: a plain-text file (with train_target), a .tsv, .csv, .jsonl or .parquet file that holds both "
+        "sides, a folder saved by `datasets`, or the id of a dataset on the Hub; text files may be .gz"
+    )
+    train_target: str | None = _help("the translations of a plain-text train_source, line by line")
+    validation_source: str | None = _help("text that is scored during training and at its end; as train_source")
+    validation_target: str | None = _help("the translations of a plain-text validation_source")
+    test_source: str | None = _help("text that is scored once, at the end; as train_source")
+    test_target: str | None = _help("the translations of a plain-text test_source")
+    dataset_config_name: str | None = _help("configuration of a dataset on the Hub")
+    train_split: str = _help("split of a saved folder or of a dataset on the Hub", "train")
+    validation_split: str = _help("likewise for validation_source", "validation")
+    test_split: str = _help("likewise for test_source", "test")
+    source_lang: str | None = _help("code of the source language, such as en; names a column too")
+    target_lang: str | None = _help("code of the target language")
+    source_column: str | None = _help("column of the source text, if it is not named by its language or 'source'")
+    target_column: str | None = _help("column of the target text, if it is not named by its language or 'target'")
+    corpus_name: str | None = _help("name of the corpus in the model card; train_source if not given")
+    streaming: bool = _help(
+        "read the training text while training, for text larger than the disk; needs max_steps", False
+    )
+    max_source_length: int = _help("most tokens of a source sentence", 256)
+    max_target_length: int = _help("most tokens of a target sentence, also in generation", 256)
+    too_long: Literal["drop", "cut"] = _help("what happens to longer training pairs; held-out text is cut", "drop")
+    max_length_ratio: float | None = _help("leave out training pairs with a side so many times longer than the other")
+    drop_duplicates: bool = _help("leave out training pairs that occurred before", False)
+    bpe_dropout: float = _help("chance to pass over a merge, so that each epoch has other pieces (BPE-dropout)", 0.0)
+    preprocessing_num_workers: int | None = _help("processes that tokenize")
+
+
+@dataclass
+class ModelArguments:
+    """Which model is trained, or trained further, and with which tokenizer."""
+
+    _argument_group_name = "model and tokenizer"
+
+    preset: str | None = _help(f"size of a new model: {', '.join(PRESETS)}; base if not given")
+    model_name_or_path: str | None = _help("model to train further, instead of a new one")
+    tokenizer_name_or_path: str | None = _help("tokenizer to use; if not given, the model's, or a new one is trained")
+    tokenizer_model: Literal["bpe", "wordpiece"] = _help("kind of a newly trained tokenizer", "bpe")
+    separate_vocabularies: bool = _help("train one vocabulary for each language, not one for both", False)
+    attn_implementation: Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] | None = _help(
+        "attention backend; if not given, plain products (eager) on a CPU, where they are faster, else the host's"
+    )
+    num_beams: int | None = _help(
+        "beams of the final scores and of generation_config.json; of a new model 4, and as with the other options of "
+        "the search, if not given, what the model has that is trained further"
+    )
+    length_penalty: float | None = _help(
+        "α of beam search: scores are divided by length^α, so more gives longer sentences; of a new model 1"
+    )
+    length_penalty_type: Literal["power", "gnmt"] | None = _help(
+        "gnmt, as in the paper: scores are divided by ((5 + length) / 6)^α"
+    )
+    max_extra_tokens: int | None = _help(
+        "most tokens of a translation beyond those of its source, 50 in the paper; of a new model, "
+        "generation_max_length or max_target_length is the limit"
+    )
+    license: str | None = _help("licence of the model for its card, such as apache-2.0; never assumed")
+    card_example: str | None = _help("source sentence of the usage example in the model card")
+
+
+# The tokenizer decides these, or the class of the model does.
+_DERIVED_FIELDS = {"source_vocab_size", "tie_word_embeddings", "is_encoder_decoder", "use_cache"}
+
+
+def _config_arguments() -> type:
+    """A dataclass with the fields of the config that a user may set; None: what the preset says."""
+    columns = []
+    for name, hint in VanillaTransformerConfig.__annotations__.items():
+        if name in _DERIVED_FIELDS or name.endswith("_id"):
+            continue
+        if isinstance(hint, types.UnionType):
+            kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+            hint = float if float in kinds else kinds[0]
+        columns.append((name, hint | None, _help("field of the config; the preset's value if not given")))
+    return make_dataclass("ConfigArguments", columns, namespace={"_argument_group_name": "config"})
+
+
+ConfigArguments = _config_arguments()
+
+
+@dataclass
+class TranslationTrainingArguments(Seq2SeqTrainingArguments):
+    """
+    The host's arguments with the optimizer settings of the paper (section 5.3) as defaults.
+
+    Raises:
+        ValueError: `label_smoothing_factor` is given, while the model smooths its own loss; arguments exclude each
+            other; or several GPUs would be driven by one process.
+    """
+
+    _argument_group_name = "training"
+
+    learning_rate: float | None = _help(  # type: ignore[assignment]
+        "peak of the learning rate; if not given, the paper's d_model^-0.5 * warmup_steps^-0.5"
+    )
+    lr_scheduler_type: str = _help("schedule of the learning rate", "inverse_sqrt")
+    warmup_steps: float = _help("steps in which the learning rate rises to its peak", 4000)
+    adam_beta2: float = _help("Adam's second decay rate", 0.98)
+    adam_epsilon: float = _help("Adam's epsilon", 1e-9)
+    max_grad_norm: float = _help("clip gradients to this norm; 0, as in the paper: no clipping", 0.0)
+    predict_with_generate: bool = _help("score generated translations, not the loss alone", True)
+    generation_num_beams: int | None = _help("beams of the scores during training", 1)
+    bleu_tokenize: str | None = _help(
+        "sacreBLEU's tokenizer; none for text that is tokenized already. Its own if not given"
+    )
+    optim: str = _help("optimizer; with weight_decay 0, AdamW is the paper's Adam", "adamw_torch_fused")
+    ddp_find_unused_parameters: bool | None = _help(
+        "have several processes look in each step for parameters without a gradient; this model has none", False
+    )
+    tokens_per_step: int | None = _help(
+        "tokens of an optimizer step, of the longer side, padding counted, over all devices and accumulated batches; "
+        "the paper has 25000. If not given: per_device_train_batch_size sentences, gradient_accumulation_steps times"
+    )
+    per_device_train_tokens: int = _help(
+        "most tokens of a side that a device computes at once; more batches are accumulated to tokens_per_step", 4096
+    )
+    shuffle_buffer_size: int = _help(
+        "sentence pairs of a stream that are in memory to be sorted and shuffled", 100_000
+    )
+    r_drop: float = _help("weight of R-Drop: two dropout masks for each sentence have to agree; twice the work", 0.0)
+    average_last: int | None = _help("publish the average of the last so many checkpoints")
+    average_best: int | None = _help("publish the average of the best so many checkpoints by metric_for_best_model")
+    moving_average: float | None = _help(
+        "decay of a moving average of the weights to evaluate and publish, such as 0.999"
+    )
+    early_stopping_patience: int | None = _help(
+        "stop after so many evaluations without a better metric_for_best_model"
+    )
+    matmul: Literal["auto", "default", "onednn"] = _help(
+        "library of float32 matrix products on a CPU: the fastest that does not round, or one that is named", "auto"
+    )
+
+    def __post_init__(self):
+        # Without an accelerator the host runs on the CPU all the same, but wants to be told so for bfloat16.
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
+        super().__post_init__()
+        if self.n_gpu > 1:
+            raise ValueError(
+                f"{self.n_gpu} GPUs, but one process: start one for each (accelerate launch --num_processes "
+                f"{self.n_gpu} scripts/train.py …), or choose one with CUDA_VISIBLE_DEVICES=0."
+            )
+        if self.tokens_per_step is not None:
+            self._divide_step()
+        if self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor={self.label_smoothing_factor}: the model smooths the labels inside its own "
+                "loss; set label_smoothing instead."
+            )
+        averages = [
+            name for name in ("average_last", "average_best", "moving_average") if getattr(self, name) is not None
+        ]
+        if len(averages) > 1:
+            raise ValueError(f"{' and '.join(averages)} exclude each other: one model is published.")
+        if self.load_best_model_at_end and averages and averages != ["moving_average"]:
+            raise ValueError(f"load_best_model_at_end and {averages[0]} exclude each other: one model is published.")
+        # The loss is checked at each step, and one that is not a number stops the run.
+        self.logging_nan_inf_filter = False
+        # The host would say at every evaluation that there is nothing to pin memory for.
+        self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
+
+    def _divide_step(self):
+        """Accumulate as many equally large batches as a step needs here."""
+        tokens, room = int(self.tokens_per_step or 0), self.per_device_train_tokens
+        if min(tokens, room) < 1:
+            raise ValueError(f"tokens_per_step={tokens}, per_device_train_tokens={room}: both are 1 or more.")
+        self.gradient_accumulation_steps = -(-tokens // (self.world_size * room))
+
+    @property
+    def device_batch_tokens(self) -> int:
+        """Most tokens of a batch of one device, so that all batches of a step have `tokens_per_step` together."""
+        return -(-int(self.tokens_per_step or 0) // (self.world_size * self.gradient_accumulation_steps))
+
+
+@dataclass
+class RunArguments:
+    """What one training run needs: data, model, the config fields that differ from the preset, and the host's part."""
+
+    data: DataArguments
+    model: ModelArguments
+    config: dict[str, Any]
+    training: TranslationTrainingArguments
+
+
+class RecipeParser(HfArgumentParser):
+    """
+    Reads a recipe (YAML) and the command line, which overrides it, into the four groups of arguments.
+
+    Every problem ends the program with one line: an unknown field with the nearest name, a value of the wrong type.
+    """
+
+    def __init__(self, **kwargs: Any):
+        class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+            pass
+
+        groups: tuple[Any, ...] = (DataArguments, ModelArguments, ConfigArguments, TranslationTrainingArguments)
+        super().__init__(groups, formatter_class=HelpFormatter, allow_abbrev=False, **kwargs)
+        self.names = {argument.name for group in groups for argument in fields(group) if argument.init}
+
+    def error(self, message: str) -> typing.NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+    def parse(self, argv: Sequence[str]) -> tuple[RunArguments, dict[str, Any]]:
+        """The arguments, and what of them differs from the defaults, as a recipe says it."""
+        argv = list(argv)
+        recipe = argv.pop(0) if argv and not argv[0].startswith("-") else None
+        tokens = (self._recipe_tokens(recipe) if recipe else []) + argv
+        namespace, unknown = self.parse_known_args(tokens)
+        if unknown:
+            name = unknown[0].removeprefix("--").split("=")[0].replace("-", "_")
+            self.error(self._unknown(name, "command line"))
+        defaults = vars(self.parse_args([]))
+        settings = {name: value for name, value in vars(namespace).items() if value != defaults[name]}
+        try:
+            data, model, config, training = self.parse_args_into_dataclasses(tokens, look_for_args_file=False)
+        except ValueError as error:
+            self.error(str(error))
+        given = {name: value for name, value in vars(config).items() if value is not None}
+        return RunArguments(data, model, given, training), settings
+
+    def _unknown(self, name: str, where: str) -> str:
+        near = get_close_matches(name, self.names, n=1, cutoff=0.0)
+        return f"{where}: unknown field {name!r}; the nearest name is {near[0]!r}."
+
+    def _recipe_tokens(self, path: str) -> list[str]:
+        try:
+            recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            self.error(f"{path}: cannot be read as a recipe ({' '.join(str(error).split())}).")
+        if not isinstance(recipe, dict):
+            self.error(f"{path}: a recipe is a YAML mapping of fields to values.")
+        tokens = []
+        for name, value in recipe.items():
+            if name not in self.names:
+                self.error(self._unknown(str(name), path))
+            if value is False and "no" in (self._option_string_actions[f"--{name}"].choices or ()):
+                value = "no"  # which YAML 1.1 reads as false
+            if isinstance(value, list):
+                tokens += [f"--{name}", *map(str, value)]
+            elif value is not None:
+                tokens.append(f"--{name}={json.dumps(value) if isinstance(value, (dict, bool)) else value}")
+        return tokens

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Multi30k, English to German, tokenized and lower-cased: the three stages of the tiny model, one after the other.
+#   bash vanilla_transformer_hf/training/recipes/multi30k_tiny.sh FOLDER [--field value …]
+# FOLDER has {train,val,test_2016_flickr}.lc.norm.tok.{en,de}, or the same with .gz: data/task1/tok of the corpus. Further
+# arguments are for all stages. What was stopped goes on from its last checkpoint when it is called again. With two
+# processes: LAUNCH="accelerate launch --config_file scripts/accelerate/cpu_2.yaml" bash vanilla_transformer_hf/training/recipes/…
+set -euo pipefail
+folder=${1:?a folder with train.lc.norm.tok.en and so on is needed}
+shift
+files=()
+for part in train=train val=validation test_2016_flickr=test; do
+    for side in en=source de=target; do
+        path="$folder/${part%=*}.lc.norm.tok.${side%=*}"
+        [ -e "$path" ] || path="$path.gz"
+        files+=("--${part#*=}_${side#*=}" "$path")
+    done
+done
+stage() { # recipe, number of arguments in `files` that it is given, and others
+    ${LAUNCH:-python} scripts/train.py "vanilla_transformer_hf/training/recipes/$1.yaml" "${files[@]:0:$2}" "${@:3}"
+}
+first=outputs/multi30k_tiny_r_drop_1
+stage multi30k_tiny 8 "$@"
+stage multi30k_tiny_r_drop 8 --output_dir "$first" "$@"
+# The same again for longer; the test text is scored once, at the end.
+stage multi30k_tiny_r_drop 12 --model_name_or_path "$first" --num_train_epochs 42 --length_penalty 1.0 "$@"

@@ -1,0 +1,1 @@
+"""Text in, translations, scores and alignments out."""

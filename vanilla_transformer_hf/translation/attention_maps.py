@@ -1,0 +1,152 @@
+"""Attention to look at: what every head of every layer makes of one sentence and its translation, as a picture."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+
+from .alignment import eager_attention
+from .scoring import shift_right
+
+
+# Pieces on a side of a map that can still be read.
+MOST_PIECES = 60
+# Inches of a piece, and of a map at least.
+PIECE, SMALLEST = 0.13, 1.1
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """
+    Attention weights, softmax(Q Kᵀ / √d_k) of section 3.2.1, of one sentence: L layers, H heads, S source pieces and T
+    steps of the decoder.
+
+    Attributes:
+        source: Pieces that the encoder reads (S).
+        read: Pieces that the decoder reads, its start token first (T).
+        predicted: Those that come after them, the end-of-sentence token last (T).
+        encoder: Attention of source pieces to each other (L, H, S, S), in float32; rows sum to 1.
+        decoder: Of the decoder's steps to what it has read (L, H, T, T).
+        cross: Of the decoder's steps to the source (L, H, T, S).
+    """
+
+    source: list[str]
+    read: list[str]
+    predicted: list[str]
+    encoder: torch.Tensor
+    decoder: torch.Tensor
+    cross: torch.Tensor
+
+
+# Attention -> title, labels of its rows and of its columns.
+PARTS = {
+    "encoder": ("Self-attention of the encoder", "source", "source"),
+    "decoder": ("Masked self-attention of the decoder", "predicted", "read"),
+    "cross": ("Attention of the decoder to the source", "predicted", "source"),
+}
+
+
+def readable(decode: Any, ids: list[int]) -> list[str]:
+    """Pieces one by one: those that go on with a word begin with "·", and "␣" is a space alone."""
+    texts = [decode([index]).strip() for index in ids]
+    is_no_text = [decode([index], skip_special_tokens=True).strip() == "" for index in ids]
+    pieces = []
+    for place, text in enumerate(texts):
+        before = decode(ids[:place])
+        has_space = decode(ids[: place + 1])[len(before) :][:1].isspace()
+        goes_on = not (place == 0 or has_space or is_no_text[place] or is_no_text[place - 1])
+        pieces.append(f"·{text}" if goes_on else text or "␣")
+    return pieces
+
+
+@torch.no_grad()
+def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None = None) -> AttentionMaps:
+    """
+    The attention of an encoder–decoder to a sentence, while it predicts a translation.
+
+    Args:
+        target: The translation; what `model.generate` finds if not given.
+
+    Raises:
+        ValueError: A side has more pieces than a picture can show.
+    """
+    batch = tokenizer([source], return_tensors="pt").to(model.device)
+    if target is None:
+        target_ids = model.generate(**batch, num_return_sequences=1)[0]
+    else:
+        labels = tokenizer(text_target=[target], return_tensors="pt")["input_ids"].to(model.device)
+        target_ids = shift_right(model, labels)[0]
+    source_ids = batch["input_ids"][0].tolist()
+    for side, count in (("source", len(source_ids)), ("target", len(target_ids) - 1)):
+        if count > MOST_PIECES:
+            raise ValueError(f"the {side} has {count} pieces; a picture shows up to {MOST_PIECES}")
+    with eager_attention(model):
+        outputs = model(
+            **batch, decoder_input_ids=target_ids[None, :-1], output_attentions=True, use_cache=False, return_dict=True
+        )
+    found = (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
+    decode_source = getattr(tokenizer, "decode_source", tokenizer.decode)
+    pieces = readable(tokenizer.decode, target_ids.tolist())
+    return AttentionMaps(
+        readable(decode_source, source_ids),
+        pieces[:-1],
+        pieces[1:],
+        *(torch.stack([layer[0] for layer in layers]).float().cpu() for layers in found),
+    )
+
+
+def _draw_map(axis: Axes, weights: torch.Tensor, rows: list[str] | None, columns: list[str] | None) -> Any:
+    # The square root shows small weights too.
+    image = axis.imshow(weights.numpy(), norm=PowerNorm(0.5, 0, 1), cmap="Blues", aspect="auto")
+    axis.tick_params(length=0, labelsize=6)
+    axis.tick_params(axis="x", labelrotation=90)
+    axis.set_yticks(range(len(rows)) if rows else [], rows)
+    axis.set_xticks(range(len(columns)) if columns else [], columns)
+    return image
+
+
+def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None = None) -> Figure:
+    """
+    A row of maps for each layer: the mean of its heads, then each head. Rows of a map are queries, columns keys.
+
+    Args:
+        part: "encoder", "decoder" or "cross".
+        layer: This layer alone, counted from 0.
+
+    Raises:
+        ValueError: There is no such part or layer.
+    """
+    if part not in PARTS:
+        raise ValueError(f"part={part!r}: one of {', '.join(PARTS)}")
+    title, rows, columns = PARTS[part]
+    weights: torch.Tensor = getattr(maps, part)
+    if layer is not None and not 0 <= layer < len(weights):
+        raise ValueError(f"layer={layer}: the layers are 0 to {len(weights) - 1}")
+    layers = range(len(weights)) if layer is None else [layer]
+    shown = torch.cat((weights.mean(dim=1, keepdim=True), weights), dim=1)  # (L, 1 + H, queries, keys)
+    height, width = (max(SMALLEST, PIECE * size) for size in shown.shape[2:])
+    size = (1.6 + width * shown.shape[1], 1.2 + height * len(layers))
+    with matplotlib.rc_context({"font.size": 8}):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(len(layers), shown.shape[1], squeeze=False)
+        for row, index in enumerate(layers):
+            for column, axis in enumerate(axes[row]):
+                is_lowest = row == len(layers) - 1
+                image = _draw_map(
+                    axis,
+                    shown[index, column],
+                    getattr(maps, rows) if column == 0 else None,
+                    getattr(maps, columns) if is_lowest else None,
+                )
+                if row == 0:
+                    axis.set_title("mean of heads" if column == 0 else f"head {column - 1}")
+            axes[row, 0].set_ylabel(f"layer {index}")
+        figure.suptitle(f"{title} (rows: {rows}, columns: {columns})")
+        figure.colorbar(image, ax=axes, shrink=min(1.0, 2 / height), pad=0.01, label="weight")
+    return figure

@@ -1,0 +1,167 @@
+"""
+Batches of source tokens to tokens of translations and their scores, with any encoder–decoder that can `generate()`.
+
+Shapes: B sources, S source tokens, n translations of each, T target tokens.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from ..common.matmul import matmul
+from ..model.generation_vanilla_transformer import (
+    LENGTH_PENALTIES,
+    REQUESTS,
+    SEARCH_OPTIONS,
+    VanillaTransformerGenerationMixin,
+)
+from .scoring import score_sequences
+
+
+# "We set the maximum output length during inference to input length + 50" (section 6.1).
+EXTRA_TARGET_TOKENS = 50
+LENGTH_LIMITS = ("max_length", "max_new_tokens", "max_extra_tokens")
+# Arguments that `generate()` does not check itself.
+COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
+
+
+class BatchSearch:
+    """
+    `generate()` as a [`Translator`] uses it: arguments that are checked, a limit where nobody gives one, and scores
+    that any search can have.
+
+    Args:
+        model: The model.
+        pad_token_id: What stands where no token does.
+        max_positions: Most target tokens of models of other kinds.
+        matmul_backend: Library of matrix products (`matmul.py`) for their search.
+    """
+
+    def __init__(self, model: Any, pad_token_id: int, max_positions: int, matmul_backend: str = "default"):
+        self.model, self.pad_token_id, self.max_positions = model, pad_token_id, max_positions
+        self.matmul = matmul_backend
+        # By name: a model that brought its own code is of a class of its own.
+        self.has_own_options = any(
+            base.__name__ == VanillaTransformerGenerationMixin.__name__ for base in type(model).__mro__
+        )
+
+    def setting(self, name: str, options: dict[str, Any]) -> Any:
+        """The value that `generate()` will use with these options, None where it has only its own default."""
+        configs = (options.get("generation_config"), self.model.generation_config)
+        values = (options.get(name), *(getattr(config, name, None) for config in configs))
+        return next((value for value in values if value is not None), None)
+
+    def ids_of_end(self, options: dict[str, Any]) -> torch.Tensor:
+        """The end-of-sentence tokens."""
+        eos = self.setting("eos_token_id", options)
+        return torch.tensor([] if eos is None else eos, dtype=torch.long, device=self.model.device)
+
+    def length_penalty(self, options: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Number of tokens -> what beam search divides a log-probability by."""
+        kind = self.setting("length_penalty_type", options) or SEARCH_OPTIONS["length_penalty_type"]
+        alpha = self.setting("length_penalty", options)
+        return lambda length: LENGTH_PENALTIES[kind](length, 1.0 if alpha is None else alpha)
+
+    @torch.no_grad()
+    def batch(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, return_scores: bool, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """
+        The translations of source ids (B, S), as `Translator.generate` gives them; options are `generate()`'s.
+
+        Raises:
+            ValueError: The options exclude each other or are out of range.
+        """
+        options = self._checked(input_ids.shape[1], options)
+        n_best = self.setting("num_return_sequences", options) or 1
+        filled = attention_mask.any(dim=1)  # (B)
+        sequences = torch.full((len(filled), n_best, 1), self.pad_token_id, device=input_ids.device)
+        scores = torch.zeros(len(filled), n_best, device=input_ids.device) if return_scores else None
+        if filled.any():
+            source = {"input_ids": input_ids[filled], "attention_mask": attention_mask[filled]}
+            for name in ("prefixes", "required_phrases"):
+                if name in options:
+                    options[name] = [each for each, fill in zip(options[name], filled.tolist()) if fill]
+            tells = self._tells_scores(options, return_scores)
+            # Our search has its own products; the other library would have to make code for the shapes of each step.
+            with nullcontext() if isinstance(self.model, VanillaTransformerGenerationMixin) else matmul(self.matmul):
+                output = self.model.generate(**source, **options, return_dict_in_generate=tells)
+                found, found_scores = self._read_output(output, source, options, return_scores)
+            sequences = sequences.repeat(1, 1, found.shape[-1])  # (B, n, T)
+            sequences[filled] = found
+            if scores is not None and found_scores is not None:
+                scores[filled] = found_scores
+        return {"sequences": sequences, "scores": scores}
+
+    @torch.no_grad()
+    def stream(
+        self, batches: Iterable[dict[str, Any]], return_scores: bool, options: dict[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        """What `batch` returns for each of these batches, in which every row has tokens."""
+        if not (self.has_own_options and hasattr(self.model, "generate_stream")):
+            for batch in batches:
+                own = {name: batch[name] for name in REQUESTS if name in batch}
+                yield self.batch(batch["input_ids"], batch["attention_mask"], return_scores, {**options, **own})
+            return
+        options, sources = self._checked(0, options), deque[dict[str, torch.Tensor]]()
+        tells = self._tells_scores(options, return_scores)
+
+        def remembered(batch: dict[str, Any]) -> dict[str, Any]:
+            self._tells_scores({**options, **batch}, return_scores)  # or refuses
+            sources.append({name: batch[name] for name in ("input_ids", "attention_mask")})
+            return batch
+
+        for output in self.model.generate_stream(map(remembered, batches), **options, return_dict_in_generate=tells):
+            sequences, scores = self._read_output(output, sources.popleft(), options, return_scores)
+            yield {"sequences": sequences, "scores": scores}
+
+    def _checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
+        """What to pass to `generate()`: the options that are given, and a limit where nobody gives one."""
+        options = {name: value for name, value in options.items() if value is not None}
+        options.pop("return_dict_in_generate", None)  # of what is returned here it changes nothing
+        for name in COUNTS:
+            if options.get(name, 1) < 1:
+                raise ValueError(f"{name}={options[name]}: must be at least 1")
+        beams, n_best = (self.setting(name, options) or 1 for name in ("num_beams", "num_return_sequences"))
+        if n_best > beams and not self.setting("do_sample", options):
+            raise ValueError(f"num_return_sequences={n_best}: needs num_beams of at least {n_best}, not {beams}")
+        if not any(self.setting(name, options) for name in LENGTH_LIMITS):
+            if self.has_own_options:
+                options["max_extra_tokens"] = EXTRA_TARGET_TOKENS
+            else:
+                options["max_new_tokens"] = min(source_length + EXTRA_TARGET_TOKENS, self.max_positions)
+        return options
+
+    def _tells_scores(self, options: dict[str, Any], return_scores: bool) -> bool:
+        """
+        Whether the search is to give the scores itself.
+
+        Raises:
+            ValueError: The model cannot do what the options ask for.
+        """
+        # Our model knows the scores of a beam search without `output_scores`, which would keep every step's logits.
+        tells = return_scores and (self.setting("num_beams", options) or 1) > 1
+        requested = [name for name in REQUESTS if options.get(name) is not None]
+        if requested and not self.has_own_options:
+            raise ValueError(f"{requested[0]}: {type(self.model).__name__} cannot search like that")
+        if requested and return_scores and not tells:
+            raise ValueError(f"{requested[0]}: scores of such translations need num_beams of at least 2")
+        return tells
+
+    def _read_output(
+        self, output: Any, source: dict[str, torch.Tensor], options: dict[str, Any], return_scores: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Sequences (B, n, T) that `generate()` has found for a source and, if asked for, their scores (B, n)."""
+        sequences, scores = getattr(output, "sequences", output), getattr(output, "sequences_scores", None)
+        sequences = sequences.view(len(source["input_ids"]), -1, sequences.shape[-1])
+        if not return_scores:
+            return sequences, None
+        if scores is None:
+            eos, penalty = self.ids_of_end(options), self.length_penalty(options)
+            scores = score_sequences(
+                self.model, **source, sequences=sequences, eos=eos, pad_token_id=self.pad_token_id, penalty=penalty
+            )
+        return sequences, scores.view(sequences.shape[:2])

@@ -1,0 +1,195 @@
+"""Source and a target that is given, through a model: how probable the target is, token by token."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from .texts import (
+    Tally,
+    TextEncoder,
+    check_texts,
+    pad_rows,
+    placed,
+    sorted_batches,
+)
+
+
+# Logits held at once while scores are computed: 256 MiB in float32.
+SCORED_LOGITS = 2**26
+
+
+@dataclass(frozen=True)
+class TextScore:
+    """
+    How probable a model finds a target text.
+
+    Attributes:
+        tokens: Its pieces, the end-of-sentence token included.
+        token_log_probabilities: Natural log-probability of each, given the source and the pieces before it.
+    """
+
+    tokens: list[str]
+    token_log_probabilities: list[float]
+
+    @property
+    def log_probability(self) -> float:
+        """Natural log-probability of the text: their sum."""
+        return math.fsum(self.token_log_probabilities)
+
+    @property
+    def perplexity(self) -> float:
+        """exp(-log_probability / number of tokens)."""
+        return math.exp(-self.log_probability / max(1, len(self.tokens)))
+
+
+@dataclass(frozen=True)
+class ForcedBatch:
+    """
+    B pairs as a model reads them, S source and T target positions.
+
+    Attributes:
+        places: Which of the pairs these are.
+        input_ids, attention_mask: Sources (B, S).
+        labels, label_mask: Targets (B, T).
+        decoder_input_ids: Targets behind the decoder's start token, their last one included (B, T + 1).
+    """
+
+    places: list[int]
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+    labels: torch.Tensor
+    label_mask: torch.Tensor
+    decoder_input_ids: torch.Tensor
+
+
+def forced_batches(
+    model: PreTrainedModel,
+    pad_token_id: int,
+    ids: Sequence[Sequence[Sequence[int]]],
+    batch_size: int | None = None,
+    batch_tokens: int | None = None,
+) -> Iterator[ForcedBatch]:
+    """Token ids of sources and of targets in batches of alike lengths; `batch_tokens` counts both sides."""
+    sources, targets = ids
+    lengths = [len(source) + len(target) for source, target in zip(sources, targets, strict=True)]
+    for places in sorted_batches(lengths, batch_size, batch_tokens):
+        pairs = [(sources[place], targets[place]) for place in places]
+        source = [tensor.to(model.device) for tensor in pad_rows([pair[0] for pair in pairs], pad_token_id)]
+        target = [tensor.to(model.device) for tensor in pad_rows([pair[1] for pair in pairs], pad_token_id)]
+        yield ForcedBatch(places, source[0], source[1], target[0], target[1], shift_right(model, target[0]))
+
+
+def shift_right(model: Any, labels: torch.Tensor) -> torch.Tensor:
+    """Labels (B, T) behind what the model's decoder starts with (B, T + 1)."""
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        first = model.prepare_decoder_input_ids_from_labels(labels)[:, :1]
+    else:
+        first = torch.full_like(labels[:, :1], model.config.decoder_start_token_id)
+    return torch.cat((first, labels), dim=1)
+
+
+def encode_pairs(
+    encoders: tuple[TextEncoder, TextEncoder], pairs: Sequence[tuple[str, str]], tally: Tally, **options: Any
+) -> list[dict[str, list[Any]]]:
+    """
+    What the tokenizer makes of source and target of each pair, `input_ids` and what the options ask for.
+
+    Raises:
+        TypeError: A text is not a `str`.
+        TextError: A text is too long for the model and is not to be cut.
+    """
+    encoded, cut = [], set()
+    for side, (name, encoder) in enumerate(zip(("source", "target"), encoders, strict=True)):
+        texts = [pair[side] for pair in pairs]
+        check_texts(texts)
+        rows = dict(encoder.ids(texts, **options))
+        for place, ids in enumerate(rows["input_ids"]):
+            if len(ids) > encoder.limit:
+                with placed(place):
+                    encoder.refuse_unless("cut", texts[place], len(ids), f"{name} ")
+                shorter = encoder.ids([texts[place]], truncation=True, max_length=encoder.limit, **options)
+                for name in rows:
+                    rows[name][place] = shorter[name][0]
+                cut.add(place)
+        encoded.append(rows)
+    tally.add(too_long=len(cut))
+    return encoded
+
+
+@torch.no_grad()
+def token_log_probabilities(
+    model: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    decoder_input_ids: torch.Tensor,
+    labels: torch.Tensor,
+) -> torch.Tensor:
+    """
+    Natural log-probability of each label, in float32, whatever the dtype of the model.
+
+    Args:
+        model: An encoder–decoder.
+        input_ids, attention_mask: Sources (B, S).
+        decoder_input_ids: What the decoder reads (B, T).
+        labels: What it is to predict (B, T).
+
+    Returns:
+        (B, T).
+    """
+    length = decoder_input_ids.shape[1]
+    rows = max(1, SCORED_LOGITS // (length * model.get_output_embeddings().weight.shape[0]))
+    found = []
+    for start in range(0, len(labels), rows):
+        part = slice(start, start + rows)
+        logits = model(
+            input_ids=input_ids[part],
+            attention_mask=attention_mask[part],
+            decoder_input_ids=decoder_input_ids[part],
+            use_cache=False,
+        ).logits.float()
+        found.append(logits.gather(-1, labels[part, :, None])[..., 0] - logits.logsumexp(dim=-1))
+    return torch.cat(found)
+
+
+def score_sequences(
+    model: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    sequences: torch.Tensor,
+    eos: torch.Tensor,
+    pad_token_id: int,
+    penalty: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """
+    What beam search ranks by, of hypotheses that were found already.
+
+    Args:
+        model: An encoder–decoder.
+        input_ids, attention_mask: Sources (B, S).
+        sequences: Hypotheses (B, n, T), decoder start token included; what follows the first end counts no more.
+        eos: Ids that end a sentence.
+        pad_token_id: What fills hypotheses up that have no end, as they came to their limit.
+        penalty: Number of tokens -> what the log-probability is divided by.
+
+    Returns:
+        (B, n).
+    """
+    n_best = sequences.shape[1]
+    tokens = sequences.flatten(0, 1)  # (B n, T)
+    ids, mask = (tensor.repeat_interleave(n_best, 0) for tensor in (input_ids, attention_mask))  # (B n, S)
+    found = token_log_probabilities(model, ids, mask, tokens[:, :-1], tokens[:, 1:])  # (B n, T - 1)
+    made = (tokens[:, 1:] != pad_token_id) | torch.isin(tokens[:, 1:], eos)
+    is_filling = made.flip(1).cumsum(dim=1).flip(1) == 0  # a search may have found the pad token before
+    counted = until_end(tokens[:, 1:], eos) & ~is_filling
+    total = found.where(counted, 0).sum(dim=1)  # (B n)
+    return (total / penalty(counted.sum(dim=1))).view(-1, n_best)
+
+
+def until_end(tokens: torch.Tensor, eos: torch.Tensor) -> torch.Tensor:
+    """Which tokens (..., T) stand before the first end-of-sentence token or are it."""
+    ended = torch.isin(tokens, eos).long()
+    return ended.cumsum(dim=-1) - ended == 0

@@ -1,0 +1,87 @@
+"""Streams of lines through a translator, in constant memory."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+from ...common.files import decode_lines
+from ..progress import ProgressBar
+from ..texts import Tally
+from ..translator import WINDOW
+from .resumable_output import InputDigest, StreamOutput
+from .worker_pool import LocalWorker, Window, WorkerPool
+
+
+def read_items(files: Sequence[BinaryIO]) -> tuple[Iterator[Any], int | None]:
+    """
+    The lines of a file, or tuples of lines of several, and how many there are.
+
+    Files are read once for this, to check them too; pipes are not, and give None.
+
+    Raises:
+        ValueError: A line is not UTF-8, or the files have not as many lines; the message names the file.
+    """
+    names = [getattr(file, "name", "input") for file in files]
+    total = None
+    if all(file.seekable() for file in files):
+        starts = [file.tell() for file in files]
+        total = sum(1 for _ in _together(files, names))
+        for file, start in zip(files, starts):
+            file.seek(start)
+    items = _together(files, names)
+    return (line for (line,) in items) if len(files) == 1 else items, total
+
+
+def _together(files: Sequence[BinaryIO], names: Sequence[str]) -> Iterator[Any]:
+    for number, lines in enumerate(itertools.zip_longest(*map(decode_lines, files, names)), start=1):
+        if None in lines:
+            raise ValueError(f"{names[lines.index(None)]} ends before its line {number}, another file does not")
+        yield lines
+
+
+def read_windows(items: InputDigest, size: int) -> Iterator[Window]:
+    """The items in windows of this size."""
+    while True:
+        first = items.lines + 1
+        window = list(itertools.islice(items, size))
+        if not window:
+            return
+        yield Window(first, window, items.digest)
+
+
+def run_lines(
+    worker: LocalWorker | WorkerPool,
+    items: Iterable[Any],
+    output: StreamOutput,
+    window: int = WINDOW,
+    total: int | None = None,
+    name: str = "the output",
+) -> Tally:
+    """
+    Work on a stream of lines, with a progress bar on standard error.
+
+    Args:
+        worker: What does the work.
+        items: Lines, or tuples of lines.
+        output: What receives the results. It may hold some already, of the same lines.
+        window: Lines that are sorted by length together, and written together.
+        total: How many there are, if known.
+        name: What the output is called in messages.
+
+    Returns:
+        What was counted; of sentences and tokens, those of this run alone.
+
+    Raises:
+        ValueError: `window` is below 1; the output was begun from other lines; or a line cannot be worked on.
+    """
+    if window < 1:
+        raise ValueError(f"window={window}: must be at least 1")
+    digest = InputDigest(iter(items))
+    digest.skip(output.lines, output.digest, name)
+    with ProgressBar(total, done=output.lines, delay=1) as tally:
+        counts = output.counts
+        tally.add(**counts)
+        for done, answer in worker.map(read_windows(digest, window), tally):
+            counts = {name: counts.get(name, 0) + getattr(answer, name) for name in ("too_long", "lacking")}
+            output.write(answer.content, done.first + len(done.items) - 1, done.digest, counts)
+    return tally

@@ -1,0 +1,166 @@
+"""What is done with each line of a stream: a table of kinds of work, each with the formats of its results."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from ..alignment import Alignment
+from ..scoring import TextScore
+from ..texts import ConstrainedText, Tally, TextError
+from ..translator import Translation, Translator
+
+
+# A line of text, or a pair of lines.
+Item = Any
+
+# What would end a line or, in TSV, a field.
+ONE_LINE = str.maketrans("\n\r", "  ")
+ONE_FIELD = str.maketrans("\n\r\t", "   ")
+
+
+def translation_as_text(number: int, source: str, translations: Sequence[Translation]) -> Iterable[str]:
+    """The best translation."""
+    yield translations[0].translate(ONE_LINE)
+
+
+def translation_as_tsv(number: int, source: str, translations: Sequence[Translation]) -> Iterable[str]:
+    """Line number from 1, score, text, and alignment if there is one; a line for each translation, best first."""
+    for translation in translations:
+        fields = [str(number), f"{translation.score:.6f}", translation.translate(ONE_FIELD)]
+        yield "\t".join(fields if translation.alignment is None else [*fields, str(translation.alignment)])
+
+
+def translation_as_jsonl(number: int, source: str, translations: Sequence[Translation]) -> Iterable[str]:
+    """`number`, `source` and `translations`, best first: `text`, `score`, `tokens`, and maybe `alignment`."""
+    records = []
+    for translation in translations:
+        records.append({"text": str(translation), "score": translation.score, "tokens": translation.tokens})
+        if translation.alignment is not None:
+            records[-1]["alignment"] = str(translation.alignment)
+    yield as_json({"number": number, "source": source, "translations": records})
+
+
+def score_as_text(number: int, pair: tuple[str, str], score: TextScore) -> Iterable[str]:
+    """The log-probability of the target."""
+    yield f"{score.log_probability:.6f}"
+
+
+def score_as_tsv(number: int, pair: tuple[str, str], score: TextScore) -> Iterable[str]:
+    """Line number from 1, log-probability, number of tokens, perplexity, target."""
+    values = f"{number}\t{score.log_probability:.6f}\t{len(score.tokens)}\t{score.perplexity:.6f}\t"
+    yield values + pair[1].translate(ONE_FIELD)
+
+
+def score_as_jsonl(number: int, pair: tuple[str, str], score: TextScore) -> Iterable[str]:
+    """`number`, `source`, `target`, `log_probability`, `perplexity`, `tokens` and `token_log_probabilities`."""
+    values = {"log_probability": score.log_probability, "perplexity": score.perplexity}
+    yield as_json({"number": number, "source": pair[0], "target": pair[1], **values, **asdict(score)})
+
+
+def alignment_as_text(number: int, pair: tuple[str, str], alignment: Alignment) -> Iterable[str]:
+    """Pharaoh format: "0-0 1-2", source word and target word."""
+    yield str(alignment)
+
+
+def alignment_as_jsonl(number: int, pair: tuple[str, str], alignment: Alignment) -> Iterable[str]:
+    """`number`, `source_words`, `target_words`, `alignment`, and `weights`: target words by source words."""
+    words = {"source_words": alignment.source_words, "target_words": alignment.target_words}
+    weights = [[round(weight, 4) for weight in row] for row in alignment.weights.tolist()]
+    yield as_json({"number": number, **words, "alignment": str(alignment), "weights": weights})
+
+
+def as_json(record: dict[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False)
+
+
+def _translate(translator: Translator, items: Sequence[str], options: dict[str, Any], format: str) -> Iterable[Any]:
+    return translator.translate_stream(items, return_scores=format != "text", **options)
+
+
+def _score(translator: Translator, items: Sequence[Any], options: dict[str, Any], format: str) -> Iterable[Any]:
+    return translator.score_stream(items, **options)
+
+
+def _align(translator: Translator, items: Sequence[Any], options: dict[str, Any], format: str) -> Iterable[Any]:
+    return translator.align_stream(items, **options)
+
+
+# Kind of work -> what does it, and name of a format -> (number, line or pair, result) to lines.
+WORKS: dict[str, tuple[Callable[..., Iterable[Any]], dict[str, Callable[..., Iterable[str]]]]] = {
+    "translate": (
+        _translate,
+        {"text": translation_as_text, "tsv": translation_as_tsv, "jsonl": translation_as_jsonl},
+    ),
+    "score": (_score, {"text": score_as_text, "tsv": score_as_tsv, "jsonl": score_as_jsonl}),
+    "align": (_align, {"text": alignment_as_text, "jsonl": alignment_as_jsonl}),
+}
+
+
+def as_constrained(item: Item, has_phrases: bool) -> ConstrainedText:
+    """A line, or a line and the prefix of its translation; behind its tabs stand phrases, if such were announced."""
+    line, prefix = (item, "") if isinstance(item, str) else item
+    text, *phrases = line.split("\t") if has_phrases else [line]
+    return ConstrainedText(text, prefix, phrases)
+
+
+class Answer(NamedTuple):
+    """The output lines of some lines, and what a `Tally` has counted of these that a user is told at the end."""
+
+    content: bytes
+    too_long: int
+    lacking: int
+
+
+@dataclass(frozen=True)
+class LineWork:
+    """
+    What is done with each line, and how the results are written.
+
+    Args:
+        kind: A row of `WORKS`.
+        format: A format of that row.
+        options: Arguments of `Translator.translate_stream`, `score_stream` or `align_stream`.
+        constraints: To translate: behind a tab, lines have phrases that their translations must contain.
+
+    Raises:
+        ValueError: There is no such format, or it cannot hold what was asked for.
+    """
+
+    kind: str
+    format: str = "text"
+    options: dict[str, Any] = field(default_factory=dict)
+    constraints: bool = False
+
+    def __post_init__(self) -> None:
+        formats = WORKS[self.kind][1]
+        if self.format not in formats:
+            raise ValueError(f"format={self.format!r}: must be one of {', '.join(map(repr, formats))}")
+        several = (self.options.get("num_return_sequences") or 1) > 1
+        if self.kind == "translate" and self.format == "text" and (several or self.options.get("return_alignments")):
+            raise ValueError("format='text' has room for one translation and nothing else: choose 'tsv' or 'jsonl'")
+
+    def __call__(self, translator: Translator, first: int, items: Sequence[Item], tally: Tally) -> Answer:
+        """
+        The output lines of some lines, sorted by length together.
+
+        Args:
+            translator: What does the work.
+            first: Number of the first of them.
+            items: Lines, or pairs of lines; to translate, pairs of a line and a prefix.
+            tally: Counts, after every batch.
+
+        Raises:
+            ValueError: One of them cannot be worked on; the message has its number.
+        """
+        work, formats = WORKS[self.kind]
+        if self.kind == "translate":
+            items = [as_constrained(item, self.constraints) for item in items]
+        too_long, lacking = tally.too_long, tally.lacking
+        results = work(translator, items, {**self.options, "window": len(items), "tally": tally}, self.format)
+        lines = (formats[self.format](first + place, items[place], result) for place, result in enumerate(results))
+        try:
+            content = b"".join(f"{line}\n".encode() for some in lines for line in some)
+            return Answer(content, tally.too_long - too_long, tally.lacking - lacking)
+        except TextError as error:
+            raise ValueError(f"line {first + error.place}: {error}") from error

@@ -1,0 +1,679 @@
+"""Translate text with a trained model: `Translator` and its `Translation`s, scores and word alignments."""
+
+import itertools
+import logging
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..common.matmul import (
+    MatmulRow,
+    choose_matmul,
+    describe_matmul,
+    matmul,
+    probe_matmul,
+)
+from ..common.opening import check_fit, open_model, vocabularies
+from ..model.constraints_vanilla_transformer import as_ids
+from .alignment import (
+    Alignment,
+    align_words,
+    attention_to_source,
+    join_alignments,
+)
+from .batch_search import BatchSearch
+from .progress import ProgressBar
+from .scoring import (
+    TextScore,
+    encode_pairs,
+    forced_batches,
+    token_log_probabilities,
+    until_end,
+)
+from .texts import (
+    Part,
+    Tally,
+    TextEncoder,
+    is_constrained,
+    pad_rows,
+    placed,
+    sorted_batches,
+)
+
+
+logger = logging.getLogger(__name__)
+
+# Lines of a stream that are sorted by length together: more waste less padding, and answer later.
+WINDOW = 2048
+# Those with a value for each sentence of a batch: texts are sorted before they become one.
+OF_EACH_SENTENCE = ("prefixes", "required_phrases", "decoder_input_ids")
+WHAT_HAPPENED = {"split": "split into parts of at most", "cut": "cut to the first"}
+
+
+class Translation(str):
+    """
+    A translated line. It is a `str` that knows more.
+
+    Attributes:
+        score: What beam search ranks by, None unless scores were asked for: the sum of the natural log-probabilities
+            of the tokens, divided by their number to the power of `length_penalty`, or as `length_penalty_type` has
+            it. An empty line has the score 0.
+        tokens: The pieces it is made of, the end-of-sentence token included where the model has set one.
+        alignment: Which source words its words translate, None unless alignments were asked for.
+    """
+
+    score: float | None
+    tokens: list[str]
+    alignment: Alignment | None
+
+    def __new__(
+        cls,
+        text: str,
+        score: float | None = None,
+        tokens: Sequence[str] = (),
+        alignment: Alignment | None = None,
+    ) -> "Translation":
+        translation = super().__new__(cls, text)
+        translation.score, translation.tokens, translation.alignment = score, list(tokens), alignment
+        return translation
+
+
+class Translator:
+    """
+    A model and its tokenizer, as one thing that turns text into text.
+
+    How to search (beams, penalties, limits) comes from the model's generation_config.json and may be overridden in
+    each call by any argument of `generate()`. Where neither gives a limit, a translation may have as many tokens as
+    its source plus 50, as in the paper (in models of other kinds: as the longest source of its batch). A line of white
+    space alone gives an empty translation and does not reach the model.
+
+    Args:
+        model: An encoder–decoder that can `generate()`. It is put into evaluation mode and stays on its device.
+        tokenizer: The tokenizer it was trained with.
+        matmul_backend: Library of float32 matrix products on a processor (`matmul.py`), save in the search of our
+            models, which has its own: "auto" measures for 50 ms and takes the fastest that does not round, or
+            "default", or "onednn".
+        ensemble: Other models of the same vocabularies; the search goes by the mean of all probabilities. Scores and
+            alignments of given translations (`score`, `align`, `return_alignments`) are the first model's.
+
+    Attributes:
+        shortlist (`list[int]`, *optional*): Token ids that translations may be made of, for example `pieces_of` a
+            text; None: all.
+        matmul (`str`): The library that is used.
+        matmul_rows (`list`): What was measured to choose it; empty if nothing had to be.
+        max_source_length (`int`): Tokens of the longest source line that goes through the model at once. It starts as
+            the smaller of the tokenizer's `model_max_length` and the model's `max_position_embeddings`; sinusoids
+            allow a larger one, and a smaller one, as of the longest lines in training, may translate better.
+
+    Raises:
+        ValueError: The model does not generate from a source, or the tokenizer's vocabulary does not fit it.
+
+    Example:
+
+    ```python
+    >>> translator = Translator.from_pretrained("outputs/quickstart")
+    >>> translator.translate("twenty-one")
+    'einundzwanzig'
+    >>> best = translator.translate("twenty-one", num_beams=4, num_return_sequences=4, return_scores=True)[0]
+    >>> best, best.score
+    >>> translator.score("twenty-one", "einundzwanzig").perplexity
+    >>> str(translator.align("twenty-one", "einundzwanzig"))
+    '0-0'
+    ```"""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        matmul_backend: str = "auto",
+        ensemble: Sequence[PreTrainedModel] = (),
+    ):
+        check_fit(model, tokenizer)
+        self.tokenizer, self.ensemble = tokenizer, [member.eval() for member in ensemble]
+        self.shortlist: list[int] | None = None
+        positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+        self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", positions)
+        self.max_source_length = min(tokenizer.model_max_length, positions)
+        backend, self.matmul_rows = "default", list[MatmulRow]()
+        if matmul_backend != "default" and model.device.type == "cpu" and model.dtype == torch.float32:
+            self.matmul_rows = probe_matmul()
+            backend = choose_matmul(matmul_backend, self.matmul_rows)
+            logger.info(describe_matmul(backend, self.matmul_rows))
+        self._search = BatchSearch(model.eval(), tokenizer.pad_token_id, positions, backend)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | os.PathLike,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype = "auto",
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+        matmul_backend: str = "auto",
+        ensemble: Sequence[str | os.PathLike] = (),
+    ) -> "Translator":
+        """
+        Open a saved folder or a Hub repository.
+
+        Args:
+            name: The folder, or the repository's id.
+            device: Where to compute; an accelerator if there is one, if not given.
+            dtype: Floating-point type of the weights; `"auto"` keeps the one they were saved in.
+            trust_remote_code: Run model code that the repository brings.
+            revision: Branch, tag or commit of the repository `name`.
+            matmul_backend: As in the class.
+            ensemble: Folders or repositories (main branch) of the other models; each is opened as the first.
+
+        Raises:
+            OSError: Config, weights or tokenizer are missing, damaged or of another model; one line says which.
+            ValueError: The parts do not fit each other, or the device cannot be used here.
+        """
+        model, tokenizer = open_model(name, device, dtype, trust_remote_code, revision)
+        others = []
+        for other_name in ensemble:
+            other = cls.from_pretrained(other_name, device, dtype, trust_remote_code, matmul_backend="default")
+            if vocabularies(other.tokenizer) != vocabularies(tokenizer):
+                raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
+            others.append(other.model)
+        translator = cls(model, tokenizer, matmul_backend, others)
+        if hasattr(model, "expect_fixed_weights"):  # nobody else has this model
+            model.expect_fixed_weights()
+        return translator
+
+    def translate(
+        self,
+        texts: str | Iterable[str],
+        num_beams: int | None = None,
+        num_return_sequences: int = 1,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        max_new_tokens: int | None = None,
+        return_scores: bool = False,
+        return_alignments: bool = False,
+        too_long: str = "split",
+        progress_bar: bool = False,
+        **generate_kwargs: Any,
+    ) -> Translation | list[Any]:
+        """
+        Translate one text, or a list of texts in any order of lengths.
+
+        Args:
+            texts: A text, or several; those that are a [`ConstrainedText`] say what their translations must contain.
+            num_beams: Beams of the search; the model's own default if not given.
+            num_return_sequences: Length of the n-best list of each text.
+            batch_size: Most texts that go through the model together.
+            batch_tokens: Most source tokens that do, padding included. If neither is given, 2,048 and 128 texts.
+            max_new_tokens: Most tokens of a translation.
+            return_scores: Fill `Translation.score`; greedy search, and models of other kinds, need one more pass
+                through the model for this.
+            return_alignments: Fill `Translation.alignment`, with one more pass.
+            too_long: What becomes of a text with more than `max_source_length` tokens: "split" translates it in parts,
+                which end where sentences or words do, "cut" its beginning alone, and a warning counts such texts;
+                "error" raises one.
+            progress_bar: Show a progress bar on standard error.
+            generate_kwargs: Other arguments of `generate()`, save those with a value for each sentence.
+
+        Returns:
+            For a text its `Translation`; with `num_return_sequences > 1` a list of them, best first; samples as they
+            were drawn, and of a text that was split, the k-th of each part are its k-th. For several texts the list
+            of these, in the order of the texts.
+
+        Raises:
+            TypeError: A text is not a `str`.
+            ValueError: Arguments are out of range, or exclude each other; or a text is too long.
+        """
+        single = isinstance(texts, str)
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        with ProgressBar(len(texts), disable=not progress_bar) as tally:
+            stream = self.translate_stream(
+                texts,
+                batch_size=batch_size,
+                batch_tokens=batch_tokens,
+                too_long=too_long,
+                tally=tally,
+                return_scores=return_scores,
+                return_alignments=return_alignments,
+                num_beams=num_beams,
+                num_return_sequences=num_return_sequences,
+                max_new_tokens=max_new_tokens,
+                **generate_kwargs,
+            )
+            results = [best if num_return_sequences > 1 else best[0] for best in stream]
+        self.warn(tally, too_long)
+        return results[0] if single else results
+
+    def translate_stream(
+        self,
+        texts: Iterable[str],
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        window: int = WINDOW,
+        too_long: str = "split",
+        tally: Tally | None = None,
+        return_scores: bool = False,
+        return_alignments: bool = False,
+        **generate_kwargs: Any,
+    ) -> Iterator[list[Translation]]:
+        """
+        Translate any number of texts in constant memory.
+
+        Args:
+            texts: An iterable, read only as far as needed.
+            batch_size, batch_tokens, too_long, return_scores, return_alignments: As in `translate`.
+            window: Texts that are read and sorted by length before the first of them is translated. 1 answers each
+                text before the next is read.
+            tally: Counts sentences, target tokens, over-long texts, and those whose translations lack a phrase, after
+                every batch. If not given, a warning at the end counts the last two.
+            generate_kwargs: Other arguments of `generate()`.
+
+        Yields:
+            For each text, in order, its n-best list: `num_return_sequences` translations, sorted as in `translate`.
+
+        Raises:
+            TypeError: A text is not a `str`.
+            ValueError: As `translate`.
+        """
+        for name in OF_EACH_SENTENCE:
+            if generate_kwargs.get(name) is not None:
+                raise ValueError(f"{name}: batches have another order than texts; give ConstrainedText instead")
+        encoder, counted = self.encoder(too_long), tally or Tally()
+        options = {**self._own_options(), **generate_kwargs}
+        join = partial(self._join, options=options, has_scores=return_scores, has_alignments=return_alignments)
+        try:
+            for lines in _windows(texts, window):
+                parts = self._constrain(lines, encoder(lines, counted), options)
+                counted.add(lacking=sum(is_constrained(line) and not each for line, each in zip(lines, parts)))
+                found = self._translate_parts(parts, batch_size, batch_tokens, counted, return_scores, options)
+                if return_alignments:
+                    self._align_parts(parts, found, batch_size, batch_tokens)
+                yield from map(join, lines, parts, found)
+        finally:
+            if tally is None:
+                self.warn(counted, too_long)
+
+    def score(
+        self,
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        too_long: str = "error",
+        progress_bar: bool = False,
+    ) -> TextScore | list[TextScore]:
+        """
+        How probable the model finds translations that are given (forced decoding).
+
+        Args:
+            sources: A text, or several.
+            targets: As many translations.
+            batch_size: Most pairs that go through the model together.
+            batch_tokens: Most tokens of both sides that do, with padding. If neither is given, 2,048 and 128 pairs.
+            too_long: "error", or "cut": score the beginnings of pairs that are too long for the model.
+            progress_bar: Show a progress bar on standard error.
+
+        Returns:
+            For a pair its [`TextScore`]: log-probability, that of each token, perplexity. For several the list.
+
+        Raises:
+            TypeError: A text is not a `str`.
+            ValueError: There are not as many targets as sources, or a text is too long for the model.
+        """
+        options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
+        return self._of_pairs(self._score_pairs, sources, targets, progress_bar, options)
+
+    def align(
+        self,
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        layer: int | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        too_long: str = "error",
+        progress_bar: bool = False,
+    ) -> Alignment | list[Alignment]:
+        """
+        Which source words the words of given translations translate, by the decoder's attention to the source.
+
+        Args:
+            sources, targets, batch_size, batch_tokens, too_long, progress_bar: As in `score`.
+            layer: Decoder layer that is asked, counted from 0, negative from the end; by default the third of six
+                (`alignment.default_layer` says why).
+
+        Returns:
+            For a pair its [`Alignment`]: `str()` of it is "0-0 1-2" (Pharaoh format), `weights` the attention of words
+            to words. For several the list.
+
+        Raises:
+            TypeError: A text is not a `str`.
+            ValueError: As `score`; or the model does not tell its attention, has no such layer, or its tokenizer does
+                not tell where in the text a piece stands.
+        """
+        options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long, "layer": layer}
+        return self._of_pairs(self._align_pairs, sources, targets, progress_bar, options)
+
+    def score_stream(
+        self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
+    ) -> Iterator[TextScore]:
+        """`score` for any number of pairs in constant memory; `options` as there, and `tally`."""
+        return self._pair_stream(self._score_pairs, pairs, window, options)
+
+    def align_stream(
+        self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
+    ) -> Iterator[Alignment]:
+        """`align` for any number of pairs in constant memory; `options` as there, and `tally`."""
+        return self._pair_stream(self._align_pairs, pairs, window, options)
+
+    def pieces_of(self, texts: str | Iterable[str]) -> list[int]:
+        """The token ids that texts of the target language are made of, in order; texts may be a stream."""
+        texts = [texts] if isinstance(texts, str) else texts
+        return sorted({piece for some in _windows(texts, WINDOW) for ids in self._target_ids(some) for piece in ids})
+
+    @property
+    def model(self) -> Any:
+        """The model, in evaluation mode."""
+        return self._search.model
+
+    @property
+    def matmul(self) -> str:
+        """The library of float32 matrix products that is used."""
+        return self._search.matmul
+
+    @property
+    def max_target_length(self) -> int:
+        """Tokens of the longest target line that is scored or aligned."""
+        return min(self.tokenizer.model_max_length, self._max_target_positions - 1)
+
+    def encoder(self, too_long: str = "split", is_target: bool = False) -> TextEncoder:
+        """
+        What turns texts of one side into token ids of at most as many as the model takes.
+
+        Raises:
+            ValueError: `too_long` is none of the choices, or `max_source_length` has no room for a piece, or more than
+                the model has positions.
+        """
+        limit = self.max_target_length if is_target else self.max_source_length
+        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target)
+        if not is_target and limit <= encoder.around:
+            raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")
+        if not is_target and limit > self._most_source_positions:
+            raise ValueError(f"max_source_length={limit}: the model has {self._most_source_positions} positions")
+        return encoder
+
+    @property
+    def _most_source_positions(self) -> float:
+        config = self.model.config
+        is_endless = getattr(config, "position_encoding", "learned") != "learned"  # sinusoids, of our models
+        return math.inf if is_endless else getattr(config, "max_position_embeddings", None) or math.inf
+
+    def warn(self, tally: Tally, too_long: str, has_targets: bool = False) -> None:
+        """Log how many texts were too long and what became of them, and how many lack a phrase, if there were any."""
+        for note in notes(tally, too_long, self.max_source_length, *[self.max_target_length] * has_targets):
+            logger.warning(note)
+
+    def collate(self, sources: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """`input_ids` and `attention_mask` (B, S) of B sources of at most S tokens; S is at least 1."""
+        input_ids, attention_mask = pad_rows(sources, self.tokenizer.pad_token_id)
+        return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+    def generate(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        return_scores: bool = False,
+        **generate_kwargs: Any,
+    ) -> dict[str, Any]:
+        """
+        Search the translations of a batch. A row without any token is answered with padding and the score 0.
+
+        Args:
+            input_ids: Source tokens (B, S).
+            attention_mask: 1 for a token, 0 for padding (B, S).
+            return_scores: Compute scores.
+            generate_kwargs: Arguments of the model's `generate()`; None stands for its default.
+
+        Returns:
+            `sequences` (B, n, T), decoder start token included, best first, and `scores` (B, n) or None.
+
+        Raises:
+            ValueError: The arguments exclude each other or are out of range.
+        """
+        options = {**self._own_options(), **generate_kwargs}
+        return self._search.batch(input_ids, attention_mask, return_scores, options)
+
+    def decode(self, sequences: torch.Tensor, scores: torch.Tensor | None) -> list[Translation]:
+        """The texts of `sequences` (N, T), decoder start token included, with their `scores` (N), if any."""
+        texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
+        values = [None] * len(texts) if scores is None else scores.tolist()
+        made = sequences[:, 1:].cpu()
+        kept = until_end(made, self._search.ids_of_end({}).cpu()) & (made != self.tokenizer.pad_token_id)
+        tokens = [self.tokenizer.convert_ids_to_tokens(row[keep].tolist()) for row, keep in zip(made, kept)]
+        return [Translation(*each) for each in zip(texts, values, tokens, strict=True)]
+
+    def _target_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts of the target language, with nothing around them."""
+        options = {"add_special_tokens": False}
+        return self.encoder(is_target=True).ids(texts, **options)["input_ids"] if texts else []
+
+    def _constrain(self, lines: Sequence[str], parts: list[list[Part]], options: dict[str, Any]) -> list[list[Part]]:
+        """
+        The parts of each line, those of a [`ConstrainedText`] with the constraints.
+
+        Raises:
+            TextError: Such a line was too long and had to be split, or no translation can be as it asks.
+        """
+        size, ends = self.model.config.vocab_size, self._search.ids_of_end(options).flatten().tolist()
+        for place, (line, each) in enumerate(zip(lines, parts)):
+            if each and is_constrained(line):
+                with placed(place):
+                    if len(each) > 1:
+                        raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
+                    texts = [line.prefix, *line.phrases]
+                    each[0].prefix, *each[0].phrases = asked = self._target_ids(texts)
+                    for text, ids in zip(texts, asked):
+                        as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", size, ends)
+                        if text and not ids:
+                            raise ValueError(f"{line[:40]!r}: {text[:40]!r} has no tokens that could be asked for")
+        return parts
+
+    def _translate_parts(
+        self,
+        parts: list[list[Part]],
+        batch_size: int | None,
+        batch_tokens: int | None,
+        tally: Tally,
+        return_scores: bool,
+        options: dict[str, Any],
+    ) -> list[list[list[Translation]]]:
+        """For each text the n-best list of each of its parts."""
+        flat = [(line, place) for line, each in enumerate(parts) for place in range(len(each))]
+        results: list[list[list[Translation]]] = [[[] for _ in each] for each in parts]
+        left = list(map(len, parts))
+        tally.add(sentences=left.count(0))
+        lengths = [len(parts[line][place].ids) for line, place in flat]
+        batches = [*sorted_batches(lengths, batch_size, batch_tokens)]
+        prepared = (self._prepare([parts[line][place] for line, place in map(flat.__getitem__, p)]) for p in batches)
+        for places, found in zip(batches, self._search.stream(prepared, return_scores, options), strict=True):
+            n_best, scores = found["sequences"].shape[1], found["scores"]
+            texts = self.decode(found["sequences"].flatten(0, 1), None if scores is None else scores.flatten())
+            finished = tokens = lacking = 0
+            for row, (line, place) in enumerate(map(flat.__getitem__, places)):
+                results[line][place] = texts[row * n_best : (row + 1) * n_best]
+                tokens += len(results[line][place][0].tokens)
+                left[line] -= 1
+                finished += left[line] == 0
+                if phrases := parts[line][place].phrases:
+                    best = found["sequences"][row, 0].tolist()
+                    lacking += not all(_contains(best, phrase) for phrase in phrases)
+            tally.add(sentences=finished, tokens=tokens, lacking=lacking)
+        return results
+
+    def _prepare(self, parts: Sequence[Part]) -> dict[str, Any]:
+        """What `generate()` is given of these parts."""
+        batch: dict[str, Any] = self.collate([part.ids for part in parts])
+        batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
+        constraints: dict[str, list[Any]] = {
+            "prefixes": [part.prefix for part in parts],
+            "required_phrases": [part.phrases for part in parts],
+        }
+        return batch | {name: each for name, each in constraints.items() if any(each)}
+
+    def _align_parts(
+        self,
+        parts: list[list[Part]],
+        found: list[list[list[Translation]]],
+        batch_size: int | None,
+        batch_tokens: int | None,
+    ) -> None:
+        """Fill `alignment` of all translations."""
+        best = [
+            (part.text, one) for line, lists in zip(parts, found) for part, each in zip(line, lists) for one in each
+        ]
+        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
+        for (_, translation), alignment in zip(best, self._align_pairs(best, Tally(), "cut", **limits)):
+            translation.alignment = alignment
+
+    def _join(
+        self,
+        line: str,
+        parts: list[Part],
+        found: list[list[Translation]],
+        options: dict[str, Any],
+        has_scores: bool,
+        has_alignments: bool,
+    ) -> list[Translation]:
+        """The n-best list of a text from those of its parts."""
+        if len(parts) == 1:
+            return found[0]
+        if not parts:
+            n_best = self._search.setting("num_return_sequences", options) or 1
+            score = 0.0 if has_scores else None
+            nothing = Alignment([], [], torch.zeros(0, 0)) if has_alignments else None
+            return [Translation("", score, (), nothing) for _ in range(n_best)]
+        penalty, joined = self._search.length_penalty(options), []
+        for each in zip(*found):
+            score, tokens = None, [token for part in each for token in part.tokens]
+            if has_scores:  # as if the whole had been one hypothesis
+                total = sum(part.score * float(penalty(torch.tensor(len(part.tokens)))) for part in each)
+                score = total / float(penalty(torch.tensor(len(tokens))))
+            joined.append(Translation(" ".join(filter(None, each)), score, tokens))
+            if all(part.alignment is not None for part in each):
+                first_words = [part.first_word for part in parts]
+                joined[-1].alignment = join_alignments(line, [part.alignment for part in each], first_words)
+        return joined
+
+    @torch.no_grad()
+    def _score_pairs(
+        self, pairs: Sequence[tuple[str, str]], tally: Tally, too_long: str = "error", **limits: int | None
+    ) -> list[TextScore]:
+        if not pairs:
+            return []
+        encoders = self.encoder(too_long), self.encoder(too_long, is_target=True)
+        ids = [side["input_ids"] for side in encode_pairs(encoders, pairs, tally)]
+        results: list[Any] = [None] * len(pairs)
+        for batch in forced_batches(self.model, self.tokenizer.pad_token_id, ids, **limits):
+            with matmul(self.matmul):
+                found = token_log_probabilities(
+                    self.model, batch.input_ids, batch.attention_mask, batch.decoder_input_ids[:, :-1], batch.labels
+                )
+            for place, row in zip(batch.places, found.tolist()):
+                tokens = cast(list[str], self.tokenizer.convert_ids_to_tokens(ids[1][place]))
+                results[place] = TextScore(tokens, row[: len(tokens)])
+            tally.add(len(batch.places), int(batch.label_mask.sum()))
+        return results
+
+    def _align_pairs(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        tally: Tally,
+        too_long: str = "error",
+        layer: int | None = None,
+        **limits: int | None,
+    ) -> list[Alignment]:
+        if not self.tokenizer.is_fast:
+            raise ValueError(f"{type(self.tokenizer).__name__} does not tell where in a text its pieces stand")
+        if not pairs:
+            return []
+        encoders = self.encoder(too_long), self.encoder(too_long, is_target=True)
+        encoded = encode_pairs(encoders, pairs, tally, return_offsets_mapping=True)
+        ids = [side["input_ids"] for side in encoded]
+        results: list[Any] = [None] * len(pairs)
+        for batch in forced_batches(self.model, self.tokenizer.pad_token_id, ids, **limits):
+            with matmul(self.matmul):
+                weights = attention_to_source(
+                    self.model, batch.input_ids, batch.attention_mask, batch.decoder_input_ids, layer
+                )
+            for place, row in zip(batch.places, weights.cpu()):
+                source, target = (side["offset_mapping"][place] for side in encoded)
+                results[place] = align_words(pairs[place], (source, target), row[: len(target), : len(source)])
+            tally.add(len(batch.places), int(batch.label_mask.sum()))
+        return results
+
+    def _of_pairs(
+        self,
+        work: Callable[..., list[Any]],
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        progress_bar: bool,
+        options: dict[str, Any],
+    ) -> Any:
+        single = isinstance(sources, str)
+        if single != isinstance(targets, str):
+            raise ValueError("sources and targets: give either two texts or two lists")
+        left, right = [[side] if isinstance(side, str) else list(side) for side in (sources, targets)]
+        if len(left) != len(right):
+            raise ValueError(f"{len(left)} sources and {len(right)} targets: there must be as many")
+        with ProgressBar(len(left), disable=not progress_bar) as tally:
+            results = list(self._pair_stream(work, zip(left, right), WINDOW, {**options, "tally": tally}))
+        self.warn(tally, "cut", has_targets=True)
+        return results[0] if single else results
+
+    @staticmethod
+    def _pair_stream(
+        work: Callable[..., list[Any]], pairs: Iterable[tuple[str, str]], window: int, options: dict[str, Any]
+    ) -> Iterator[Any]:
+        tally = options.pop("tally", None) or Tally()
+        for some in _windows(pairs, window):
+            yield from work(some, tally=tally, **options)
+
+    def _own_options(self) -> dict[str, Any]:
+        """What this translator adds to the arguments of each search."""
+        return {"ensemble": self.ensemble or None, "shortlist": self.shortlist}
+
+
+def notes(tally: Tally, too_long: str, source_limit: int, target_limit: int | None = None) -> list[str]:
+    """How many texts were too long and what became of them, and how many translations lack something; if any were."""
+    limit = f"{source_limit}" if target_limit is None else f"{source_limit} source or {target_limit} target"
+    found = {
+        f"{_lines(tally.too_long, 'over-long ')} {WHAT_HAPPENED.get(too_long)} {limit} tokens": tally.too_long,
+        f"{_lines(tally.lacking)} without all that the translation was to contain: no room, or nothing to translate": (
+            tally.lacking
+        ),
+    }
+    return [note for note, count in found.items() if count]
+
+
+def _lines(count: int, kind: str = "") -> str:
+    return f"{count} {kind}line{'' if count == 1 else 's'}"
+
+
+def _contains(ids: list[int], phrase: list[int]) -> bool:
+    return any(ids[start : start + len(phrase)] == phrase for start in range(len(ids) - len(phrase) + 1))
+
+
+def _windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """
+    The items in lists of this size, read only as far as needed.
+
+    Raises:
+        ValueError: The size is below 1.
+    """
+    if size < 1:
+        raise ValueError(f"window={size}: must be at least 1")
+    items = iter(items)
+    while some := list(itertools.islice(items, size)):
+        yield some
