@@ -1,0 +1,128 @@
+"""
+The best next tokens, without looking at all logits.
+
+Shapes: R rows, D = d_model, V vocabulary, K candidates.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+
+
+# From this many candidates a row, and in groups of so many, two stages are faster than one (measured on a processor).
+STAGED_FROM, GROUP = 2**13, 16
+# Columns of which the highest is found at once, where only the first highest of a row counts.
+CHUNK = 256
+# Tokens whose own logits are computed. With a trained model one row in two thousand needs more.
+CANDIDATES = 8
+# Rows of a matrix that are rounded at once, so that what this takes for a moment is small.
+ROWS_AT_ONCE = 2**12
+
+
+def best_candidates(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    The `count` highest of each row of scores (R, V) and their places, both (R, count), as `torch.topk` finds them.
+
+    The best are in those groups whose highest scores are the highest, one group for each.
+    """
+    rows, width = scores.shape[0], scores.shape[1] // GROUP
+    if scores.device.type != "cpu" or scores.shape[1] < STAGED_FROM or count > width:
+        return scores.topk(min(count, scores.shape[1]))
+    groups, tail = scores[:, : GROUP * width].view(rows, GROUP, width), scores[:, GROUP * width :]
+    chosen = groups.amax(dim=1).topk(count).indices  # (R, count), each a column of a group
+    members = groups.gather(2, chosen.unsqueeze(1).expand(-1, GROUP, -1)).flatten(1)  # (R, GROUP count)
+    values, places = torch.cat((members, tail), dim=1).topk(count)
+    row, column = places // count, chosen.gather(1, places % count)
+    return values, torch.where(row < GROUP, row * width + column, places + GROUP * (width - count))
+
+
+def first_highest(scores: torch.Tensor) -> torch.Tensor:
+    """`argmax` of each row of scores (R, V), of equal ones the first; on a processor several times as fast."""
+    whole = scores.shape[1] // CHUNK
+    if scores.device.type != "cpu" or whole < 2:
+        return scores.argmax(dim=1)
+    highest = scores[:, : whole * CHUNK].unflatten(1, (whole, CHUNK)).amax(dim=2)
+    if scores.shape[1] > whole * CHUNK:
+        highest = torch.cat((highest, scores[:, whole * CHUNK :].amax(dim=1, keepdim=True)), dim=1)
+    start = (highest.argmax(dim=1, keepdim=True) * CHUNK).clamp_(max=scores.shape[1] - CHUNK)
+    members = scores.gather(1, start + torch.arange(CHUNK, device="cpu"))
+    return start[:, 0] + members.argmax(dim=1)
+
+
+def most_likely(head: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """States (R, D) to the ids of their highest logits (R), by all logits."""
+    return lambda states: first_highest(head(states).float())
+
+
+def rounded(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows (R, D) as whole numbers from -127 to 127, in float32, and the step of each row (R, 1)."""
+    step = rows.abs().amax(dim=1, keepdim=True).float().clamp_(min=1e-30).div_(127)
+    return (rows / step).round_(), step
+
+
+def int8_product(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Rows of int8 (R, D) to float32 products with a matrix of int8 (V, D), each times its step (V): (R, V)."""
+    packed, zeros = torch.ops.onednn.qlinear_prepack(weight, None), torch.zeros_like(steps, dtype=torch.long)
+    return lambda rows: torch.ops.onednn.qlinear_pointwise(
+        rows, 1.0, 0, packed, steps, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+
+
+@cache
+def has_int8() -> bool:
+    """Whether the processor adds up products of int8 quickly, and exactly: without instructions for it, it clips."""
+    if not (torch.backends.cpu.get_cpu_capability().startswith("AVX") and torch.backends.mkldnn.is_available()):
+        return False
+    if not hasattr(torch.ops.onednn, "qlinear_pointwise"):
+        return False
+    # The extremes in all pairs of signs: which of them clip depends on how a library shifts signed numbers.
+    extremes = torch.full((4, 128), 127, dtype=torch.float32, device="cpu")
+    extremes[1], extremes[2, ::2], extremes[3, :64] = -127, -127, -127
+    rows = extremes.to(torch.int8)
+    found = int8_product(rows, torch.ones_like(extremes[:, 0]))(rows)
+    return torch.equal(found, extremes @ extremes.T)
+
+
+class ScreenedMostLikely:
+    """
+    `most_likely` with less to read: products of int8 leave a few candidates, whose logits decide.
+
+    What int8 loses is bounded (Cauchy-Schwarz): |w·x - ŵ·x̂| ≤ ‖w‖ ‖x - x̂‖ + ‖w - ŵ‖ ‖x̂‖. Rows in which that leaves
+    another token a chance get all their logits, so the answer is that of all logits, rounded as the weights' kind is.
+
+    Args:
+        weight: To the vocabulary (V, D), without a bias.
+        head: The same map, of all logits.
+    """
+
+    def __init__(self, weight: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]):
+        self.weight, self.by_all_logits = weight.detach(), most_likely(head)
+        parts, steps, norms, losses = [], [], [], []
+        for rows in self.weight.split(ROWS_AT_ONCE):
+            whole, step = rounded(rows)
+            parts.append(whole.to(torch.int8))
+            steps.append(step[:, 0])
+            norms.append(rows.float().norm(dim=1).max())
+            losses.append((rows - whole * step).norm(dim=1).max())
+        self.rough_logits = int8_product(torch.cat(parts), torch.cat(steps))
+        # A hundredth more than it is, as these sums and norms round, too.
+        self.norm, self.loss = 1.01 * max(norms), 1.01 * max(losses)
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        whole, step = rounded(states)
+        values, tokens = best_candidates(self.rough_logits(whole.to(torch.int8)), CANDIDATES + 1)
+        tokens = tokens[:, :CANDIDATES].sort(dim=1).values  # of equal logits, the first counts
+        # Summed in float32 and then rounded as the product of all logits is, under autocast too.
+        logits = (self.weight[tokens].float() * states[:, None].float()).sum(dim=-1).to(self.weight.dtype)  # (R, K)
+        places = logits.argmax(dim=1, keepdim=True)
+        highest = logits.gather(1, places)[:, 0]
+        near = whole.mul_(step)
+        loss = self.norm * (states - near).norm(dim=1) + self.loss * near.norm(dim=1)
+        rounding = torch.finfo(logits.dtype).eps * highest.abs()
+        found = tokens.gather(1, places)[:, 0]
+        # Also unsure of what is not a number.
+        unsure = ~(values[:, CANDIDATES] * step[:, 0] + loss < highest - rounding)
+        if unsure.any():
+            found[unsure] = self.by_all_logits(states[unsure])
+        return found

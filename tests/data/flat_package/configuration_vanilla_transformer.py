@@ -1,0 +1,410 @@
+"""Configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762)."""
+
+import math
+import re
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers.activations import ACT2FN
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+# Of this code, also where it has travelled with a model; saved configs carry it. A release that adds to what a config
+# may say, or changes it, raises one of the first two numbers.
+VERSION = "0.1.0"
+VERSION_FIELD = "vanilla_transformer_hf_version"
+
+# Auto class -> what a saved model opens as without the package.
+AUTO_MODELS = {
+    "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
+    "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
+}
+
+# What differs from the base model, which is the set of defaults below. Rows of Table 3 carry the paper's letters.
+PRESETS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "A-h1": {"encoder_attention_heads": 1, "decoder_attention_heads": 1},
+    "A-h4": {"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    "A-h16": {"encoder_attention_heads": 16, "decoder_attention_heads": 16},
+    "A-h32": {"encoder_attention_heads": 32, "decoder_attention_heads": 32},
+    "B-dk16": {"d_k": 16},
+    "B-dk32": {"d_k": 32},
+    "C-N2": {"encoder_layers": 2, "decoder_layers": 2},
+    "C-N4": {"encoder_layers": 4, "decoder_layers": 4},
+    "C-N8": {"encoder_layers": 8, "decoder_layers": 8},
+    "C-d256": {"d_model": 256},
+    "C-d1024": {"d_model": 1024},
+    "C-ff1024": {"encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024},
+    "C-ff4096": {"encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096},
+    "D-p0": {"dropout": 0.0},
+    "D-p2": {"dropout": 0.2},
+    "D-ls0": {"label_smoothing": 0.0},
+    "D-ls2": {"label_smoothing": 0.2},
+    "E": {"position_encoding": "learned"},
+    "big": {
+        "d_model": 1024,
+        "encoder_ffn_dim": 4096,
+        "decoder_ffn_dim": 4096,
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "dropout": 0.3,
+    },
+    # JoeyNMT's IWSLT14 benchmark (19 M parameters).
+    "iwslt_de_en": {
+        "vocab_size": 32000,
+        "d_model": 256,
+        "encoder_ffn_dim": 1024,
+        "decoder_ffn_dim": 1024,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_norm_position": "pre",
+        "decoder_norm_position": "pre",
+        "dropout": 0.3,
+    },
+    # Transformer-Tiny and Transformer-Small of Wu et al. 2021 (arXiv 2105.14462).
+    "multi30k_tiny": {
+        "vocab_size": 10000,
+        "d_model": 128,
+        "encoder_layers": 4,
+        "decoder_layers": 4,
+        "encoder_ffn_dim": 256,
+        "decoder_ffn_dim": 256,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "dropout": 0.3,
+    },
+    "multi30k_small": {
+        "vocab_size": 10000,
+        "encoder_ffn_dim": 1024,
+        "decoder_ffn_dim": 1024,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "dropout": 0.3,
+    },
+}
+
+# Field -> the field whose value it has if it is not given.
+FOLLOWERS = {
+    "encoder_d_model": "d_model",
+    "decoder_activation_function": "activation_function",
+    "decoder_position_encoding": "position_encoding",
+    "decoder_max_position_embeddings": "max_position_embeddings",
+}
+
+
+@strict
+class VanillaTransformerConfig(PreTrainedConfig):
+    r"""
+    Sizes and switches of a [`VanillaTransformerModel`]. The defaults are the paper's base model (Table 3).
+
+    Args:
+        vocab_size (`int`): Pieces of the target vocabulary; of the only one where both languages share it.
+        source_vocab_size (`int`, *optional*): Pieces of the source vocabulary where it is another one.
+        d_model (`int`): Width of embeddings and of every sub-layer's output.
+        encoder_d_model (`int`, *optional*): Another width for the encoder; the same one if not given.
+        encoder_layers, decoder_layers (`int`): N, the layers of each stack.
+        encoder_attention_heads, decoder_attention_heads (`int`): h, the parallel heads of each attention.
+        encoder_ffn_dim, decoder_ffn_dim (`int`): d_ff, the inner width of the feed-forward sub-layer.
+        d_k (`int`, *optional*): Width of one head's queries and keys; d_model / heads if not given.
+        d_v (`int`, *optional*): Width of one head's values; d_model / heads if not given.
+        dropout (`float`): P_drop on sub-layer outputs and on the sums of embeddings and positions.
+        attention_dropout (`float`): Dropout on attention weights.
+        activation_dropout (`float`): Dropout between the two feed-forward maps.
+        activation_function (`str`): A key of transformers' `ACT2FN`.
+        decoder_activation_function (`str`, *optional*): Another one for the decoder; the same one if not given.
+        feed_forward_type (`str`): `"dense"`: activation(x W₁ + b₁) W₂ + b₂;
+            `"gated"`: (activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂.
+        scale_embedding (`bool`): Multiply embeddings by √d_model (section 3.4).
+        layernorm_embedding (`bool`): Normalise the sum of embeddings and positions, before its dropout.
+        embedding_sharing (`str`): `"all"`: one matrix serves source, target and output (section 3.4);
+            `"decoder"`: target and output share one; `"none"`: three matrices.
+        position_encoding (`str`): `"sinusoidal"`: sines and cosines interleaved (section 3.5);
+            `"sinusoidal_halves"`: the sines, then the cosines;
+            `"sinusoidal_halves_inclusive"`: the same with frequencies 10000^(-i/(d_model/2 - 1)), which reach
+            1/10000 itself, as in tensor2tensor and fairseq;
+            `"learned"`: a trained vector per position (Table 3, row E); `"none"`.
+        decoder_position_encoding (`str`, *optional*): Another one for the decoder; the same one if not given.
+        position_offset (`int`): Position number of the first token.
+        max_position_embeddings (`int`): Longest sequence for learned positions. Sinusoids have no limit.
+        decoder_max_position_embeddings (`int`, *optional*): Another one for the decoder; the same one if not given.
+        encoder_norm_position, decoder_norm_position (`str`): `"post"`: LayerNorm(x + Sublayer(x)), as in the paper;
+            `"pre"`: x + Sublayer(LayerNorm(x)).
+        encoder_final_norm, decoder_final_norm (`bool`, *optional*): Whether the stack ends with a norm of its own; if
+            not given, a pre-norm stack does and a post-norm stack does not.
+        norm_type (`str`): `"layer_norm"`.
+        layer_norm_eps (`float`): ε of the norms.
+        encoder_residual_alpha, decoder_residual_alpha (`float`): α of the residual step αx + Sublayer(x).
+        attention_bias (`bool`): Bias in the four attention projections; the paper writes none.
+        feed_forward_bias (`bool`): Bias in the two feed-forward maps.
+        output_bias (`bool`): Bias on the logits.
+        label_smoothing (`float`): ε_ls of the training loss, spread evenly over the vocabulary (section 5.4).
+        decoder_start_token_id (`int`, *optional*): First token of the decoder; the pad token if not given.
+        tie_word_embeddings (`bool`): transformers' own switch; `False` is `embedding_sharing="none"`.
+
+    Raises:
+        StrictDataclassError: A value has the wrong type, or sizes or switches that exclude each other; the message
+            names field, value and what is allowed.
+        ValueError: A keyword is a misspelt field. In a saved config it is only reported.
+
+    Example:
+
+    ```python
+    >>> config = VanillaTransformerConfig()  # the paper's base model
+    >>> config = VanillaTransformerConfig.from_preset("big", vocab_size=32000)
+    ```"""
+
+    model_type = "vanilla_transformer"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
+    # The plans stand at the stacks: from here, each stack would receive one meant for the whole model.
+    base_model_tp_plan = {}
+    base_model_fsdp_plan = {}
+
+    vocab_size: int = 37000
+    source_vocab_size: int | None = None
+    d_model: int = 512
+    encoder_d_model: int | None = None
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    d_k: int | None = None
+    d_v: int | None = None
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    activation_function: str = "relu"
+    decoder_activation_function: str | None = None
+    feed_forward_type: Literal["dense", "gated"] = "dense"
+    scale_embedding: bool = True
+    layernorm_embedding: bool = False
+    embedding_sharing: Literal["all", "decoder", "none"] = "all"
+    position_encoding: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none"] = (
+        "sinusoidal"
+    )
+    decoder_position_encoding: (
+        Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none"] | None
+    ) = None
+    position_offset: int = 0
+    max_position_embeddings: int = 1024
+    decoder_max_position_embeddings: int | None = None
+    encoder_norm_position: Literal["post", "pre"] = "post"
+    decoder_norm_position: Literal["post", "pre"] = "post"
+    encoder_final_norm: bool | None = None
+    decoder_final_norm: bool | None = None
+    norm_type: Literal["layer_norm"] = "layer_norm"
+    layer_norm_eps: float = 1e-5
+    encoder_residual_alpha: float | int = 1.0
+    decoder_residual_alpha: float | int = 1.0
+    attention_bias: bool = False
+    feed_forward_bias: bool = True
+    output_bias: bool = False
+    label_smoothing: float | int = 0.1
+    pad_token_id: int = 0
+    eos_token_id: int | list[int] | None = 1
+    bos_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    tie_word_embeddings: bool = True
+    is_encoder_decoder: bool = True
+    use_cache: bool = True
+
+    @classmethod
+    def from_preset(cls, name: str, **overrides: Any) -> "VanillaTransformerConfig":
+        """
+        A named size: `"base"`, `"big"`, a row of the paper's Table 3 (`"A-h1"` … `"E"`), `"iwslt_de_en"`,
+        `"multi30k_tiny"` or `"multi30k_small"`, with single fields overridden.
+
+        Raises:
+            ValueError: No preset has this name; the message lists them.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"no preset is called {name!r}{_nearest(name, PRESETS)}; there are {', '.join(PRESETS)}")
+        return cls(**{**PRESETS[name], **overrides})
+
+    @classmethod
+    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """
+        The contents of config.json, as in every config.
+
+        Raises:
+            ValueError: The file describes a model of another type, of which transformers would only warn.
+        """
+        config_dict, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        model_type = config_dict.get("model_type", cls.model_type)
+        if model_type != cls.model_type:
+            raise ValueError(
+                f"{pretrained_model_name_or_path}: config.json describes a {model_type!r} model, "
+                f"not a {cls.model_type!r} one"
+            )
+        return config_dict, kwargs
+
+    def __post_init__(self, **kwargs: Any):
+        own_names = [*type(self).__annotations__, *self.attribute_map]
+        for name in kwargs:
+            known = name in own_names or hasattr(PreTrainedConfig, name)
+            if not known and (hint := _nearest(name, own_names)):
+                message = f"{type(self).__name__} has no field {name!r}{hint}"
+                if self.transformers_version is None:
+                    raise ValueError(message)
+                # A saved config may hold what a later version or another program added to it.
+                logger.warning(message)
+        if self.encoder_final_norm is None:
+            self.encoder_final_norm = self.encoder_norm_position == "pre"
+        if self.decoder_final_norm is None:
+            self.decoder_final_norm = self.decoder_norm_position == "pre"
+        if self.decoder_start_token_id is None:
+            self.decoder_start_token_id = self.pad_token_id
+        if self.embedding_sharing == "none":
+            self.tie_word_embeddings = False
+        super().__post_init__(**kwargs)
+        # Behind it, since d_model may have been given as hidden_size.
+        for name, other in FOLLOWERS.items():
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(self, other))
+
+    def __setattr__(self, name: str, value: Any):
+        # What follows another field still does when that one is assigned.
+        name = self.attribute_map.get(name, name)
+        before = getattr(self, name, None)
+        super().__setattr__(name, value)
+        for follower, followed in FOLLOWERS.items():
+            if followed == name and before is not None and getattr(self, follower, None) == before:
+                super().__setattr__(follower, value)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
+        """
+        As in every config, with overrides in place before other fields follow them.
+
+        Raises:
+            ValueError: A newer version of this code wrote it. Later releases with the same first two numbers are not
+                newer; a config without a version is older.
+        """
+        fields = {name: kwargs.pop(name) for name in list(kwargs) if name in cls.__annotations__}
+        config_dict = {**config_dict, **fields}
+        _check_version(config_dict.pop(VERSION_FIELD, VERSION))
+        return super().from_dict(config_dict, **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields; one that only follows another is None, so that an override of that one changes both."""
+        fields = super().to_dict()
+        for name, other in FOLLOWERS.items():
+            if name in fields and fields[name] == fields.get(other):
+                fields[name] = None
+        fields[VERSION_FIELD] = VERSION
+        # transformers enters the class that it saves, which is one of those that the weights open as.
+        auto_map = fields.get("auto_map") or {}
+        for name, plain in AUTO_MODELS.items():
+            repository, found, reference = auto_map.get(name, "").rpartition("--")
+            if reference == plain:
+                models = {other: f"{repository}{found}{model}" for other, model in AUTO_MODELS.items()}
+                fields["auto_map"] = {**models, **auto_map}
+        return fields
+
+    @property
+    def tied_matrices(self) -> Literal["all", "decoder", "none"]:
+        """Which embedding matrices are one: `embedding_sharing`, unless transformers' own switch unties everything."""
+        return self.embedding_sharing if self.tie_word_embeddings else "none"
+
+    def validate_architecture(self):
+        """Checks of values that a type cannot express; run by `@strict` at construction and before saving."""
+        super().validate_architecture()
+        self._check_sizes()
+        self._check_heads()
+        self._check_embeddings()
+        self._check_token_ids()
+
+    def _check_sizes(self):
+        positive = (
+            "vocab_size source_vocab_size d_model encoder_d_model encoder_layers decoder_layers "
+            "encoder_attention_heads decoder_attention_heads d_k d_v encoder_ffn_dim decoder_ffn_dim "
+            "max_position_embeddings decoder_max_position_embeddings layer_norm_eps encoder_residual_alpha "
+            "decoder_residual_alpha"
+        )
+        for name in positive.split():
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}={value!r}: must be greater than 0")
+        for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
+            if not 0 <= (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name}={value!r}: must be at least 0 and less than 1")
+        if self.position_offset < 0:
+            raise ValueError(f"position_offset={self.position_offset!r}: must be at least 0")
+        for name in ("activation_function", "decoder_activation_function"):
+            if (value := getattr(self, name)) not in ACT2FN:
+                hint = _nearest(value, ACT2FN)
+                raise ValueError(f"{name}={value!r}{hint}: must be one of {', '.join(sorted(ACT2FN))}")
+
+    def _check_heads(self):
+        encoder_width = "d_model" if self.encoder_d_model == self.d_model else "encoder_d_model"
+        for name, width in (("encoder_attention_heads", encoder_width), ("decoder_attention_heads", "d_model")):
+            heads, size = getattr(self, name), getattr(self, width)
+            if size % heads and (self.d_k is None or self.d_v is None):
+                raise ValueError(f"{name}={heads}: must divide {width}={size}, unless d_k and d_v are given")
+
+    def _check_embeddings(self):
+        if self.source_vocab_size is not None and self.tied_matrices == "all":
+            raise ValueError(
+                f"embedding_sharing='all' with source_vocab_size={self.source_vocab_size}: one matrix cannot "
+                "serve two vocabularies; must be 'decoder' or 'none'"
+            )
+        if self.encoder_d_model != self.d_model and self.tied_matrices == "all":
+            raise ValueError(
+                f"embedding_sharing='all' with encoder_d_model={self.encoder_d_model} and d_model={self.d_model}: one "
+                "matrix cannot have two widths; must be 'decoder' or 'none'"
+            )
+        smallest = {"sinusoidal": 2, "sinusoidal_halves": 2, "sinusoidal_halves_inclusive": 4}
+        encoder_width = "d_model" if self.encoder_d_model == self.d_model else "encoder_d_model"
+        for width, encoding in ((encoder_width, "position_encoding"), ("d_model", "decoder_position_encoding")):
+            size, kind = getattr(self, width), getattr(self, encoding)
+            least = smallest.get(kind, 1)
+            if least > 1 and (size % 2 or size < least):
+                raise ValueError(f"{width}={size}: {encoding}={kind!r} needs an even one of at least {least}")
+
+    def _check_token_ids(self):
+        for name in ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"):
+            ids = getattr(self, name)
+            for token_id in ids if isinstance(ids, list) else [ids]:
+                if token_id is not None and not 0 <= token_id < self.vocab_size:
+                    raise ValueError(f"{name}={ids!r}: must lie within the vocabulary, 0 to {self.vocab_size - 1}")
+        if self.source_vocab_size is not None and self.pad_token_id >= self.source_vocab_size:
+            raise ValueError(
+                f"pad_token_id={self.pad_token_id}: must lie within the source vocabulary, 0 to "
+                f"{self.source_vocab_size - 1}"
+            )
+
+
+def _check_version(written: Any):
+    """
+    Raises:
+        ValueError: It is no version, or newer than `VERSION` in one of the first two numbers.
+    """
+    numbers = [re.match(r"(\d+)\.(\d+)(?!\d)", str(version)) for version in (written, VERSION)]
+    theirs, ours = [tuple(map(int, found.groups())) if found else None for found in numbers]
+    if theirs is None:
+        raise ValueError(f"{VERSION_FIELD}={written!r}: must be a version, such as {VERSION!r}")
+    if ours is not None and theirs > ours:
+        raise ValueError(
+            f"vanilla_transformer_hf {written} wrote this config, and {VERSION} would not understand all of it: "
+            "upgrade the package; or, in a process that does not import it, open the model with "
+            "trust_remote_code=True, which takes the code that came with it"
+        )
+
+
+def _nearest(name: str, allowed) -> str:
+    """A hint with the names closest to `name`, or an empty string where none is near enough to be a misspelling."""
+    near = get_close_matches(name, list(allowed), n=2, cutoff=0.75)
+    return f" (did you mean {' or '.join(repr(other) for other in near)}?)" if near else ""
+
+
+__all__ = ["PRESETS", "VanillaTransformerConfig"]

@@ -1,0 +1,292 @@
+"""
+Constraints of the search under `generate()`: what a translation must begin with or contain, or may be made of.
+
+Shapes: B sentences, A of them still in the batch, n beams, K candidates of each, V vocabulary, S shortlist.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+
+# Score of a hypothesis that is none.
+NEVER = -1.0e9
+
+
+def as_ids(ids: Any, name: str, vocab_size: int, ends: Sequence[int] = ()) -> list[int]:
+    """
+    A list or tensor of token ids as a list.
+
+    Raises:
+        ValueError: It is none, or an id lies outside the vocabulary or is among those that end a sentence; the message
+            begins with `name`.
+    """
+    ids = ids.tolist() if torch.is_tensor(ids) else ids
+    if not isinstance(ids, (list, tuple)) or not all(type(one) is int for one in ids):
+        raise ValueError(f"{name}: must be a list of token ids, not {str(ids)[:40]}")
+    for one in ids:
+        if not 0 <= one < vocab_size:
+            raise ValueError(f"{name}: token id {one} lies outside the vocabulary of {vocab_size} pieces")
+        if one in ends:
+            raise ValueError(f"{name}: token id {one} ends a sentence and cannot be asked for")
+    return list(ids)
+
+
+def one_for_each(values: Any, name: str, batch: int) -> Any:
+    """
+    Raises:
+        ValueError: `values` is not a list with an entry for each of the `batch` sentences.
+    """
+    if not isinstance(values, (list, tuple)) or len(values) != batch:
+        count = len(values) if isinstance(values, (list, tuple)) else str(values)[:40]
+        raise ValueError(f"{name}: must be a list with an entry for each of the {batch} sentences, not {count}")
+    return values
+
+
+class Prefixes:
+    """
+    Tokens that the hypotheses of each sentence begin with, behind the decoder prompt.
+
+    Args:
+        prefixes: For each of the B sentences a list of token ids, which may be empty.
+        device: Where the search runs.
+
+    Attributes:
+        lengths: Of each (B).
+        longest: The largest of them.
+    """
+
+    def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device):
+        self.lengths = torch.tensor([len(prefix) for prefix in prefixes], device=device)
+        self.longest = int(self.lengths.max())
+        rows = [[*prefix, *[0] * (self.longest - len(prefix))] for prefix in prefixes]
+        self.tokens = torch.tensor(rows, dtype=torch.long, device=device)  # (B, longest)
+
+    def is_forced(self, rows: torch.Tensor, step: int) -> torch.Tensor:
+        """Whether the prefixes of sentences `rows` (A) have a token at this step, counted from 0: (A)."""
+        return self.lengths[rows] > step
+
+    def instead_of(self, tokens: torch.Tensor, rows: torch.Tensor, step: int) -> torch.Tensor:
+        """Tokens (A) that were found for sentences `rows` (A), those replaced that are given."""
+        if step >= self.longest:
+            return tokens
+        return torch.where(self.is_forced(rows, step), self.tokens[rows, step], tokens)
+
+    def candidates(
+        self, values: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, step: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Log-probabilities and ids of candidates (A, n, K), where a token is given this one alone: as part of a longer
+        prompt, which costs nothing.
+        """
+        if step >= self.longest:
+            return values, ids
+        forced = self.is_forced(rows, step)[:, None, None]  # (A, 1, 1)
+        only = torch.full_like(values, -math.inf)
+        only[..., 0] = 0
+        return torch.where(forced, only, values), torch.where(forced, self.tokens[rows, step, None, None], ids)
+
+
+class Shortlist:
+    """
+    The part of the vocabulary that translations are made of.
+
+    Args:
+        ids: Their ids (S), each once.
+        vocab_size: V.
+    """
+
+    def __init__(self, ids: torch.Tensor, vocab_size: int):
+        self.ids, self.vocab_size = ids, vocab_size
+
+    def spread(self, scores: torch.Tensor) -> torch.Tensor:
+        """Scores of the shortlist (R, S) as scores of the whole vocabulary (R, V), -∞ for those that are not in it."""
+        whole = scores.new_full((len(scores), self.vocab_size), -math.inf)
+        return whole.index_copy_(1, self.ids, scores)
+
+
+class Candidate(NamedTuple):
+    """A hypothesis that a sentence may go on with: its score, the beam that it continues, and by which token."""
+
+    score: float
+    beam: int
+    token: int
+    missing: int = 0  # tokens of phrases that it does not contain
+    bank: int = 0  # tokens of phrases that it contains, those of a phrase under way included
+
+
+class Phrases:
+    """
+    The phrases that a translation must contain, in any order; they may overlap and contain each other.
+
+    The state of a hypothesis is, for each phrase, how many of its first tokens the hypothesis ends with, and its whole
+    length as soon as it has been there.
+
+    Args:
+        phrases: Lists of token ids, none of them empty. Those that are there twice count once.
+    """
+
+    def __init__(self, phrases: Sequence[Sequence[int]]):
+        self.phrases = list(dict.fromkeys(map(tuple, phrases)))
+        self.start = (0,) * len(self.phrases)
+        # For the first i tokens of a phrase: how many of its first tokens these end with, themselves not counted
+        # (Knuth, Morris and Pratt 1977).
+        self.fallbacks = []
+        for phrase in self.phrases:
+            borders = [max(k for k in range(i) if phrase[:k] == phrase[i - k : i]) for i in range(1, len(phrase))]
+            self.fallbacks.append([0, *borders])
+
+    def advance(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
+        """The state behind one more token."""
+        return tuple(self._advance(number, done, token) for number, done in enumerate(state))
+
+    def _advance(self, number: int, done: int, token: int) -> int:
+        phrase, fallback = self.phrases[number], self.fallbacks[number]
+        if done == len(phrase):
+            return done
+        while done and phrase[done] != token:
+            done = fallback[done]
+        return done + (phrase[done] == token)
+
+    def wanted(self, state: tuple[int, ...]) -> set[int]:
+        """The tokens that lead on in a phrase."""
+        return {phrase[done] for phrase, done in zip(self.phrases, state) if done < len(phrase)}
+
+    def missing(self, state: tuple[int, ...]) -> int:
+        """The tokens of all phrases that have not been there."""
+        return sum(len(phrase) for phrase, done in zip(self.phrases, state) if done < len(phrase))
+
+    def bank(self, state: tuple[int, ...]) -> int:
+        """The tokens of all phrases that have, and of the one that is furthest under way."""
+        met = [len(phrase) == done for phrase, done in zip(self.phrases, state)]
+        under_way = max((done for done, whole in zip(state, met) if not whole), default=0)
+        return sum(done for done, whole in zip(state, met) if whole) + under_way
+
+
+class PhraseSearch:
+    """
+    Which hypotheses go on where phrases are required: dynamic beam allocation (Post and Vilar 2018, arXiv 1804.06609).
+
+    The n best would be those without the phrases. So hypotheses compete in banks, one for each number of phrase tokens
+    that they contain, and the beam takes the best of each bank, then the second of each, and so on, of the fullest
+    bank first (Hu et al. 2019, aclanthology.org/N19-1090). Tokens that lead on in a phrase are candidates however
+    improbable they are. A hypothesis ends when it has all phrases, or at its limit.
+
+    Args:
+        phrases: For each of the B sentences the token ids of its phrases; a sentence without any is searched as ever.
+        ends: Ids that end a sentence.
+        beams: n.
+    """
+
+    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], ends: Sequence[int], beams: int):
+        self.sentences = {row: Phrases(each) for row, each in enumerate(phrases) if each}
+        self.states = {row: [sentence.start] * beams for row, sentence in self.sentences.items()}
+        self.ends, self.beams = set(ends), beams
+
+    @property
+    def tokens(self) -> set[int]:
+        """All tokens of all phrases."""
+        return {token for sentence in self.sentences.values() for phrase in sentence.phrases for token in phrase}
+
+    def choose(
+        self,
+        rows: torch.Tensor,
+        log_probs: torch.Tensor,
+        likely: tuple[torch.Tensor, torch.Tensor],
+        running_scores: torch.Tensor,
+        plain: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        is_last: torch.Tensor,
+        is_forced: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """
+        Candidates of all sentences, of those without phrases the plain ones.
+
+        Args:
+            rows: Which sentences these are (A).
+            log_probs: Of all next tokens (A, n, V).
+            likely: Log-probabilities and ids of the best (A, n, K).
+            running_scores: Of the hypotheses so far (A, n).
+            plain: Scores, beams and tokens (A, L) of the candidates that are best without phrases.
+            is_last: Whether sentences reach their limits with this token (A).
+            is_forced: Whether prefixes give this token (A).
+
+        Returns:
+            As `plain`, and how many tokens of phrases are missing (A, L).
+        """
+        scores, beams, tokens = (tensor.clone() for tensor in plain)
+        missing = torch.zeros_like(beams)
+        totals, ids, last, forced = (
+            likely[0] + running_scores[..., None],
+            likely[1],
+            is_last.tolist(),
+            is_forced.tolist(),
+        )
+        for place, row in enumerate(rows.tolist()):
+            if row not in self.sentences:
+                continue
+            found = [
+                ((beam, token), score)
+                for beam, columns in enumerate(zip(ids[place].tolist(), totals[place].tolist()))
+                for token, score in zip(*columns)
+            ]
+            wanted = [] if forced[place] else self._wanted(row)
+            if wanted:
+                at, token_ids = torch.tensor(wanted, device=log_probs.device).unbind(1)
+                found += zip(wanted, (log_probs[place, at, token_ids] + running_scores[place, at]).tolist())
+            picked = self._pick(row, {key: score for key, score in found if score > NEVER / 2}, last[place])
+            # As bad as none, but better than one that has ended, which must not run on.
+            nothing = Candidate(0.75 * NEVER, 0, self.sentences[row].phrases[0][0], 1)
+            picked += [nothing] * (scores.shape[1] - len(picked))
+            columns = list(zip(*picked))
+            for tensor, column in zip((scores, beams, tokens, missing), columns):
+                tensor[place] = torch.tensor(column, device=tensor.device)
+        return scores, beams, tokens, missing
+
+    def _wanted(self, row: int) -> list[tuple[int, int]]:
+        """Beams of a sentence, and tokens that lead on in its phrases there."""
+        wanted = map(self.sentences[row].wanted, self.states[row])
+        return [(beam, token) for beam, tokens in enumerate(wanted) for token in sorted(tokens)]
+
+    def _pick(self, row: int, found: dict[tuple[int, int], float], is_last: bool) -> list[Candidate]:
+        """Those that end and at most n others, or at the limit the n best, those that miss least before the others."""
+        sentence, candidates = self.sentences[row], []
+        for (beam, token), score in found.items():
+            state = self.states[row][beam]
+            if token not in self.ends or not sentence.missing(state):
+                state = sentence.advance(state, token)
+                candidates.append(Candidate(score, beam, token, sentence.missing(state), sentence.bank(state)))
+        candidates.sort(key=lambda one: -one.score)
+        if is_last:
+            return sorted(candidates, key=lambda one: one.missing)[: self.beams]
+        whole = [one for one in candidates if not one.missing][: self.beams]
+        before: Counter[int] = Counter()
+        ranked = []
+        for one in candidates:
+            if one.token not in self.ends:
+                ranked.append((before[one.bank], -one.bank, one))
+                before[one.bank] += 1
+        ranked.sort(key=lambda entry: entry[:2])
+        return [one for one in whole if one.token in self.ends] + [one for *_, one in ranked[: self.beams]]
+
+    def follow(self, rows: torch.Tensor, parents: torch.Tensor, tokens: torch.Tensor):
+        """From now on the hypotheses of sentences `rows` (A) continue those at `parents` by `tokens`, both (A, n)."""
+        for row, beams, added in zip(rows.tolist(), parents.tolist(), tokens.tolist()):
+            if row in self.sentences:
+                states, advance = self.states[row], self.sentences[row].advance
+                self.states[row] = [advance(states[beam], token) for beam, token in zip(beams, added)]
+
+
+@dataclass
+class Constraints:
+    """Those of a call; None: there is no such one."""
+
+    prefixes: Prefixes | None = None
+    phrases: PhraseSearch | None = None
+    shortlist: Shortlist | None = None
+
+
+__all__ = ["NEVER", "Constraints", "PhraseSearch", "Prefixes", "Shortlist", "as_ids", "one_for_each"]

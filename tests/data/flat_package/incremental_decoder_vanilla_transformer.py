@@ -1,0 +1,325 @@
+"""
+A decoder that takes one token of each hypothesis at a time and remembers the rest.
+
+- Keys and values of the source are kept once per sentence; its beams ask them together, as if they were positions.
+- Keys and values of the target are written once, and stay where they are when hypotheses change places: a mask says
+  which of them belong to a beam. Those that belong to none any more are left out when room has to be made.
+
+Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabulary, N layers.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .candidates_vanilla_transformer import first_highest, most_likely
+from .packed_weights_vanilla_transformer import StepWeights, rows_of
+
+
+# Steps for which room for keys and values is made at once. All of it takes part in attention, and is one piece of
+# memory: libraries make code for each shape, and copy what has gaps.
+ROOM = 8
+
+
+def no_dropout(states: torch.Tensor) -> torch.Tensor:
+    return states
+
+
+class IncrementalDecoder:
+    """
+    A decoder that takes one token of each hypothesis at a time and remembers the rest.
+
+    The n hypotheses of a sentence stand where positions usually stand: their queries meet the keys of their source,
+    and the keys of all n, in one product. A step fills n slots; `mask` (B, n, slots) is 0 where a slot belongs to the
+    past of the hypothesis that stands at a place now, else -∞. Sentences may join at any step: `begins` (B or 1, 1) is
+    the step of a sentence's first token.
+
+    Args:
+        model: The model; its dropouts must be off.
+        weights: Its maps.
+        memory: Output of the encoder (B, S, D).
+        attention_mask: 1 for a source token, 0 for padding (B, S), or None.
+        beams: n.
+        record_attention: Keep the weights of the last layer's attention to the source.
+        shortlist: Ids of the tokens that get logits (V), all if None.
+
+    Attributes:
+        attention: Those of the last step (B, n, S), the mean over heads.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        weights: StepWeights,
+        memory: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        beams: int,
+        record_attention: bool = False,
+        shortlist: torch.Tensor | None = None,
+    ):
+        self.decoder, self.weights = model.get_decoder(), weights
+        self.head, self.most_likely = weights.head, weights.most_likely
+        if shortlist is not None:
+            self.head = rows_of(model.lm_head, shortlist)
+            self.most_likely = most_likely(self.head)
+        self.beams, self.length, self.filled = beams, 0, 0
+        self.record_attention, self.attention = record_attention, memory.new_zeros(1, dtype=torch.float32)
+        self.attend = attend if record_attention else kernel_for(memory, beams)
+        # The dimension of positions: small float32 products of rows with rows take two to five times as long as those
+        # of rows with columns.
+        self.key_dim = -1 if memory.dtype == torch.float32 else -2
+        with weights.reading_the_source():
+            projected = [layer.encoder_attn.project_keys_values(memory) for layer in self.decoder.layers]
+        self.source_keys = torch.stack([self._turned(keys) for keys, _ in projected])  # (N, B, H, S, d_k) or turned
+        self.source_values = torch.stack([values for _, values in projected])  # (N, B, H, S, d_v)
+        self.scores: torch.Tensor | None = None
+        self.exact_logits: torch.Tensor | None = None
+        self.source_mask = None
+        if attention_mask is not None and not attention_mask.all():
+            hidden = (attention_mask == 0) & attention_mask.any(dim=1, keepdim=True)  # of nothing there is no mean
+            mask = torch.zeros_like(attention_mask, dtype=memory.dtype).masked_fill(hidden, -math.inf)
+            self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
+        layers, batch, heads, _, d_v = self.source_values.shape
+        slots, d_k = ROOM * beams, self.decoder.layers[0].self_attn.d_k
+        self.keys = self._turned(memory.new_zeros(layers, batch, heads, slots, d_k)).contiguous()
+        self.values = memory.new_zeros(layers, batch, heads, slots, d_v)
+        self.mask = memory.new_full((batch, beams, slots), -math.inf)
+        self.apart = memory.new_full((beams, beams), -math.inf).fill_diagonal_(0)
+        self.begins = torch.zeros(1, 1, dtype=torch.long, device=memory.device)
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next token of each hypothesis (B, n) to the states that predict the one after it (B, n, D)."""
+        if self.filled == self.mask.shape[-1]:
+            self._make_room()
+        start, self.filled, self.length = self.filled, self.filled + self.beams, self.length + 1
+        self.mask[:, :, start : self.filled] = self.apart
+        positions = self.length - 1 - self.begins  # (B or 1, 1)
+        states = self.decoder.embed(self.decoder.look_up_tokens(tokens, None), positions)  # (B, n, D)
+        for number in range(len(self.weights.layers)):
+            states = self._layer(number, states, start)
+        return self.decoder.layer_norm(states)
+
+    def _layer(self, number: int, states: torch.Tensor, start: int) -> torch.Tensor:
+        """States (B, n, D) through a layer, keys and values put into slots from `start` on."""
+        layer, maps = self.decoder.layers[number], self.weights.layers[number]
+        own, cross, heads, end = layer.self_attn, layer.encoder_attn, self.values.shape[2], start + self.beams
+        keys, values, mask = self._turned(self.keys[number]), self.values[number], self.mask[:, None]
+
+        def attend_to_target(states: torch.Tensor) -> torch.Tensor:
+            query, key, value = maps.qkv(states).split((heads * own.d_k, heads * own.d_k, heads * own.d_v), dim=-1)
+            keys[:, :, start:end] = key.unflatten(-1, (heads, -1)).transpose(1, 2)
+            values[:, :, start:end] = value.unflatten(-1, (heads, -1)).transpose(1, 2)
+            return maps.out(self.attend(query, keys, values, mask, own.scaling)[0])
+
+        def attend_to_source(states: torch.Tensor) -> torch.Tensor:
+            source = self._turned(self.source_keys[number]), self.source_values[number], self.source_mask
+            output, weights = self.attend(maps.cross_query(states), *source, cross.scaling)
+            if self.record_attention:  # the last layer's stays
+                self.attention = weights.mean(dim=1, dtype=torch.float32)  # (B, n, S)
+            return maps.cross_out(output)
+
+        for norm, sublayer in (
+            (layer.self_attn_layer_norm, attend_to_target),
+            (layer.encoder_attn_layer_norm, attend_to_source),
+            (layer.final_layer_norm, lambda states: layer.feed_forward(maps, states)),
+        ):
+            states = layer.residual(states, sublayer, norm, no_dropout, layer.alpha)
+        return states
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """States (B, n, D) to logits (B, n, V)."""
+        return self.head(states)
+
+    def next_logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next token of each hypothesis (B, n) to logits of the one after it (B, n, V)."""
+        return self.logits(self.step(tokens))
+
+    def next_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next token of each sentence (B, 1), of one beam, to the most likely one after it (B)."""
+        return self.most_likely(self.step(tokens)[:, 0])
+
+    def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
+        """
+        The next token of each hypothesis (B, n) to log-probabilities of the one after it (B, n, V), in float32, which
+        are overwritten by the next call.
+        """
+        logits = self.next_logits(tokens)
+        # The largest tensors of a step: written where the last ones were, as fresh memory costs more than the sums.
+        if self.scores is None or self.scores.shape != logits.shape:
+            self.scores = torch.empty_like(logits, dtype=torch.float32)
+            self.exact_logits = None if logits.dtype == torch.float32 else torch.empty_like(self.scores)
+        if self.exact_logits is not None:
+            logits = self.exact_logits.copy_(logits)
+        return torch.log_softmax(logits, dim=-1, out=self.scores)
+
+    def follow(self, parents: torch.Tensor):
+        """From now on, the hypothesis at a place continues the one at place `parents` (B, n) of its sentence."""
+        if self.beams > 1:
+            self.mask = self.mask.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.mask.shape[-1]))
+
+    def keep(self, rows: torch.Tensor):
+        """Go on with these sentences alone."""
+        self.source_keys, self.source_values = self.source_keys[:, rows], self.source_values[:, rows]
+        self.source_mask = None if self.source_mask is None else self.source_mask[rows]
+        self.keys, self.values, self.mask = self.keys[:, rows], self.values[:, rows], self.mask[rows]
+        if len(self.begins) > 1:
+            self.begins = self.begins[rows]
+
+    @property
+    def source_length(self) -> int:
+        """S."""
+        return self.source_values.shape[3]
+
+    def absorb(self, other: "IncrementalDecoder", rows: slice, places: torch.Tensor):
+        """Go on with these sentences of `other`, which has taken no token, in place of the sentences at `places`."""
+        self.begins = self.begins.repeat(len(self.mask) // len(self.begins), 1)
+        self.begins[places], self.mask[places] = self.length, -math.inf
+        self.keys[:, places] = self.values[:, places] = 0  # a mask does not hide what is not a number
+        mask, its = self._whole_source_mask(), other._whole_source_mask()[rows]
+        mask[places] = -math.inf
+        longest = max(used_length(mask), used_length(its))
+        mask = resized(mask, -1, longest, -math.inf)
+        mask[places] = resized(its, -1, longest, -math.inf)
+        self.source_mask = mask if mask.any() else None
+        self.source_keys = resized(self.source_keys, self.key_dim, longest)
+        self.source_values = resized(self.source_values, -2, longest)
+        self.source_keys[:, places] = resized(other.source_keys[:, rows], self.key_dim, longest)
+        self.source_values[:, places] = resized(other.source_values[:, rows], -2, longest)
+
+    def _whole_source_mask(self) -> torch.Tensor:
+        """0 for a source token, -∞ for padding (B, 1, 1, S)."""
+        if self.source_mask is not None:
+            return self.source_mask
+        return self.source_keys.new_zeros(len(self.mask), 1, 1, self.source_length)
+
+    def _turned(self, keys: torch.Tensor) -> torch.Tensor:
+        """Keys (..., T, d_k) as they are stored, and the other way round."""
+        return keys if self.key_dim == -2 else keys.transpose(-2, -1)
+
+    def _make_room(self):
+        """Slots for more steps, without those that no hypothesis looks back at."""
+        used = (self.mask == 0).any(dim=1)  # (B, slots)
+        self.filled = int(used.sum(dim=1).max())
+        slots = self.filled + ROOM * self.beams
+        places = used.sort(dim=1, descending=True, stable=True).indices[:, : self.filled]  # (B, filled)
+        mask = self.mask.gather(2, places[:, None].expand(-1, self.beams, -1))
+        places = resized(places, -1, slots)
+        self.mask = resized(mask, -1, slots, -math.inf)
+        self.keys, self.values = picked(self.keys, places, self.key_dim), picked(self.values, places, -2)
+
+
+class Ensemble:
+    """
+    Several decoders as one: the mean of their probabilities. They have read the same source, each with its encoder.
+
+    Args:
+        decoders: Of one vocabulary and for as many beams each.
+    """
+
+    def __init__(self, decoders: Sequence[IncrementalDecoder]):
+        self.decoders = decoders
+
+    @property
+    def attention(self) -> torch.Tensor:
+        """The mean of theirs (B, n, S)."""
+        return torch.stack([decoder.attention for decoder in self.decoders]).mean(dim=0)
+
+    @property
+    def source_mask(self) -> torch.Tensor | None:
+        """What all of them do not look at."""
+        return self.decoders[0].source_mask
+
+    @property
+    def source_length(self) -> int:
+        """S."""
+        return self.decoders[0].source_length
+
+    def step(self, tokens: torch.Tensor):
+        """The next tokens (B, n)."""
+        for decoder in self.decoders:
+            decoder.step(tokens)
+
+    def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next tokens (B, n) to the logarithm of the mean of their probabilities (B, n, V), in float32."""
+        total = reduce(torch.logaddexp, [decoder.log_probs(tokens) for decoder in self.decoders])
+        return total - math.log(len(self.decoders))
+
+    next_logits = log_probs
+
+    def next_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next tokens (B, 1) to the most likely ones after them (B)."""
+        return first_highest(self.log_probs(tokens)[:, 0])
+
+    def follow(self, parents: torch.Tensor):
+        """As `IncrementalDecoder.follow`."""
+        for decoder in self.decoders:
+            decoder.follow(parents)
+
+    def keep(self, rows: torch.Tensor):
+        """Go on with these sentences alone."""
+        for decoder in self.decoders:
+            decoder.keep(rows)
+
+    def absorb(self, other: "Ensemble", rows: slice, places: torch.Tensor):
+        """As `IncrementalDecoder.absorb`."""
+        for decoder, its in zip(self.decoders, other.decoders):
+            decoder.absorb(its, rows, places)
+
+
+def used_length(mask: torch.Tensor) -> int:
+    """Source positions up to the last that is not hidden from all sentences; of the mask (B, 1, 1, S)."""
+    shown = (mask == 0).flatten(0, 2).any(dim=0)  # (S)
+    return max(1, int((shown * torch.arange(1, len(shown) + 1, device=shown.device)).max()))
+
+
+def resized(tensor: torch.Tensor, dim: int, size: int, value: float = 0.0) -> torch.Tensor:
+    """The tensor with its dimension `dim` < 0 cut at `size`, or filled up to it with `value`."""
+    missing = size - tensor.shape[dim]
+    return F.pad(tensor, [0, 0] * (-dim - 1) + [0, missing], value=value) if missing else tensor
+
+
+def picked(tensor: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor:
+    """For each sentence its slots at `places` (B, T'), of keys or values (N, B, H, T, d), or (N, B, H, d, T)."""
+    if dim == -1:
+        return tensor.gather(dim, places[:, None, None].expand(*tensor.shape[:4], -1))
+    layers, batch, heads, slots, _ = tensor.shape
+    each = torch.arange(layers * batch * heads, device=places.device).view(layers, batch, heads, 1)
+    rows = each * slots + places[:, None]  # (N, B, H, T'), by whole rows, which is sooner
+    return tensor.flatten(0, 3).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+
+
+def attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> tuple[torch.Tensor, Any]:
+    """
+    softmax(Q Kᵀ / √d_k) V, section 3.2.1, of queries (B, n, H d_k), keys and values (B, H, T, d) to outputs (B, n,
+    H d_v) and weights (B, H, n, T). For a few queries plain products are faster than the fused kernel.
+    """
+    query = (query * scaling).unflatten(-1, (keys.shape[1], -1)).transpose(1, 2)  # (B, H, n, d_k)
+    weights = torch.matmul(query, keys.transpose(2, 3))  # (B, H, n, T)
+    if mask is not None:
+        weights = weights + mask
+    weights = weights.softmax(dim=-1)
+    return torch.matmul(weights, values).transpose(1, 2).flatten(2), weights
+
+
+def attend_fused(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> tuple[torch.Tensor, Any]:
+    """The same by torch's kernel, without the weights."""
+    query = query.unflatten(-1, (keys.shape[1], -1)).transpose(1, 2)  # (B, H, n, d_k)
+    output = F.scaled_dot_product_attention(query, keys, values, mask, scale=scaling)
+    return output.transpose(1, 2).flatten(2), None
+
+
+def kernel_for(states: torch.Tensor, beams: int) -> Callable[..., tuple[torch.Tensor, Any]]:
+    """
+    The faster kernel. Where a processor has matrix units for bfloat16, oneDNN's products of a single row take twice
+    as long as the fused kernel (32 sentences, 8 heads of 64, 32 positions: 293 against 176 µs).
+    """
+    single = beams == 1 and states.dtype == torch.bfloat16 and states.device.type == "cpu"
+    return attend_fused if single and torch.cpu._is_amx_tile_supported() else attend

@@ -1,0 +1,996 @@
+"""
+The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762), encoder and decoder.
+
+Read it from top to bottom: dropout; norms, feed-forward, positions, attention masks, attention, residual step; layers,
+stacks, model, loss, language-model head. Each of the six in the middle is a room with a table; a variant is one row of
+it, named by one field of the config and chosen when the model is built.
+
+Shapes: B sentences, S source positions, T target positions, D = d_model (encoder_d_model in the encoder), H heads,
+V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from torch import nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .packed_weights_vanilla_transformer import is_plain
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Dropout, section 5.4
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def drop_out(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    """
+    Zeros in place of a share p of `states`, the rest divided by 1 - p; on a processor p is a multiple of 2^-16.
+
+    torch draws its masks there with one call of the generator per value: an eighth of a training step of a small
+    model. Sixteen random bits per value take a third of that.
+    """
+    if not training or not 0 < p < 1 or states.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.dropout(states, p, training)
+    dropped = min(round(p * 2**16), 2**16 - 1)
+    words = torch.empty(-(-states.numel() // 4), dtype=torch.long, device="cpu").random_(-(2**63), None)
+    bits = words.view(torch.int16)
+    kept = bits[: states.numel()].view(states.shape) >= dropped - 2**15
+    return states * kept.to(states.dtype).mul_(2**16 / (2**16 - dropped))
+
+
+class Dropout(nn.Dropout):
+    """`drop_out` as a module."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return drop_out(input, self.p, self.training)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Norms: (width, eps) -> module
+# ---------------------------------------------------------------------------------------------------------------------
+
+NORMS: dict[str, Callable[..., nn.Module]] = {"layer_norm": nn.LayerNorm}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Feed-forward: (layer, hidden_states) -> hidden_states, and the layer's maps from D to d_ff that it needs beside fc2
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def dense_feed_forward(layer: "VanillaTransformerLayer", hidden_states: torch.Tensor) -> torch.Tensor:
+    """activation(x W₁ + b₁) W₂ + b₂, section 3.3."""
+    hidden_states = layer.activation_fn(layer.fc1(hidden_states))  # (B, T, d_ff)
+    return layer.fc2(drop_out(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
+
+
+def gated_feed_forward(layer: "VanillaTransformerLayer", hidden_states: torch.Tensor) -> torch.Tensor:
+    """(activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂; Shazeer 2020, arXiv 2002.05202."""
+    hidden_states = layer.activation_fn(layer.fc1(hidden_states)) * layer.fc3(hidden_states)  # (B, T, d_ff)
+    return layer.fc2(drop_out(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
+
+
+FEED_FORWARDS: dict[str, tuple[Callable, list[str]]] = {
+    "dense": (dense_feed_forward, ["fc1"]),
+    "gated": (gated_feed_forward, ["fc1", "fc3"]),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Positions: (width, longest, offset) -> module that adds to the embeddings, one in each stack
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class PositionEncoding(nn.Module):
+    """Adds nothing: the stack knows no order, except for what the causal mask tells the decoder."""
+
+    def __init__(self, width: int, longest: int, offset: int):
+        super().__init__()
+        self.offset = offset
+
+    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        """Embeddings (B, T, D) and positions (B or 1, T), counted from 0, to embeddings with positions (B, T, D)."""
+        return embeddings
+
+
+class SinusoidalPositionEncoding(PositionEncoding):
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), section 3.5.
+
+    Computed in forward, always in float32: a table would limit the length, a buffer would be rounded with the model's
+    dtype and come back uninitialised from `from_pretrained`.
+    """
+
+    def exponents(self, half: int, device: torch.device) -> torch.Tensor:
+        return torch.arange(half, device=device, dtype=torch.float32) / half  # 2i/D
+
+    def arrange(self, angles: torch.Tensor) -> torch.Tensor:
+        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        frequencies = torch.pow(10000.0, -self.exponents(embeddings.shape[-1] // 2, embeddings.device))  # (D/2,)
+        angles = (position_ids + self.offset).float().unsqueeze(-1) * frequencies  # (B or 1, T, D/2)
+        return embeddings + self.arrange(angles).to(embeddings.dtype)
+
+
+class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding):
+    """The same sines and cosines, first all sines, then all cosines, as in Marian."""
+
+    def arrange(self, angles: torch.Tensor) -> torch.Tensor:
+        return torch.cat((angles.sin(), angles.cos()), dim=-1)
+
+
+class InclusiveHalvesSinusoidalPositionEncoding(HalvesSinusoidalPositionEncoding):
+    """Sines, then cosines, of pos / 10000^(i/(D/2 - 1)), as in tensor2tensor and fairseq."""
+
+    def exponents(self, half: int, device: torch.device) -> torch.Tensor:
+        return torch.arange(half, device=device, dtype=torch.float32) / (half - 1)
+
+
+class LearnedPositionEncoding(PositionEncoding):
+    """A trained vector per position, Table 3 row E."""
+
+    def __init__(self, width: int, longest: int, offset: int):
+        super().__init__(width, longest, offset)
+        self.weight = nn.Parameter(torch.empty(longest + offset, width))
+
+    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return embeddings + look_up(self.weight, position_ids + self.offset, "position")
+
+
+POSITION_ENCODINGS = {
+    "sinusoidal": SinusoidalPositionEncoding,
+    "sinusoidal_halves": HalvesSinusoidalPositionEncoding,
+    "sinusoidal_halves_inclusive": InclusiveHalvesSinusoidalPositionEncoding,
+    "learned": LearnedPositionEncoding,
+    "none": PositionEncoding,
+}
+
+
+def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:
+    """
+    Rows `ids` (B, T) of `weight` (V, D), as (B, T, D).
+
+    Raises:
+        IndexError: On a CPU, an id has no row. An accelerator would have to be waited for to find that out.
+    """
+    try:
+        return F.embedding(ids, weight)
+    except IndexError:
+        wrong = ids[(ids < 0) | (ids >= len(weight))][0].item()
+        raise IndexError(
+            f"{what} {wrong} lies outside 0 to {len(weight) - 1}, the {len(weight)} of this model"
+        ) from None
+
+
+def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
+    """Position of each embedding (B, T, D), as (B or 1, T): padding on the left does not count."""
+    length = embeddings.shape[1]
+    if attention_mask is not None and attention_mask.dim() == 2:
+        return (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]  # (B, T)
+    return (torch.arange(length, device=embeddings.device) + past_length).unsqueeze(0)  # (1, T)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Attention masks: transformers' mask functions, each called once per forward pass, in the stacks
+# ---------------------------------------------------------------------------------------------------------------------
+
+ATTENTION_MASKS: dict[str, Callable] = {"full": create_bidirectional_mask, "causal": create_causal_mask}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Attention: transformers' attention interface chooses the kernel
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """softmax(Q Kᵀ / √d_k) V, section 3.2.1, in plain products."""
+    weights = torch.matmul(query, key.transpose(2, 3)) * scaling  # (B, H, T, S)
+    if attention_mask is not None:
+        weights = weights + attention_mask
+    weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
+
+
+class VanillaTransformerAttention(nn.Module):
+    """Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2."""
+
+    def __init__(
+        self,
+        config: VanillaTransformerConfig,
+        width: int,
+        key_value_width: int,
+        num_heads: int,
+        layer_idx: int,
+        is_causal: bool = False,
+    ):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.d_k = config.d_k or width // num_heads
+        self.d_v = config.d_v or width // num_heads
+        self.scaling = self.d_k**-0.5
+        self.q_proj = nn.Linear(width, num_heads * self.d_k, bias=config.attention_bias)
+        self.k_proj = nn.Linear(key_value_width, num_heads * self.d_k, bias=config.attention_bias)
+        self.v_proj = nn.Linear(key_value_width, num_heads * self.d_v, bias=config.attention_bias)
+        self.out_proj = nn.Linear(num_heads * self.d_v, width, bias=config.attention_bias)
+        # As one matrix of three times the outputs, as in torch.nn.MultiheadAttention. Values √2 times as large,
+        # averaged over the sentence and added to every position, would leave a fresh post-norm stack with positions
+        # all alike.
+        for projection in (self.q_proj, self.k_proj, self.v_proj):
+            projection.init_gain = 2**-0.5  # type: ignore[assignment]
+
+    def project_keys_values(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """States (B, S, D) to keys (B, H, S, d_k) and values (B, H, S, d_v)."""
+        key = self.k_proj(states).unflatten(-1, (-1, self.d_k)).transpose(1, 2)
+        value = self.v_proj(states).unflatten(-1, (-1, self.d_v)).transpose(1, 2)
+        return key, value
+
+    def keys_values(
+        self, states: torch.Tensor, cache: EncoderDecoderCache | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the states, behind those of the past."""
+        key, value = self.project_keys_values(states)
+        if cache is not None:
+            key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
+        return key, value
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """States that ask (B, T, D) and states that answer (B, S, D) to (B, T, D) and weights (B, H, T, S)."""
+        query = self.q_proj(hidden_states).unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # (B, H, T, d_k)
+        key, value = self.keys_values(key_value_states, past_key_values)
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        output, weights = attend(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.config.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.out_proj(output.flatten(-2)), weights  # (B, T, D)
+
+
+class VanillaTransformerCrossAttention(VanillaTransformerAttention):
+    """Queries from the decoder; keys and values from the encoder, the same at every step."""
+
+    def keys_values(
+        self, states: torch.Tensor, cache: EncoderDecoderCache | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the encoder's output, projected once per sentence."""
+        if cache is None:
+            return self.project_keys_values(states)
+        if not cache.is_updated.get(self.layer_idx):
+            cache.is_updated[self.layer_idx] = True
+            return cache.cross_attention_cache.update(*self.project_keys_values(states), self.layer_idx)
+        layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
+        # Nothing is written after the first step, so an offloaded cache does not fetch the layer by itself.
+        return layer.keys.to(states.device), layer.values.to(states.device)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Residual step: the only place where norm, dropout and residual meet
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def post_norm(
+    hidden_states: torch.Tensor, sublayer: Callable, norm: nn.Module, dropout: nn.Module, alpha: float
+) -> torch.Tensor:
+    """LayerNorm(αx + Dropout(Sublayer(x))), sections 3.1 and 5.4, where α = 1."""
+    return norm(torch.add(dropout(sublayer(hidden_states)), hidden_states, alpha=alpha))
+
+
+def pre_norm(
+    hidden_states: torch.Tensor, sublayer: Callable, norm: nn.Module, dropout: nn.Module, alpha: float
+) -> torch.Tensor:
+    """αx + Dropout(Sublayer(LayerNorm(x))), as in tensor2tensor; Xiong et al. 2020, arXiv 2002.04745."""
+    return torch.add(dropout(sublayer(norm(hidden_states))), hidden_states, alpha=alpha)
+
+
+RESIDUALS = {"post": post_norm, "pre": pre_norm}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Layers
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class VanillaTransformerLayer(GradientCheckpointingLayer):
+    """What both kinds of layer have: self-attention, feed-forward, and a residual step around each."""
+
+    fc1: nn.Linear
+    fc3: nn.Linear
+
+    def __init__(
+        self,
+        config: VanillaTransformerConfig,
+        width: int,
+        self_attn: VanillaTransformerAttention,
+        ffn_dim: int,
+        activation_function: str,
+        norm_position: str,
+        alpha: float,
+    ):
+        super().__init__()
+        norm = NORMS[config.norm_type]
+        self.residual = RESIDUALS[norm_position]
+        self.alpha = alpha
+        self.dropout = Dropout(config.dropout)
+        self.self_attn = self_attn
+        self.self_attn_layer_norm = norm(width, config.layer_norm_eps)
+        self.feed_forward, inner_maps = FEED_FORWARDS[config.feed_forward_type]
+        self.activation_fn = ACT2FN[activation_function]
+        self.activation_dropout = config.activation_dropout
+        for name in inner_maps:
+            self.add_module(name, nn.Linear(width, ffn_dim, bias=config.feed_forward_bias))
+        self.fc2 = nn.Linear(ffn_dim, width, bias=config.feed_forward_bias)
+        self.final_layer_norm = norm(width, config.layer_norm_eps)
+
+    def step(self, hidden_states: torch.Tensor, norm: nn.Module, sublayer: Callable) -> torch.Tensor:
+        """One residual step (B, T, D) to (B, T, D) around `sublayer`."""
+        return self.residual(hidden_states, sublayer, norm, self.dropout, self.alpha)
+
+
+class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
+    """Self-attention and feed-forward, section 3.1."""
+
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
+        width: Any = config.encoder_d_model
+        self_attn = VanillaTransformerAttention(config, width, width, config.encoder_attention_heads, layer_idx)
+        super().__init__(
+            config,
+            width,
+            self_attn,
+            config.encoder_ffn_dim,
+            config.activation_function,
+            config.encoder_norm_position,
+            config.encoder_residual_alpha,
+        )
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Any) -> torch.Tensor:
+        """Hidden states (B, S, D) to (B, S, D)."""
+        hidden_states = self.step(
+            hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, x, attention_mask, **kwargs)[0]
+        )
+        return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self, x))
+
+
+class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
+    """Masked self-attention, attention over the encoder's output, and feed-forward, section 3.1."""
+
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
+        width, heads = config.d_model, config.decoder_attention_heads
+        self_attn = VanillaTransformerAttention(config, width, width, heads, layer_idx, is_causal=True)
+        super().__init__(
+            config,
+            width,
+            self_attn,
+            config.decoder_ffn_dim,
+            str(config.decoder_activation_function),
+            config.decoder_norm_position,
+            config.decoder_residual_alpha,
+        )
+        memory_width: Any = config.encoder_d_model
+        self.encoder_attn = VanillaTransformerCrossAttention(config, width, memory_width, heads, layer_idx)
+        self.encoder_attn_layer_norm = NORMS[config.norm_type](width, config.layer_norm_eps)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        encoder_hidden_states: torch.Tensor,
+        encoder_attention_mask: torch.Tensor | None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Hidden states (B, T, D) and the encoder's output (B, S, D) to (B, T, D)."""
+        hidden_states = self.step(
+            hidden_states,
+            self.self_attn_layer_norm,
+            lambda x: self.self_attn(x, x, attention_mask, past_key_values, **kwargs)[0],
+        )
+        hidden_states = self.step(
+            hidden_states,
+            self.encoder_attn_layer_norm,
+            lambda x: self.encoder_attn(x, encoder_hidden_states, encoder_attention_mask, past_key_values, **kwargs)[
+                0
+            ],
+        )
+        return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self, x))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stacks
+# ---------------------------------------------------------------------------------------------------------------------
+
+_ATTENTION_TP_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "out_proj": "rowwise"}
+_FEED_FORWARD_TP_PLAN = {"layers.*.fc2": "rowwise"}
+
+
+class VanillaTransformerPreTrainedModel(PreTrainedModel):
+    """What transformers needs to know about every class of this model."""
+
+    config: VanillaTransformerConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["VanillaTransformerEncoderLayer", "VanillaTransformerDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _can_compile_fullgraph = True
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
+        """
+        Open a saved model, as in every transformers model.
+
+        Raises:
+            OSError: A weights file is truncated or damaged; safetensors itself does not say which folder.
+        """
+        try:
+            return super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+        except SafetensorError as error:
+            raise OSError(
+                f"{pretrained_model_name_or_path}: the weights are truncated or damaged ({error}); copy them again"
+            ) from error
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
+        """Load weights in which a shared matrix may stand once, as `save_pretrained` writes them."""
+        aliases = {alias: source for alias, source in self.all_tied_weights_keys.items() if source in state_dict}
+        whole = {**{alias: state_dict[source] for alias, source in aliases.items()}, **state_dict}
+        result = super().load_state_dict(whole, strict, assign)
+        self.tie_weights(recompute_mapping=False)
+        return result
+
+    def _init_weights(self, module: nn.Module):
+        """
+        Xavier-uniform projections (Glorot and Bengio 2010), queries, keys and values as one matrix; embeddings,
+        learned positions and an untied output with deviation D^-0.5.
+        """
+        super()._init_weights(module)
+        if isinstance(module, (nn.Embedding, LearnedPositionEncoding)) or module is self.get_output_embeddings():
+            init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
+
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the target vocabulary, and the source's with it where there is only one; ties are kept."""
+        if self.config.tied_matrices == "all":
+            return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        stacks = [self.get_decoder()] if self.config.source_vocab_size else [self.get_encoder(), self.get_decoder()]
+        for stack in stacks:
+            old = stack.embed_tokens
+            stack.embed_tokens = self._get_resized_embeddings(old, new_num_tokens, pad_to_multiple_of, mean_resizing)
+            stack.embed_tokens.requires_grad_(old.weight.requires_grad)
+        if (head := self.get_output_embeddings()) is not None:
+            requires_grad = head.weight.requires_grad
+            rows = stack.embed_tokens.num_embeddings
+            self.set_output_embeddings(self._get_resized_lm_head(head, rows, mean_resizing=mean_resizing))
+            self.get_output_embeddings().requires_grad_(requires_grad)
+        return stack.embed_tokens
+
+
+class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
+    """Embeddings times √D, positions, dropout, N layers, and a final norm where the config asks for one."""
+
+    # The embeddings stay with the whole model: tied matrices have to be gathered together.
+    _fsdp_plan = {"layers.*": "free_full_weight"}
+
+    def __init__(
+        self,
+        config: VanillaTransformerConfig,
+        vocab_size: int,
+        width: int,
+        embed_positions: nn.Module,
+        layers: Sequence[nn.Module],
+        final_norm: bool,
+    ):
+        super().__init__(config)
+        norm = NORMS[config.norm_type]
+        self.embed_scale = math.sqrt(width) if config.scale_embedding else 1.0
+        self.embed_tokens = nn.Embedding(vocab_size, width)
+        self.embed_positions = embed_positions
+        self.layernorm_embedding = norm(width, config.layer_norm_eps) if config.layernorm_embedding else nn.Identity()
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(layers)
+        self.layer_norm = norm(width, config.layer_norm_eps) if final_norm else nn.Identity()
+        self.gradient_checkpointing = False
+        self.post_init()
+        self.tp_plan.update({f"layers.*.{name}": "colwise" for name in FEED_FORWARDS[config.feed_forward_type][1]})
+
+    def look_up_tokens(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+        """Token ids (B, T) to embeddings (B, T, D), unscaled, unless these are given."""
+        if input_ids is None and inputs_embeds is not None:
+            return inputs_embeds
+        if input_ids is None or inputs_embeds is not None:
+            raise ValueError(f"{type(self).__name__}: give either token ids or embeddings, not both and not neither")
+        # Called as a module, the embedding keeps the hooks of adapters, quantizers and offloading.
+        try:
+            return self.embed_tokens(input_ids)
+        except IndexError:
+            return look_up(self.embed_tokens.weight, input_ids, "token id")
+
+    def embed(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        """Embeddings (B, T, D) and positions (B or 1, T) to the input of the first layer (B, T, D), section 3.4."""
+        hidden_states = self.embed_positions(embeddings * self.embed_scale, position_ids)
+        return self.dropout(self.layernorm_embedding(hidden_states))
+
+
+class VanillaTransformerEncoder(VanillaTransformerStack):
+    """Source ids to memory, section 3.1."""
+
+    _can_record_outputs = {
+        "hidden_states": VanillaTransformerEncoderLayer,
+        "attentions": VanillaTransformerAttention,
+    }
+    _tp_plan: dict[str, str] = {
+        "embed_tokens": "embedding_rowwise",
+        **{f"layers.*.self_attn.{name}": style for name, style in _ATTENTION_TP_PLAN.items()},
+        **_FEED_FORWARD_TP_PLAN,
+    }
+    _pp_plan: dict[str, Any] = {
+        "embed_tokens": (["input_ids"], ["inputs_embeds"]),
+        "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
+        "layer_norm": (["hidden_states"], ["hidden_states"]),
+    }
+
+    def __init__(self, config: VanillaTransformerConfig):
+        layers = [VanillaTransformerEncoderLayer(config, layer_idx) for layer_idx in range(config.encoder_layers)]
+        width: Any = config.encoder_d_model
+        encode = POSITION_ENCODINGS[config.position_encoding]
+        super().__init__(
+            config,
+            config.source_vocab_size or config.vocab_size,
+            width,
+            encode(width, config.max_position_embeddings, config.position_offset),
+            layers,
+            bool(config.encoder_final_norm),
+        )
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Source ids (B, S), or embeddings (B, S, D), to the encoder's output (B, S, D)."""
+        embeddings = self.look_up_tokens(input_ids, inputs_embeds)
+        if position_ids is None:
+            position_ids = positions(embeddings, attention_mask, past_length=0)
+        attention_mask = ATTENTION_MASKS["full"](self.config, embeddings, attention_mask)
+        hidden_states = self.embed(embeddings, position_ids)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, attention_mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
+
+
+class VanillaTransformerDecoder(VanillaTransformerStack):
+    """Target ids so far, and the memory, to the states that predict the next ids, section 3.1."""
+
+    _can_record_outputs = {
+        "hidden_states": VanillaTransformerDecoderLayer,
+        "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(VanillaTransformerCrossAttention, index=1, layer_name="encoder_attn"),
+    }
+    _tp_plan = {
+        **VanillaTransformerEncoder._tp_plan,
+        **{f"layers.*.encoder_attn.{name}": style for name, style in _ATTENTION_TP_PLAN.items()},
+    }
+    _pp_plan: dict[str, Any] = {
+        **VanillaTransformerEncoder._pp_plan,
+        "layers": (
+            ["hidden_states", "attention_mask", "encoder_hidden_states", "encoder_attention_mask"],
+            ["hidden_states"],
+        ),
+    }
+
+    def __init__(self, config: VanillaTransformerConfig):
+        layers = [VanillaTransformerDecoderLayer(config, layer_idx) for layer_idx in range(config.decoder_layers)]
+        longest: Any = config.decoder_max_position_embeddings
+        encode = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
+        super().__init__(
+            config,
+            config.vocab_size,
+            config.d_model,
+            encode(config.d_model, longest, config.position_offset),
+            layers,
+            bool(config.decoder_final_norm),
+        )
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Target ids (B, T), or embeddings (B, T, D), and the encoder's output (B, S, D) to states (B, T, D)."""
+        embeddings = self.look_up_tokens(input_ids, inputs_embeds)
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        if position_ids is None:
+            past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+            position_ids = positions(embeddings, attention_mask, past_length)
+        attention_mask = ATTENTION_MASKS["causal"](
+            self.config,
+            embeddings,
+            attention_mask,
+            past_key_values=past_key_values.self_attention_cache if past_key_values is not None else None,
+        )
+        encoder_attention_mask = ATTENTION_MASKS["full"](
+            self.config, embeddings, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+        )
+        hidden_states = self.embed(embeddings, position_ids)
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states,
+                attention_mask,
+                encoder_hidden_states,
+                encoder_attention_mask,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Model
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
+    """Encoder and decoder, without the map to the vocabulary."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.encoder = VanillaTransformerEncoder(config)
+        self.decoder = VanillaTransformerDecoder(config)
+        if config.tied_matrices == "all":
+            self.shared = nn.Embedding(config.vocab_size, config.d_model)
+            self._tied_weights_keys = {
+                "encoder.embed_tokens.weight": "shared.weight",
+                "decoder.embed_tokens.weight": "shared.weight",
+            }
+        self.post_init()
+        if config.tied_matrices == "all":
+            self.tp_plan["shared"] = "embedding_rowwise"
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: Any):
+        self.encoder.embed_tokens = value
+        if self.config.tied_matrices == "all":
+            self.shared = self.decoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqModelOutput:
+        """
+        Source ids (B, S) and target ids (B, T), or embeddings of the same shape by D, to hidden states (B, T, D).
+
+        Raises:
+            ValueError: Neither target ids nor target embeddings are given; nothing is guessed from the source.
+        """
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError(f"{type(self).__name__} needs decoder_input_ids or decoder_inputs_embeds")
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids, attention_mask, inputs_embeds=inputs_embeds, position_ids=position_ids, **kwargs
+            )
+        if not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        decoder_outputs = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_outputs.last_hidden_state,
+            attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            position_ids=decoder_position_ids,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Loss
+# ---------------------------------------------------------------------------------------------------------------------
+
+# Logits that exist at once in training: 32 MiB in float32. Fewer cost time, more cost memory.
+LOGITS_AT_ONCE = 2**23
+
+
+def count_of(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
+    """What a loss is divided by that is summed over labels: how many are not -100, at least 1, or what is given."""
+    return (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+
+
+def smoothed_cross_entropy(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    label_smoothing: float,
+    num_items_in_batch: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """
+    Cross-entropy of logits (B, T, V) with (1 - ε) of the weight on the label (B, T) and ε spread over all V pieces,
+    section 5.4 (Szegedy et al. 2016, arXiv 1512.00567), in nats per token. Labels of -100 do not count.
+
+    The sum is divided by `num_items_in_batch`, the labels of all accumulated batches, where it is given: the gradient
+    then does not depend on how a batch is cut into pieces.
+    """
+    loss = F.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(), reduction="sum", label_smoothing=label_smoothing
+    )
+    return loss / count_of(labels, num_items_in_batch)
+
+
+def scaled(gradient: torch.Tensor | None, factor: torch.Tensor) -> torch.Tensor | None:
+    """The gradient times a factor, mostly 1: then a copy is saved, where an accelerator would not have to be asked."""
+    if gradient is None or (factor.device.type == "cpu" and factor == 1):
+        return gradient
+    return gradient * factor
+
+
+class ProjectedCrossEntropy(torch.autograd.Function):
+    """
+    `smoothed_cross_entropy` of the logits H Wᵀ + b, which never exist all at once.
+
+    A few rows of them at a time give their share of the loss and of its gradients, which backward only scales.
+    `torch.nn.functional.linear_cross_entropy` works like this too, but not with label smoothing.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states, weight, bias, labels, label_smoothing, count, dtype) -> torch.Tensor:
+        """States (N, D), weight (V, D), bias (V) or None, labels (N); products are computed in `dtype`."""
+        exact = torch.promote_types(dtype, torch.float32)
+        loss = states.new_zeros((), dtype=exact)
+        needed = zip((states, weight, bias), ctx.needs_input_grad)
+        gradients = [torch.zeros_like(tensor, dtype=exact) if need else None for tensor, need in needed]
+        d_states, d_weight, d_bias = gradients
+        low_weight, low_bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+        rows = max(1, LOGITS_AT_ONCE // len(weight))
+        for part in (slice(start, start + rows) for start in range(0, len(labels), rows)):
+            low_states, label = states[part].to(dtype), labels[part, None]  # (R, D), (R, 1)
+            share, label = (label != -100).to(exact) / count, label.clamp(min=0)  # (R, 1)
+            scores = F.linear(low_states, low_weight, low_bias).to(exact).log_softmax(dim=-1)  # (R, V)
+            found, mean = scores.gather(1, label), scores.mean(dim=-1, keepdim=True)  # (R, 1)
+            loss -= (share * ((1 - label_smoothing) * found + label_smoothing * mean)).sum()
+            if not any(ctx.needs_input_grad):
+                continue
+            # By the logits, cross-entropy has the derivative: softmax minus the smoothed target.
+            d_logits = scores.exp_().sub_(label_smoothing / len(weight))  # (R, V)
+            d_logits.scatter_add_(1, label, torch.full_like(share, label_smoothing - 1))
+            d_logits = d_logits.mul_(share).to(dtype)
+            if d_states is not None:
+                d_states[part] = d_logits @ low_weight
+            if d_weight is not None and dtype == exact:
+                d_weight.addmm_(d_logits.t(), low_states)
+            elif d_weight is not None:  # in blocks, because adding what has another type makes a copy first
+                for block, d_block in zip(d_weight.split(2**10), d_logits.split(2**10, dim=1)):
+                    block += d_block.t() @ low_states
+            if d_bias is not None:
+                d_bias += d_logits.sum(dim=0, dtype=exact)
+        ctx.save_for_backward(*gradients)
+        return loss
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return *(scaled(gradient, factor) for gradient in ctx.saved_tensors), None, None, None, None
+
+
+def projected_cross_entropy(
+    states: torch.Tensor,
+    projection: nn.Linear,
+    labels: torch.Tensor,
+    label_smoothing: float,
+    num_items_in_batch: torch.Tensor | int | None = None,
+) -> torch.Tensor | None:
+    """
+    `smoothed_cross_entropy` of states (B, T, D) in pieces, or None where the logits have to be computed as a whole.
+
+    That is where an adapter, a quantizer, a shard or a hook stands between the projection and its weights; in float16,
+    whose gradients have to be scaled from the start; and under `torch.compile`, which makes pieces of its own.
+    """
+    device = states.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    if not is_plain(projection) or dtype == torch.float16 or torch.compiler.is_compiling():
+        return None
+    count = count_of(labels, num_items_in_batch)
+    states, labels = states.flatten(0, 1), labels.flatten()
+    return ProjectedCrossEntropy.apply(
+        states, projection.weight, projection.bias, labels, label_smoothing, count, dtype
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Head
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
+    """Encoder, decoder and the map to the vocabulary: logits = Y Eᵀ (+ b), section 3.4."""
+
+    # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
+    accepts_loss_kwargs = True
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _pp_plan: dict[str, Any] = {"lm_head": (["hidden_states"], ["logits"])}
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.model = VanillaTransformerModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        sources = {"all": "model.shared.weight", "decoder": "model.decoder.embed_tokens.weight"}
+        if config.tied_matrices in sources:
+            self._tied_weights_keys = {"lm_head.weight": sources[config.tied_matrices]}
+        self.post_init()
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Labels (B, T) shifted right behind the start token, padding for -100: "I love you" to "<pad> I love"."""
+        shifted = F.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
+        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        """
+        Source ids (B, S) and target ids (B, T) to logits (B, T, V), and the loss where labels (B, T) are given.
+
+        Labels without target ids are shifted right here. The loss is smoothed in training; in evaluation it is the
+        plain cross-entropy, whose exponential is the perplexity.
+
+        In training with labels there are no logits unless `logits_to_keep` asks for them (0: all): the loss does not
+        need them at once, and they are the largest tensor by far.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs: Seq2SeqModelOutput = self.model(
+            input_ids,
+            attention_mask,
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            position_ids=position_ids,
+            decoder_position_ids=decoder_position_ids,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = loss = None
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        if self.training and labels is not None and logits_to_keep is None:
+            loss = projected_cross_entropy(outputs[0], self.lm_head, labels, smoothing, num_items_in_batch)
+        if loss is None:
+            kept = slice_logits_to_keep(outputs[0], 0 if logits_to_keep is None else logits_to_keep)
+            logits = self.lm_head(kept)  # (B, T, V)
+            if labels is not None:
+                loss = smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+    # What the search in generation_vanilla_transformer.py does by itself; a subclass that does otherwise is not meant.
+    _step_forward = forward
+    _step_types = (
+        VanillaTransformerDecoder,
+        VanillaTransformerDecoderLayer,
+        VanillaTransformerAttention,
+        VanillaTransformerCrossAttention,
+    )
+
+
+__all__ = [
+    "VanillaTransformerForConditionalGeneration",
+    "VanillaTransformerModel",
+    "VanillaTransformerPreTrainedModel",
+]

@@ -1,0 +1,232 @@
+"""
+Linear maps as the search uses them, of a few rows at a time: weights laid out once as oneDNN reads them.
+
+What is laid out is a copy, and `fingerprint` tells whether it still is one.
+"""
+
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from .candidates_vanilla_transformer import ScreenedMostLikely, has_int8, most_likely
+
+
+def is_unchanged(module: nn.Module) -> bool:
+    """Whether the module's class alone says what it does."""
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether the module is an `nn.Linear` that nothing has been put around or into."""
+    return type(module) is nn.Linear and type(module.weight) is nn.Parameter and is_unchanged(module)
+
+
+def is_packable(weight: torch.Tensor) -> bool:
+    """Whether oneDNN computes products with this matrix; it is float32 where the matrix is."""
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype in (torch.float32, torch.bfloat16)
+        and not hasattr(weight, "device_mesh")
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and (weight.dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
+
+
+# Float32 matrices of fewer values are left as they are for a few rows: oneDNN needs longer to begin than torch to end
+# (32 rows: 63 against 26 µs for 128 x 128, 259 against 293 for 512 x 512, on one core).
+SMALL = 2**17
+# Bytes of a matrix to the vocabulary from which a search through products of int8 pays (32 rows, two cores, bfloat16:
+# 5.9 against 4.8 ms for 37,000 x 512, 1.8 against 2.5 for 10,000 x 512; float32: 11.3 against 4.8, 3.3 against 2.2).
+LARGE = 2**24
+
+
+# What may be done to a product -> how, where oneDNN does not do it on the way.
+AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"none": lambda states: states, "relu": F.relu}
+
+
+def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """x W ᵀ + b as torch computes it, and what comes after."""
+    return lambda states: AFTER[after](F.linear(states, weight, bias))
+
+
+def pack(
+    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none"
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The same with W laid out once as the library reads it, where there is such a library."""
+    if not is_packable(weight):
+        return plain_map(weight, bias, after)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+    linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
+    return lambda states: linear(states.to(dtype), packed, bias, after, [], "")
+
+
+def for_few_rows(
+    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none"
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The same where it pays for as few rows as a step has."""
+    small = weight.dtype == torch.float32 and weight.numel() < SMALL
+    return (plain_map if small else pack)(weight, bias, after)
+
+
+def side_by_side(*modules: nn.Module, after: str = "none") -> Callable[[torch.Tensor], torch.Tensor]:
+    """The outputs of linear modules for one input, concatenated, and what comes after; plain ones are one matrix."""
+    if not all(map(is_plain, modules)):
+        return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
+    weights: list[Any] = [module.weight for module in modules]
+    biases: list[Any] = [module.bias for module in modules]
+    if len(modules) == 1:
+        return for_few_rows(weights[0], biases[0], after)
+    return for_few_rows(torch.cat(weights), None if biases[0] is None else torch.cat(biases), after)
+
+
+def rows_of(module: Any, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Some of the outputs of a linear module; a plain one computes no others."""
+    if not is_plain(module):
+        return lambda states: module(states)[..., rows]
+    return for_few_rows(module.weight[rows], None if module.bias is None else module.bias[rows])
+
+
+class PackedProducts(TorchFunctionMode):
+    """Inside `with PackedProducts(maps):`, linear maps of weights that `maps` knows by their id are packed ones."""
+
+    def __init__(self, maps: dict[int, Callable[[torch.Tensor], torch.Tensor]]):
+        super().__init__()
+        self.maps = maps
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear and len(args) > 1 and id(args[1]) in self.maps:
+            return self.maps[id(args[1])](args[0])
+        return func(*args, **(kwargs or {}))
+
+
+class StepLayer(SimpleNamespace):
+    """
+    The maps of a decoder layer, as a step uses them: `qkv`, `out`, `cross_query`, `cross_out`, and what the layer's
+    `feed_forward` reads: `fc1`, `fc2`, maybe `fc3`, `activation_fn`, `activation_dropout`, `training`.
+    """
+
+    def __init__(self, layer: Any):
+        own, cross = layer.self_attn, layer.encoder_attn
+        inner = {name: side_by_side(getattr(layer, name)) for name in ("fc1", "fc2", "fc3") if hasattr(layer, name)}
+        activation_fn = layer.activation_fn
+        if type(activation_fn) is nn.ReLU and is_unchanged(activation_fn):
+            inner["fc1"], activation_fn = side_by_side(layer.fc1, after="relu"), AFTER["none"]
+        super().__init__(
+            **inner,
+            qkv=side_by_side(own.q_proj, own.k_proj, own.v_proj),
+            out=side_by_side(own.out_proj),
+            cross_query=side_by_side(cross.q_proj),
+            cross_out=side_by_side(cross.out_proj),
+            activation_fn=activation_fn,
+            activation_dropout=0.0,
+            training=False,
+        )
+
+
+# Words of 64 bits that are summed at once, so that the second sum finds them in a processor's cache.
+WORDS_AT_ONCE = 2**17
+
+
+def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
+    """
+    The sums of the rows and of the columns of a matrix or vector, whose bits are read as whole numbers, modulo 2^64.
+
+    Whoever changes or moves values changes them. torch's own count of changes leaves out those made through `.data`.
+    """
+    rows = torch.atleast_2d(tensor.detach()).contiguous()
+    start, size = rows.storage_offset() * rows.itemsize, rows.shape[1] * rows.itemsize
+    kinds = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
+    words = rows.view(next(kind for width, kind in kinds.items() if start % width == size % width == 0))
+    parts = words.split(max(1, WORDS_AT_ONCE // max(1, words.shape[1])))
+    return torch.cat(
+        [*(part.sum(dim=1) for part in parts), torch.stack([part.sum(dim=0) for part in parts]).sum(dim=0)]
+    )
+
+
+class StepWeights:
+    """A model's linear maps for the steps of a search, packed where that helps."""
+
+    _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+    _fixed: weakref.WeakSet = weakref.WeakSet()
+
+    def __init__(self, model: Any):
+        self.model = weakref.proxy(model)
+
+    def __deepcopy__(self, memo: dict) -> "StepWeights":
+        return self  # they are this model's, in a copy of a generation config too
+
+    @cached_property
+    def layers(self) -> list[StepLayer]:
+        """Of the decoder's layers."""
+        return [StepLayer(layer) for layer in self.model.get_decoder().layers]
+
+    @cached_property
+    def head(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """To the vocabulary."""
+        return side_by_side(self.model.lm_head)
+
+    @cached_property
+    def most_likely(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """States (R, D) to the ids of their highest logits (R)."""
+        head = self.model.lm_head
+        is_screened = is_plain(head) and head.bias is None and is_packable(head.weight) and head.weight.nbytes >= LARGE
+        return ScreenedMostLikely(head.weight, self.head) if is_screened and has_int8() else most_likely(self.head)
+
+    @cached_property
+    def source(self) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
+        """Those of the encoder, and of keys and values for the decoder, by the ids of their weights."""
+        cross = [layer.encoder_attn for layer in self.model.get_decoder().layers]
+        modules = [*self.model.get_encoder().modules(), *(map for one in cross for map in (one.k_proj, one.v_proj))]
+        plain: list[Any] = [module for module in modules if isinstance(module, nn.Linear) and is_plain(module)]
+        return {id(module.weight): pack(module.weight, module.bias) for module in plain if is_packable(module.weight)}
+
+    def reading_the_source(self) -> AbstractContextManager:
+        """Inside, the maps of `source` take the place of the modules' own."""
+        return PackedProducts(self.source) if self.source else nullcontext()
+
+    @classmethod
+    def of(cls, model: Any, read: bool = True) -> "StepWeights":
+        """
+        Those of this model as it is now. Packed ones are kept until its weights change or it is gone; copies of
+        other kinds take less time to make than to check.
+
+        Args:
+            read: Look for what torch does not count, too.
+        """
+        modules = [*model.modules()]
+        maps: list[Any] = [module for module in modules if is_plain(module)]
+        if not any(is_packable(module.weight) for module in maps):
+            return cls(model)
+        tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
+        counts = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+        places = [*((id(module), is_unchanged(module)) for module in modules), *counts]
+        places += ((id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in tensors)
+        # Reading all weights takes as long as a few steps of one sentence.
+        kept = cls._kept.get(model)
+        if kept is not None and kept[0] == places and not read:
+            return kept[2]
+        contents = None if model in cls._fixed else torch.cat([fingerprint(tensor) for tensor in tensors])
+        if kept is None or kept[0] != places or (contents is not None and not torch.equal(kept[1], contents)):
+            cls._kept[model] = kept = (places, contents, cls(model))
+        return kept[2]
+
+    @classmethod
+    def expect_fixed(cls, model: Any) -> None:
+        """Look no more for what torch does not count, until `forget`."""
+        cls._kept.pop(model, None)
+        cls._fixed.add(model)
+
+    @classmethod
+    def forget(cls, model: Any) -> None:
+        """Free the memory that this model's take, as much as its weights."""
+        cls._kept.pop(model, None)
+        cls._fixed.discard(model)
