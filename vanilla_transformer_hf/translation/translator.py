@@ -26,7 +26,6 @@ from .alignment import (
     attention_to_source,
     join_alignments,
 )
-from .batch_search import BatchSearch
 from .progress import ProgressBar
 from .scoring import (
     TextScore,
@@ -44,6 +43,7 @@ from .texts import (
     placed,
     sorted_batches,
 )
+from .token_translator import TokenTranslator
 
 
 logger = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class Translator:
             self.matmul_rows = probe_matmul()
             backend = choose_matmul(matmul_backend, self.matmul_rows)
             logger.info(describe_matmul(backend, self.matmul_rows))
-        self._search = BatchSearch(model.eval(), tokenizer.pad_token_id, positions, backend)
+        self._search = TokenTranslator(model.eval(), tokenizer.pad_token_id, positions, backend)
 
     @classmethod
     def from_pretrained(

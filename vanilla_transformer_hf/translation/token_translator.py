@@ -28,7 +28,7 @@ LENGTH_LIMITS = ("max_length", "max_new_tokens", "max_extra_tokens")
 COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
 
 
-class BatchSearch:
+class TokenTranslator:
     """
     `generate()` as a [`Translator`] uses it: arguments that are checked, a limit where nobody gives one, and scores
     that any search can have.

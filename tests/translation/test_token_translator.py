@@ -9,7 +9,7 @@ from counting_model import MIXED, SIZES
 from transformers import MarianConfig, MarianMTModel, pipeline
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.translation import batch_search
+from vanilla_transformer_hf.translation import token_translator
 from vanilla_transformer_hf.translation.translator import Translator
 
 
@@ -43,8 +43,8 @@ def test_scores_of_a_search_and_of_a_second_pass_are_the_same(translator, monkey
     beams = {"num_beams": 3, "num_return_sequences": 3}
     told = translator.translate(MIXED, **beams, **options)
     passes = []
-    score = batch_search.score_sequences
-    monkeypatch.setattr(batch_search, "score_sequences", lambda *a, **k: passes.append(1) or score(*a, **k))
+    score = token_translator.score_sequences
+    monkeypatch.setattr(token_translator, "score_sequences", lambda *a, **k: passes.append(1) or score(*a, **k))
     assert translator.translate(MIXED, **beams, **options) == told
     assert not passes
     search = translator.model.generate_stream
