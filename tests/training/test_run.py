@@ -18,6 +18,7 @@ from transformers import (
     get_inverse_sqrt_schedule,
 )
 
+from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.common.matmul import MatmulRow
 from vanilla_transformer_hf.model.generation_vanilla_transformer import VanillaTransformerGenerationConfig
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
@@ -144,6 +145,27 @@ def test_a_published_model_is_trained_further(prepare, tmp_path):
     for rows in (100, 1000):  # so many more, Translator would refuse what was trained
         with pytest.raises(ValueError, match=f"the tokenizer has 290 source pieces and the model {rows} source"):
             prepare(vocab_size=rows, tokenizer_name_or_path=base, output_dir=str(tmp_path / f"other-{rows}"))
+
+
+def test_the_published_tokenizer_says_how_long_sources_were(prepare, tmp_path):
+    """Translator splits longer texts by it."""
+    run_job(prepare(max_source_length=25))
+    base = tmp_path / "out"
+    assert AutoTokenizer.from_pretrained(base).model_max_length == 25
+    assert Translator.from_pretrained(base, device="cpu").max_source_length == 25
+    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
+    further = {**size_fields, "model_name_or_path": str(base), "output_dir": str(tmp_path / "more")}
+    for limit, known in ((20, 25), (30, 30)):
+        tokenizer = prepare(**further, max_source_length=limit).trainer.processing_class
+        assert tokenizer.model_max_length == known
+    unknown = AutoTokenizer.from_pretrained(base, model_max_length=int(1e30))
+    unknown.save_pretrained(base)
+    assert prepare(**further, max_source_length=20).trainer.processing_class.model_max_length == 20
+
+
+def test_long_training_pairs_bring_no_warning_of_the_host(prepare, warnings_of_the_host):
+    prepare(max_source_length=9, max_target_length=9)
+    assert not warnings_of_the_host()
 
 
 def test_the_best_are_not_looked_for_without_scores(prepare):

@@ -339,7 +339,11 @@ def _tokenize_batch(
     # Tokenizers refuse an empty list.
     if full:
         sources, targets = ([side[row] for row in full] for side in texts)
-        encoded = (tokenizer(sources)["input_ids"], tokenizer(text_target=targets)["input_ids"])
+        # Not verbose: what is too long is counted here, and needs no warning of the host's.
+        encoded = (
+            tokenizer(sources, verbose=False)["input_ids"],
+            tokenizer(text_target=targets, verbose=False)["input_ids"],
+        )
         for name, sentences in zip(columns, encoded):
             for row, ids in zip(full, sentences):
                 columns[name][row] = ids

@@ -24,6 +24,7 @@ from transformers import (
     TrainerCallback,
     set_seed,
 )
+from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.trainer import TRAINER_STATE_NAME
 
 from ..common.files import open_output
@@ -216,6 +217,16 @@ def get_tokenizer(
         tokenizer.save_pretrained(unfinished)
         unfinished.rename(folder)
     return VanillaTransformerTokenizer.from_pretrained(folder)
+
+
+def _record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> None:
+    """
+    Save `max_source_length` as the tokenizer's `model_max_length`: translation splits longer texts, of whose length
+    the model has seen none. A model that is trained further keeps a longer one that it was trained on before.
+    """
+    known = tokenizer.model_max_length if run.model.model_name_or_path is not None else 0
+    known = known if known <= LARGE_INTEGER else 0  # the host's mark for "not known"
+    tokenizer.model_max_length = max(known, run.data.max_source_length)
 
 
 def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -443,6 +454,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         checkpoint = _claim_checkpoints(run.training, settings)
         folder_of_tokenizer = Path(str(run.training.output_dir), "tokenizer")
         tokenizer = get_tokenizer(run, corpora["train"], folder_of_tokenizer, checkpoint)
+        _record_longest_source(tokenizer, run)
         data = _tokenize(corpora, tokenizer, run)
     _set_matmul(run.training)
     set_seed(run.training.seed)
