@@ -8,7 +8,7 @@ import sys
 import warnings
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
@@ -153,6 +153,44 @@ def test_added_tokens_go_to_both_sides(tokenizer, tmp_path):
         assert one.tokenize("<2de> the dog")[0] == "<2de>"
         assert one.tokenize("the <2de>")[-1] == "<2de>"
         round_trips(one, "<2de> the dog<2de> and <2de>")
+
+
+@pytest.mark.parametrize("way", ["additional_special_tokens", "extra_special_tokens", "add_tokens"])
+def test_special_tokens_of_the_user_are_recognised(tokenizer, tmp_path, way):
+    if way == "add_tokens":
+        tokenizer.add_tokens(["<de>", AddedToken("<fr>", rstrip=True)], special_tokens=True)
+    else:
+        tokenizer.add_special_tokens({way: ["<de>", AddedToken("<fr>", rstrip=True)]})
+    tokenizer.save_pretrained(tmp_path / "once")
+    again = VanillaTransformerTokenizer.from_pretrained(tmp_path / "once")
+    again.save_pretrained(tmp_path / "twice")
+    for one in (tokenizer, again, VanillaTransformerTokenizer.from_pretrained(tmp_path / "twice")):
+        size = len(one) - 2
+        tags = {"<de>": size, "<fr>": size + 1}
+        source_size = (one.source_vocab_size or len(one)) - 2
+        assert {tag: one.convert_tokens_to_ids(tag) for tag in tags} == tags
+        for side, first in (("text", source_size), ("text_target", size)):
+            ids = one(**{side: "<de> the dog<fr>  and </s><pad> a cat"})["input_ids"]
+            assert (ids[0], ids.count(first), ids.count(first + 1)) == (first, 1, 1)
+            assert ids.count(one.eos_token_id) == 1 == ids.index(one.eos_token_id) - len(ids) + 2
+            assert one.pad_token_id not in ids and one.unk_token_id not in ids
+            decode = one.decode_source if side == "text" else one.decode
+            assert "<de>" in decode(ids) and "</s><pad> a cat" in decode(ids, skip_special_tokens=True)
+            assert "<de>" not in decode(ids, skip_special_tokens=True)
+            assert "<fr>" not in decode(ids, skip_special_tokens=True)
+            all_of_them = one(**{side: "<de></s>"}, split_special_tokens=False)["input_ids"]
+            assert all_of_them == [first, one.eos_token_id, one.eos_token_id]
+        batch = one(["<de> dog", "a"], padding=True, truncation=True, max_length=2, return_tensors="pt")
+        assert batch["input_ids"].shape == (2, 2) and batch["input_ids"][0].tolist() == [source_size, 1]
+        assert one.tokenize("<de>dog")[0] == "<de>"
+
+
+def test_bpe_dropout_reaches_texts_with_tags(trained):
+    tokenizer = copy.deepcopy(trained["bpe"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<de>"]})
+    usual = len(tokenizer("<de> the dog")["input_ids"])
+    tokenizer.backend_tokenizer.model.dropout = 1.0
+    assert len(tokenizer("<de> the dog")["input_ids"]) > usual
 
 
 def test_bpe_dropout_is_within_reach(trained):

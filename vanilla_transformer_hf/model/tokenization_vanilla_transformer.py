@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Literal
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
@@ -20,6 +20,8 @@ TOKENIZER_FILES = {"tokenizer_file": "tokenizer.json", "source_tokenizer_file": 
 
 # Their places in this list are their ids in every trained vocabulary.
 SPECIAL_TOKENS = ["<pad>", "</s>", "<unk>"]
+# The roles of special tokens that steer the model: in a text that users type, their names are plain text.
+CONTROL_ROLES = ("pad_token", "bos_token", "eos_token", "unk_token")
 
 # A word takes the space before it along. Marks stay with their letters (Devanagari, decomposed accents). The bound
 # keeps a text without spaces from becoming one word, on which WordPiece would spend quadratic time.
@@ -46,6 +48,12 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     `len` and the conversions between tokens and ids; only `decode_source` and the `source_...` properties speak the
     source. Tokens added later go into both vocabularies. The sizes for a config are `vocab_size=len(tokenizer)` and
     `source_vocab_size=tokenizer.source_vocab_size`.
+
+    With `split_special_tokens=True`, which `train` sets, the names of the padding, begin, end and unknown tokens in a
+    text are plain text ("</s>" is cut into pieces). All other special tokens, such as language tags registered with
+    `add_special_tokens({"additional_special_tokens": ["<de>"]})` or `add_tokens(["<de>"], special_tokens=True)`, are
+    recognised in texts as in any tokenizer of transformers. With `split_special_tokens=False`, here or in a call, all
+    special tokens are recognised.
 
     Files: `tokenizer.json` holds the shared or target vocabulary, `source_tokenizer.json` a separate source
     vocabulary.
@@ -127,9 +135,8 @@ class VanillaTransformerTokenizer(TokenizersBackend):
 
         The defaults are the paper's English-German setting (section 5.1); its English-French one is
         `model="wordpiece", vocab_size=32000`. `decode` gives every text back unchanged, except for what `lowercase`
-        and `unicode_normalization` take away on purpose. The names of special tokens inside a text are plain text
-        (`split_special_tokens`), so a token that texts are to hold, such as a language tag, is added with
-        `add_tokens` and not as a special one. The same texts in any order give the same vocabulary.
+        and `unicode_normalization` take away on purpose; the names "</s>", "<pad>" and "<unk>" inside a text are plain
+        text (`split_special_tokens`). The same texts in any order give the same vocabulary.
 
         Args:
             source_texts: Texts of the source language.
@@ -245,7 +252,30 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         self._next_text_is_target = False  # the host would stay in target mode after an error
         if side is not self:
             return side._encode_plus(*args, **kwargs)
-        return super()._encode_plus(*args, **kwargs)
+        splits = kwargs.get("split_special_tokens")
+        reader = self._tag_reader() if (self.split_special_tokens if splits is None else splits) else self
+        return super(VanillaTransformerTokenizer, reader)._encode_plus(*args, **kwargs)
+
+    def _tag_reader(self) -> "VanillaTransformerTokenizer":
+        """This tokenizer with a backend that recognises all special tokens but those of `CONTROL_ROLES`."""
+        control = {str(getattr(self, role)) for role in CONTROL_ROLES}
+        added = sorted(self._tokenizer.get_added_tokens_decoder().items())
+        if not any(token.special and token.content not in control for _, token in added):
+            return self
+        # A backend leaves out all of its special tokens or none: for reading, the tags are ordinary added tokens. The
+        # parts are shared, not copied, so this takes 0.1 ms and follows every change of them, such as BPE-dropout.
+        backend = Tokenizer(self._tokenizer.model)
+        for part in ("normalizer", "pre_tokenizer", "post_processor"):
+            if (value := getattr(self._tokenizer, part)) is not None:
+                setattr(backend, part, value)
+        for _, token in added:  # in the order of their ids, so that they get the same ones
+            if token.special and token.content not in control:
+                matching = {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+                token = AddedToken(token.content, special=False, **matching)
+            backend.add_special_tokens([token]) if token.special else backend.add_tokens([token])
+        reader = copy.copy(self)
+        reader._tokenizer = backend
+        return reader
 
     def _add_tokens(self, new_tokens: list, special_tokens: bool = False) -> int:
         if self._source_tokenizer is not None:
