@@ -11,7 +11,17 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Literal
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
@@ -272,7 +282,10 @@ class VanillaTransformerTokenizer(TokenizersBackend):
             if token.special and token.content not in control:
                 matching = {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "normalized")}
                 token = AddedToken(token.content, special=False, **matching)
-            backend.add_special_tokens([token]) if token.special else backend.add_tokens([token])
+            if token.special:
+                backend.add_special_tokens([token])
+            else:
+                backend.add_tokens([token])
         reader = copy.copy(self)
         reader._tokenizer = backend
         return reader
