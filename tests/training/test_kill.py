@@ -24,7 +24,7 @@ TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 VICTIM = """
 import os, pathlib, runpy, shutil, signal, sys, threading
 import safetensors.torch, torch
-from vanilla_transformer_hf import averaging, checkpoints, trainer
+from vanilla_transformer_hf.training import averaging, checkpoints, trainer
 
 place, count, calls = sys.argv[1], int(sys.argv[2]), [0]
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)

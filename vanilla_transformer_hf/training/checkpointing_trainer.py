@@ -1,0 +1,162 @@
+"""The host's Trainer with checkpoints that are whole or absent, and runs that stop on a signal and go on exactly."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from .averaging import MovingAverageCallback, load_average
+from .checkpoints import UNFINISHED, StopOnSignal, is_complete, is_planned, move_in, remove, remove_surplus
+from .corpus import TranslationCollator
+from .recipe import TranslationTrainingArguments
+from .sharding import gather_optimizer_state, gather_weights, load_optimizer_state, shard
+
+
+class CheckpointingTrainer(Seq2SeqTrainer):
+    """
+    The host's `Seq2SeqTrainer` with checkpoints that are whole or absent, of sharded (FSDP2) and of whole models.
+
+    Raises:
+        TrainingInterrupted: From `train`, after SIGTERM or Ctrl-C, when a checkpoint is saved.
+        OSError: A checkpoint cannot be written. Those before it are intact.
+    """
+
+    # What the host leaves open.
+    model: PreTrainedModel
+    args: TranslationTrainingArguments
+    processing_class: PreTrainedTokenizerBase
+    data_collator: TranslationCollator
+    train_dataset: Any
+    eval_dataset: Any
+    lr_scheduler: Any
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self._checkpoint_place: Path | None = None
+        self._began_from: Path | None = None
+        super().__init__(*args, **kwargs)
+        self._stop_on_signal = StopOnSignal()
+        self.add_callback(self._stop_on_signal)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        with self._stop_on_signal.listening():
+            return super().train(*args, **kwargs)
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        if self.is_fsdp_enabled:
+            shard(self.model, self.accelerator.state.fsdp_plugin)
+        return super()._prepare_for_training(*args, **kwargs)
+
+    def _moving_average(self) -> MovingAverageCallback | None:
+        callbacks = self.callback_handler.callbacks
+        return next((callback for callback in callbacks if isinstance(callback, MovingAverageCallback)), None)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._checkpoint_place or super()._get_output_dir(trial))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """The host's checkpoint, written beside its place and moved there when every process has written its part."""
+        folder = Path(self._get_output_dir(trial))
+        place = folder / UNFINISHED
+        checkpoint = place / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        writes = self.args.should_save
+        if writes:
+            shutil.rmtree(place, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        self._checkpoint_place = place
+        try:
+            super()._save_checkpoint(model, trial)
+            if (average := self._moving_average()) is not None:
+                average.save(checkpoint, write=writes)
+            if self.state.best_global_step == self.state.global_step:
+                self.state.best_model_checkpoint = str(folder / checkpoint.name)
+            if writes:
+                self.state.save_to_json(str(checkpoint / TRAINER_STATE_NAME))
+            self.accelerator.wait_for_everyone()
+            if writes:
+                move_in(checkpoint, folder)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(place, ignore_errors=True)
+            free = shutil.disk_usage(folder).free / 2**20
+            raise OSError(
+                f"{folder / checkpoint.name} cannot be written ({' '.join(str(error).split())}; {free:,.0f} MiB are "
+                "free there). The checkpoints before it are intact: the same command continues from the last one."
+            ) from error
+        finally:
+            self._checkpoint_place = None
+        if writes:
+            self._remove_what_a_signal_left(folder / checkpoint.name)
+            remove_surplus(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
+        self.accelerator.wait_for_everyone()
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder / checkpoint.name))
+
+    def _remove_what_a_signal_left(self, newest: Path) -> None:
+        """
+        Delete the checkpoint that this run went on from, if it was not due: an average over the last checkpoints would
+        be another than that of a run without interruptions.
+        """
+        began, self._began_from = self._began_from, None
+        if began is None or began.parent.resolve() != newest.parent.resolve() or began.name == newest.name:
+            return
+        is_best = self.state.best_model_checkpoint and Path(self.state.best_model_checkpoint).name == began.name
+        if not is_best and is_complete(began) and not is_planned(began, self.args, self.state.save_steps):
+            remove(began)
+
+    # Sharded over processes (FSDP2) or not, a checkpoint holds whole tensors in the same files, and a run continues
+    # on any number of processes. The host's own files of sharded runs fit sharded runs alone.
+
+    def gather_weights(self) -> dict[str, torch.Tensor] | None:
+        """The whole weights of a model that is sharded, or None. Every process has to call this."""
+        return gather_weights(self.model) if self.is_fsdp_enabled else None
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        if not self.is_fsdp_enabled:
+            super().save_model(output_dir, _internal_call)
+            return
+        self._save(output_dir, state_dict=self.gather_weights())
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        # The host leaves its arguments beside the weights; the token among them is nobody else's.
+        token, self.args.hub_token = self.args.hub_token, None
+        try:
+            super()._save(output_dir, state_dict)
+        finally:
+            self.args.hub_token = token
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.is_fsdp_enabled:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        state = gather_optimizer_state(self.optimizer)
+        if self.args.should_save:
+            torch.save(state, Path(output_dir, OPTIMIZER_NAME))
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir, SCHEDULER_NAME))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None or not self.is_fsdp_enabled:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        states = [
+            torch.load(Path(checkpoint, name), "cpu", weights_only=True) for name in (OPTIMIZER_NAME, SCHEDULER_NAME)
+        ]
+        load_optimizer_state(self.optimizer, states[0])
+        self.lr_scheduler.load_state_dict(states[1])
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        self._began_from = Path(resume_from_checkpoint)
+        if self.is_fsdp_enabled:
+            load_average(self.model, [resume_from_checkpoint])
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        if self.is_fsdp_enabled:
+            load_average(self.model, [str(self.state.best_model_checkpoint)])
+        else:
+            super()._load_best_model()

@@ -1,0 +1,123 @@
+"""Evaluation in the Trainer: the loss as a mean over tokens, and scores of generated text."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import SequentialSampler
+from transformers import EvalPrediction, PreTrainedTokenizerBase
+from transformers.trainer_utils import has_length
+
+from ..evaluation.scores import Scores, score_translations
+from .checkpointing_trainer import CheckpointingTrainer
+from .corpus import IGNORED_LABEL
+
+
+class EvaluatingTrainer(CheckpointingTrainer):
+    """
+    Scores generated text against the "target" column of the data it is given.
+
+    Afterwards `translations` holds the generated texts in the order of the data and `scores` the scores with their
+    signatures. `evaluate` generates if `predict_with_generate` says so, `predict` always.
+    """
+
+    references: list[str]
+    translations: list[str]
+    scores: Scores
+
+    def __init__(self, *args: Any, target_lang: str | None = None, **kwargs: Any):
+        self.target_lang = target_lang
+        self._likelihood = torch.zeros(2, dtype=torch.float64)  # of an evaluation: nats, tokens
+        super().__init__(*args, **kwargs)
+        if self.args.predict_with_generate:
+            self.compute_metrics = self._score
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        data = self.eval_dataset if eval_dataset is None else eval_dataset
+        # Of several datasets the host evaluates one after the other, here.
+        if self.args.predict_with_generate and not isinstance(data, dict):
+            self.references = list(data["target"])
+        self._keep_in_step(kwargs)
+        with self._evaluating():
+            return super().evaluate(eval_dataset, *args, **kwargs)
+
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        self.references = list(test_dataset["target"])
+        before = self.args.predict_with_generate, self.compute_metrics
+        self.args.predict_with_generate, self.compute_metrics = True, self._score
+        self._keep_in_step(kwargs)
+        try:
+            with self._evaluating():
+                return super().predict(test_dataset, *args, **kwargs)
+        finally:
+            self.args.predict_with_generate, self.compute_metrics = before
+
+    def _keep_in_step(self, generation: dict[str, Any]) -> None:
+        # Each process holds a part of every weight, so none may end its search before the others.
+        if self.is_fsdp_enabled:
+            generation["synced_gpus"] = True
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """With the moving average of the weights, if there is one, and without drawing from the random numbers."""
+        average = self._moving_average()
+        devices = range(torch.cuda.device_count())
+        with torch.random.fork_rng(devices), average.applied() if average is not None else nullcontext():
+            yield
+
+    def _score(self, prediction: EvalPrediction) -> dict[str, float]:
+        # Several processes fill up their last batch with repeated sentences.
+        token_ids = np.asarray(prediction.predictions)[: len(self.references)]
+        self.translations = decode_predictions(self.processing_class, token_ids)
+        self.scores = score_translations(self.translations, self.references, self.target_lang, self.args.bleu_tokenize)
+        return {"bleu": self.scores.bleu, "chrf": self.scores.chrf, "exact_match": self.scores.exact_match}
+
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        """The host's, with the loss as the mean over tokens, as in training. The host's is one over sentences."""
+        self._likelihood = torch.zeros(2, dtype=torch.float64)
+        self._evaluation_data, self._batches_seen = dataloader.dataset, 0
+        output = super().evaluation_loop(dataloader, *args, **kwargs)
+        total, tokens = self.accelerator.reduce(self._likelihood.to(self.args.device, torch.float32), "sum").tolist()
+        loss = {f"{kwargs.get('metric_key_prefix', 'eval')}_loss": total / tokens} if tokens else {}
+        return output._replace(metrics={**(output.metrics or {}), **loss})
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        # The host fills the model's generation config with global defaults here, a max_length of 20 among them.
+        generation_config = self.model.generation_config
+        self.model.generation_config = copy.deepcopy(generation_config)
+        if self._gen_kwargs.get("num_beams") == 1:  # the host warns of what a greedy search has no use for
+            self.model.generation_config.length_penalty = self.model.generation_config.early_stopping = None
+        inputs = self._without_repeats(inputs)
+        try:
+            loss, generated, labels = super().prediction_step(model, inputs, *args, **kwargs)
+        finally:
+            self.model.generation_config = generation_config
+        if loss is not None:
+            tokens = int((inputs["labels"] != -100).sum())
+            self._likelihood += torch.tensor([float(loss) * tokens, tokens])
+        return loss, generated, labels
+
+    def _without_repeats(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The batch; repeated sentences, which fill up the last round of several processes, have no labels in it."""
+        if self.args.world_size == 1 or "labels" not in inputs or not has_length(self._evaluation_data):
+            return inputs
+        before = (self._batches_seen * self.args.world_size + self.args.process_index) * self.args.eval_batch_size
+        self._batches_seen += 1
+        labels = inputs["labels"].clone()
+        labels[max(0, len(self._evaluation_data) - before) :] = -100
+        return {**inputs, "labels": labels}
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        # The order of the data is the order of the references; grouping by length would shuffle it.
+        return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
+
+
+def decode_predictions(tokenizer: PreTrainedTokenizerBase, token_ids: np.ndarray) -> list[str]:
+    """Texts of generated ids (N, T); the -100 with which the host fills up a batch becomes padding."""
+    return tokenizer.batch_decode(
+        np.where(token_ids == IGNORED_LABEL, tokenizer.pad_token_id, token_ids), skip_special_tokens=True
+    )
