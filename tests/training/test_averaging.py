@@ -428,7 +428,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import Trainer, TrainingArguments
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.averaging import AverageCheckpointsCallback, MovingAverageCallback
+from vanilla_transformer_hf.training.averaging import AverageCheckpointsCallback, MovingAverageCallback
 
 torch.manual_seed(0)
 rows = [{{"input_ids": torch.randint(3, 90, (5,)), "labels": torch.randint(3, 90, (4,))}} for _ in range(16)]

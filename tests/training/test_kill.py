@@ -1,6 +1,6 @@
 """Training that is killed with SIGKILL, again and again, ends bit by bit like training that was left alone.
 
-KILLS=20 python -m pytest tests/test_kill.py      # more of them, a few minutes
+KILLS=20 python -m pytest tests/training/test_kill.py      # more of them, a few minutes
 """
 
 import os
