@@ -1,52 +1,5 @@
-"""
-Which source words the words of given translations translate, one pair of sentences per line, in the Pharaoh format.
-
-    python scripts/align.py outputs/quickstart numbers.en numbers.de > numbers.align     # 0-0 1-2 …
-    python scripts/align.py outputs/quickstart numbers.en numbers.de --format jsonl      # with the attention weights
-"""
-
-import argparse
-
-from vanilla_transformer_hf.common.command_line import run
-
-
-def parse_arguments() -> argparse.Namespace:
-    from vanilla_transformer_hf.translation.streams.arguments import add_arguments
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a folder saved by scripts/train.py, or the id of a Hub repository")
-    parser.add_argument("source", help="UTF-8 text, also .gz; white space separates words")
-    parser.add_argument("target", help="its translation, line by line")
-    parser.add_argument(
-        "--layer",
-        type=int,
-        metavar="N",
-        help="decoder layer whose attention is read, counted from 0 (default: the third of six, the second of four)",
-    )
-    parser.add_argument(
-        "--format",
-        default="text",
-        choices=["text", "jsonl"],
-        help="text: source word-target word, counted from 0 (default); jsonl: a record for each pair, with the words "
-        "and the attention of each target word to each source word",
-    )
-    parser.add_argument(
-        "--too_long",
-        default="error",
-        choices=["error", "cut"],
-        help="a line longer than the model takes: stop there (default), or align its beginning",
-    )
-    add_arguments(parser)
-    return parser.parse_args()
-
-
-def main(arguments: argparse.Namespace) -> None:
-    from vanilla_transformer_hf.translation.streams.command import run_command
-    from vanilla_transformer_hf.translation.streams.work import LineWork
-
-    options = {"layer": arguments.layer, "too_long": arguments.too_long}
-    run_command(arguments, LineWork("align", arguments.format, options), [arguments.source, arguments.target])
+from vanilla_transformer_hf.commands.main import run_script
 
 
 if __name__ == "__main__":
-    run(lambda: main(parse_arguments()))
+    run_script("align")

@@ -1,56 +1,5 @@
-"""
-Open a checkpoint of another toolkit as our model.
-
-    python scripts/convert.py fairseq runs/en-de outputs/en-de
-    python scripts/convert.py auto checkpoint_best.pt outputs/en-de --reference ref.npz
-
-CHECKPOINT is the file, or the folder that holds it with its vocabularies and settings as the toolkit leaves them.
-"""
-
-import argparse
-import sys
-
-from vanilla_transformer_hf.common.command_line import run
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", help="the toolkit that wrote the checkpoint, or auto to go by its files")
-    parser.add_argument("checkpoint", help="file or folder")
-    parser.add_argument("output", help="new folder; takes its name when it is whole and verified")
-    parser.add_argument("--reference", metavar="NPZ", help="logits of the toolkit that the model has to reproduce")
-    parser.add_argument(
-        "--i-trust-this-file",
-        action="store_true",
-        help="unpickle with Python's own unpickler: whatever the file's maker put into it is run on your machine",
-    )
-    return parser.parse_args()
-
-
-def main(arguments: argparse.Namespace) -> None:
-    from transformers.utils import logging
-
-    from vanilla_transformer_hf.conversion import convert
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    done = convert(
-        arguments.source,
-        arguments.checkpoint,
-        arguments.output,
-        reference=arguments.reference,
-        trust=arguments.i_trust_this_file,
-        say=lambda line: print(line, file=sys.stderr),
-    )
-    print(f"saved in {arguments.output}")
-    print(f"the reopened model's logits differ from those before saving by {done.reopened:.1e}")
-    if done.reference is not None:
-        print(f"and from {arguments.reference} by {done.reference:.1e} ({done.reference_tokens:,} target positions)")
-    if done.greedy is not None:
-        print(f"greedy outputs identical: {done.greedy[0]} of {done.greedy[1]}")
-    for note in done.notes:
-        print(f"note: {note}")
+from vanilla_transformer_hf.commands.main import run_script
 
 
 if __name__ == "__main__":
-    run(lambda: main(parse_arguments()))
+    run_script("convert")

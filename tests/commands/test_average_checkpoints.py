@@ -73,4 +73,4 @@ def test_problems_are_one_line(run, tmp_path, arguments, message):
 def test_the_help_shows_examples(run):
     code, printed = run("--help")
     assert code == 0
-    assert printed.out.count("python scripts/average_checkpoints.py ") == 3
+    assert printed.out.count("vanilla-transformer average ") == 3

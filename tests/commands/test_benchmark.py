@@ -1,13 +1,13 @@
-"""scripts/benchmark.py: that it measures what it says, on sizes that say nothing about speed."""
+"""`vanilla-transformer benchmark`: that it measures what it says, on sizes that say nothing about speed."""
 
 import argparse
 import importlib
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,13 +19,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.conversion.converter import example_batch, logits_of
-
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-from benchmarks import (  # noqa: E402
+from vanilla_transformer_hf.commands.benchmarks import (
     corpus,
     generation,
     generation_engine,
@@ -35,11 +29,12 @@ from benchmarks import (  # noqa: E402
     training,
     turns,
 )
+from vanilla_transformer_hf.conversion.converter import example_batch, logits_of
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SCRIPTS / "benchmark.py"), *arguments]
+    command = [sys.executable, "-m", "vanilla_transformer_hf", "benchmark", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
@@ -76,18 +71,19 @@ def test_errors_are_one_line(tmp_path):
 
 
 def test_an_engine_that_fails_says_why():
-    with pytest.raises(RuntimeError, match=r"(?s)ours ended with code 1:.*KeyError: 'block'"):
-        turns.Engine("ours", "benchmarks.training_engine", {}, threads=1)
+    with pytest.raises(ChildProcessError, match=r"(?s)ours ended with code 1:.*KeyError: 'block'"):
+        turns.Engine("ours", "training_engine", {}, threads=1)
 
 
 def test_an_engine_that_was_killed_while_it_waited_is_named(tmp_path, monkeypatch):
-    """Not as a broken pipe, which the scripts take for a reader of their output that has seen enough."""
-    (tmp_path / "idle.py").write_text("from benchmarks.turns import Turns\n\nTurns().report({})\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    """Not as a broken pipe, which commands take for a reader of their output that has seen enough."""
+    shutil.copytree(turns.FOLDER, tmp_path / "engines")
+    (tmp_path / "engines" / "idle.py").write_text("from .turns import Turns\n\nTurns().report({})\n")
+    monkeypatch.setattr(turns, "FOLDER", tmp_path / "engines")
     engine = turns.Engine("ours", "idle", {}, threads=1)
     engine._process.kill()
     engine._process.wait()
-    with pytest.raises(RuntimeError, match="ours ended with code -9"):
+    with pytest.raises(ChildProcessError, match="ours ended with code -9"):
         engine.turn()
     engine.stop()
 
@@ -104,10 +100,13 @@ def test_both_sides_have_the_same_backend_somewhere():
     assert training.float32_rows("default") == training.BFLOAT16_ROWS
 
 
-def test_ours_runs_in_the_environment_that_the_script_sets():
-    for name, value in training.SCRIPT_ENVIRONMENT.items():
-        line = f'os.environ.setdefault("{name}", "{value}")'
-        assert line in (SCRIPTS / "train.py").read_text(encoding="utf-8")
+def test_engines_of_others_import_nothing_of_the_package():
+    """So that their peak memory is their own."""
+    names = ("torch", "vanilla_transformer_hf")
+    code = f"import benchmarks.generation_torch; print(*(name in sys.modules for name in {names}))"
+    code = turns.LAUNCH.replace('runpy.run_module("benchmarks." + module, run_name="__main__", alter_sys=True)', code)
+    done = subprocess.run([sys.executable, "-c", code, turns.FOLDER, ""], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "False"], done.stderr
 
 
 def test_operations_are_those_of_the_weights():
@@ -212,7 +211,7 @@ def test_engines_find_the_same(tmp_path, beams):
     for name in names:
         folder = tmp_path / (name if name in ("marian", "ctranslate2") else "ours")
         settings = {"folder": str(folder), "dtype": "float32", "fp32_precision": None, "device": "cpu", "threads": 1}
-        module = importlib.import_module(generation_engine.ENGINES[name])
+        module = importlib.import_module(generation_engine.ENGINES[name], generation_engine.__package__)
         searcher = getattr(module, f"open_{name}")({**settings, "beams": beams, "new_tokens": 12})
         result = generation_engine.one_turn(searcher, [searcher.prepare(batch)], least_seconds=0.0)
         found[name] = result["outputs"]
@@ -232,7 +231,7 @@ def test_outputs_are_cut_at_their_end(tmp_path):
         norm.bias.fill_(0.1)
         model.lm_head.weight[model.config.eos_token_id] = 1.0
     model.save_pretrained(tmp_path / "ours")
-    module = importlib.import_module(generation_engine.ENGINES["ours"])
+    module = importlib.import_module(generation_engine.ENGINES["ours"], generation_engine.__package__)
     settings = {"folder": str(tmp_path / "ours"), "dtype": "float32", "fp32_precision": None, "device": "cpu"}
     searcher = module.open_ours({**settings, "beams": 1, "new_tokens": 12})
     assert [searcher.ids(found) for found in searcher.search([searcher.prepare([[5, 6], [7]])])] == [[[], []]]

@@ -1,11 +1,16 @@
-"""The command line of scripts/train.py."""
+"""The command line of `train`, as scripts/train.py and as `vanilla-transformer train`."""
 
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
 import datasets
 import pytest
+
+from vanilla_transformer_hf.commands.benchmarks.training import SCRIPT_ENVIRONMENT
+from vanilla_transformer_hf.commands.train import RECIPES, find_recipe
 
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
@@ -33,8 +38,10 @@ def train(monkeypatch, capsys):
 def test_help_shows_examples_and_every_group(train):
     code, out, _ = train("--help")
     assert code == 0
-    for text in ("python scripts/train.py scripts/recipes/", "--train_source", "--preset", "--d_model", "--bf16"):
+    for text in ("vanilla-transformer train multi30k_raw", "recipes: finetune, "):
         assert text in out
+    for option in ("--train_source", "--preset", "--d_model", "--bf16"):
+        assert option in out
 
 
 @pytest.mark.parametrize(
@@ -60,3 +67,35 @@ def test_what_is_wrong_is_said_in_one_line(train, tmp_path, argv, message):
     code, _, _ = train(*files, *argv)
     assert code.startswith("train.py: ") and message in code and "\n" not in code
     assert not (tmp_path / "out").exists(), "nothing is left behind"
+
+
+def test_a_recipe_is_found_by_name_and_by_path(train, tmp_path, monkeypatch):
+    assert find_recipe("multi30k_tiny") == str(RECIPES["multi30k_tiny"])
+    (tmp_path / "multi30k_tiny").write_text("max_steps: 1\n")
+    (tmp_path / "paper_base").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe("multi30k_tiny") == "multi30k_tiny", "a file of this name comes first"
+    assert find_recipe("paper_base") == str(RECIPES["paper_base"]), "a folder is not a recipe"
+    code, _, err = train("quikstart", "--max_steps", "1")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("train.py: 'quikstart' is neither a file nor the name of a recipe (did you mean 'quick")
+    assert all(name in err for name in RECIPES)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the kernel says which memory has large pages")
+def test_large_tensors_lie_in_large_pages():
+    """torch reads the variable once, at its first tensor: nothing that is imported before may make one."""
+    code = """
+import torch, vanilla_transformer_hf.commands.train
+tensor = torch.ones(2**24)
+address = tensor.data_ptr()
+for line in open("/proc/self/smaps"):
+    name, _, rest = line.partition(" ")
+    if "-" in name:
+        begin, end = (int(part, 16) for part in name.split("-"))
+    elif name == "VmFlags:" and begin <= address < end:
+        print("hg" in rest.split())
+"""
+    environment = {name: value for name, value in os.environ.items() if name not in SCRIPT_ENVIRONMENT}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr

@@ -244,7 +244,7 @@ def test_corrupt_weights_are_one_line(run, folder, tmp_path):
 def test_help_shows_examples(run, script):
     code, output, _ = run("--help", script=script)
     assert code == 0
-    assert f"python scripts/{script}.py outputs/quickstart ".encode() in output
+    assert f"vanilla-transformer {script} outputs/quickstart ".encode() in output
 
 
 def test_ensembles_constraints_prefixes_and_shortlists(run, folder, tmp_path):

@@ -1,4 +1,4 @@
-"""How the scripts end, each of them."""
+"""How commands and scripts end, each of them."""
 
 import argparse
 import os
@@ -18,7 +18,6 @@ NAMES = sorted(path.name for path in SCRIPTS.glob("*.py") if path.name != "train
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(SCRIPTS)
 
     def call(script, *arguments):
         monkeypatch.setattr(sys, "argv", [str(SCRIPTS / script), *arguments])

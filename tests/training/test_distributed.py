@@ -142,7 +142,9 @@ def test_a_ready_config_is_one_for_accelerate(name):
     config = load_config_from_file(str(path))
     assert (config.distributed_type.value, config.num_processes, config.num_machines) == KINDS[name]
     assert config.use_cpu == name.startswith("cpu")
-    (command,) = re.findall(r"#   (accelerate launch .*?RECIPE\.yaml.*)", path.read_text().replace("\\\n#", ""))
+    (command,) = re.findall(r"#   (accelerate launch .*?RECIPE.*)", path.read_text().replace("\\\n#", ""))
     arguments = launch_command_parser().parse_args(command.split()[2:])
-    assert ROOT / arguments.config_file == path and arguments.training_script == "scripts/train.py"
-    assert RecipeParser().parse(arguments.training_script_args[1:])[0].training.bf16 == (not config.use_cpu)
+    assert ROOT / arguments.config_file == path
+    assert (arguments.module, arguments.training_script) == (True, "vanilla_transformer_hf")
+    command, _, *settings = arguments.training_script_args
+    assert command == "train" and RecipeParser().parse(settings)[0].training.bf16 == (not config.use_cpu)

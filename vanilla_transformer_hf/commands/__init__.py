@@ -1,1 +1,1 @@
-"""One file a command: its arguments and its call."""
+"""The commands of `vanilla-transformer`, one file each: its arguments and its call."""

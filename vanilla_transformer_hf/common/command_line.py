@@ -1,14 +1,35 @@
-"""How the scripts end. Nothing heavy is imported, so that --help is quick."""
+"""How commands read their arguments and how they end."""
 
+import argparse
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
 
 
-def run(main: Callable[[], None], errors: tuple[type[Exception], ...] = (OSError, ValueError)) -> None:
+# What the user of a command can mend.
+ERRORS = (OSError, ValueError, StrictDataclassError)
+
+
+def make_parser(prog: str, description: str | None, **settings: Any) -> argparse.ArgumentParser:
+    """A parser whose --help shows `description`, with its examples, line by line as it is written."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog=prog, description=description, formatter_class=formatter, **settings)
+
+
+def message_of(error: BaseException) -> str:
+    """The text of an error. Of one from a check of a config: that of the check, without the host's preamble."""
+    while isinstance(error, StrictDataclassError) and error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)
+
+
+def run(main: Callable[[], None], prog: str | None = None) -> None:
     """
-    Call a script's `main`, and end the process as all scripts do: after Ctrl-C with 130; after `errors`, which its
-    user can mend, with a message and 2.
+    Call a command's `main`, and end the process as all commands do: after Ctrl-C with 130; after an error of `ERRORS`
+    with a message, which begins with `prog`, and 2.
     """
     try:
         main()
@@ -17,6 +38,6 @@ def run(main: Callable[[], None], errors: tuple[type[Exception], ...] = (OSError
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(130)
-    except errors as error:
-        print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
+    except ERRORS as error:
+        print(f"{prog or os.path.basename(sys.argv[0])}: {message_of(error)}", file=sys.stderr)
         sys.exit(2)

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sacrebleu.metrics import BLEU, CHRF
-
 
 # What evaluate.load() takes: its own metrics it would have to download first.
 EVALUATE_MODULE = str(Path(__file__).with_name("evaluate_module.py"))
@@ -53,6 +51,8 @@ def score_translations(
     Raises:
         ValueError: The two lists differ in length, or are empty; or there is no such tokenizer.
     """
+    from sacrebleu.metrics import BLEU, CHRF  # not with this module, which commands import before they score
+
     if len(translations) != len(references) or not references:
         raise ValueError(
             f"{len(translations)} translations for {len(references)} references; one for each, and at least one."

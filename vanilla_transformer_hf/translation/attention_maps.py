@@ -1,17 +1,17 @@
 """Attention to look at: what every head of every layer makes of one sentence and its translation, as a picture."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import torch
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import PowerNorm
-from matplotlib.figure import Figure
 
 from .alignment import eager_attention
 from .scoring import shift_right
+
+
+if TYPE_CHECKING:  # matplotlib is imported when something is drawn
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 # Pieces on a side of a map that can still be read.
@@ -100,7 +100,9 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
     )
 
 
-def _draw_map(axis: Axes, weights: torch.Tensor, rows: list[str] | None, columns: list[str] | None) -> Any:
+def _draw_map(axis: "Axes", weights: torch.Tensor, rows: list[str] | None, columns: list[str] | None) -> Any:
+    from matplotlib.colors import PowerNorm
+
     # The square root shows small weights too.
     image = axis.imshow(weights.numpy(), norm=PowerNorm(0.5, 0, 1), cmap="Blues", aspect="auto")
     axis.tick_params(length=0, labelsize=6)
@@ -110,7 +112,7 @@ def _draw_map(axis: Axes, weights: torch.Tensor, rows: list[str] | None, columns
     return image
 
 
-def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None = None) -> Figure:
+def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None = None) -> "Figure":
     """
     A row of maps for each layer: the mean of its heads, then each head. Rows of a map are queries, columns keys.
 
@@ -121,6 +123,10 @@ def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None =
     Raises:
         ValueError: There is no such part or layer.
     """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     if part not in PARTS:
         raise ValueError(f"part={part!r}: one of {', '.join(PARTS)}")
     title, rows, columns = PARTS[part]

@@ -3,7 +3,7 @@
 #   bash scripts/recipes/multi30k_tiny.sh FOLDER [--field value …]
 # FOLDER has {train,val,test_2016_flickr}.lc.norm.tok.{en,de}, or the same with .gz: data/task1/tok of the corpus. Further
 # arguments are for all stages. What was stopped goes on from its last checkpoint when it is called again. With two
-# processes: LAUNCH="accelerate launch --config_file scripts/accelerate/cpu_2.yaml" bash scripts/recipes/…
+# processes: LAUNCH="accelerate launch --config_file scripts/accelerate/cpu_2.yaml" bash scripts/recipes/multi30k_tiny.sh …
 set -euo pipefail
 folder=${1:?a folder with train.lc.norm.tok.en and so on is needed}
 shift
@@ -16,7 +16,7 @@ for part in train=train val=validation test_2016_flickr=test; do
     done
 done
 stage() { # recipe, number of arguments in `files` that it is given, and others
-    ${LAUNCH:-python} scripts/train.py "scripts/recipes/$1.yaml" "${files[@]:0:$2}" "${@:3}"
+    ${LAUNCH:-python} -m vanilla_transformer_hf train "$1" "${files[@]:0:$2}" "${@:3}"
 }
 first=outputs/multi30k_tiny_r_drop_1
 stage multi30k_tiny 8 "$@"

@@ -7,7 +7,7 @@ from typing import Any
 
 import ctranslate2
 
-from benchmarks.generation_engine import Searcher, forget_peak, peak_memory
+from .generation_engine import Searcher, forget_peak, peak_memory
 
 
 def read_vocabulary(folder: Path, side: str) -> list[str]:

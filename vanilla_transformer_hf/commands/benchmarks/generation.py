@@ -6,11 +6,11 @@ The load "fixed" is one batch of 32 sentences of 32 tokens and exactly 32 new on
 same ones for every engine, with your trained weights. Engines get them all at once: ours goes through
 `generate_stream()`, and "batch by batch" through `generate()`.
 
-    python scripts/benchmark.py generate --model outputs/en-de --source test.en
+    vanilla-transformer benchmark generate --model outputs/en-de --source test.en
 
 For lengths as they are with weights as large as the base model's, train that for half an hour, not for its scores:
 
-    python scripts/train.py scripts/recipes/multi30k_raw.yaml --preset base --vocab_size 37000 --max_steps 700 \\
+    vanilla-transformer train multi30k_raw --preset base --vocab_size 37000 --max_steps 700 \\
         --bf16 true --dropout 0 --learning_rate 0.0003 --warmup_steps 150 --eval_strategy no --save_strategy no \\
         --load_best_model_at_end false --output_dir outputs/base --train_source train.en.gz …
 
@@ -32,11 +32,6 @@ from typing import Any, NamedTuple
 import torch
 from transformers.utils import logging
 
-from benchmarks.generation_models import random_model, write_models
-from benchmarks.generation_picture import GROWTH, draw_growth
-from benchmarks.generation_torch import DTYPES
-from benchmarks.training import SIZES
-from benchmarks.turns import Engine
 from vanilla_transformer_hf import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
@@ -49,6 +44,11 @@ from vanilla_transformer_hf.common.matmul import (
     describe_matmul,
     probe_matmul,
 )
+
+from .generation_models import random_model, write_models
+from .generation_torch import DTYPES
+from .training import SIZES
+from .turns import Engine
 
 
 SENTENCES, TOKENS = 32, 32
@@ -85,6 +85,9 @@ SECTIONS: dict[str, list[tuple[int, int, int, int | None]]] = {
     "beam": [(SENTENCES, TOKENS, TOKENS, beams) for beams in (1, 2, 4, 8, 16)],
     "length": [(4, length, length, None) for length in (16, 64, 256, 1024)],
 }
+
+# Section -> what grows there: key of a measurement, and its name.
+GROWTH = {"batch": ("batch", "sentences"), "beam": ("beams", "beams"), "length": ("limit", "tokens, source and new")}
 
 
 def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> list[Row]:
@@ -189,7 +192,7 @@ def measure(rows: list[Row], load: Load, folder: Path, arguments: argparse.Names
                 "seconds": arguments.seconds,
             }
             name = f"{row.name} {row.dtype}"
-            engines.append(Engine(name, "benchmarks.generation_engine", settings, arguments.threads))
+            engines.append(Engine(name, "generation_engine", settings, arguments.threads))
         for _ in range(arguments.rounds):
             for engine in engines:
                 engine.turn()
@@ -268,7 +271,7 @@ def measure_all(
             add_ratios(measured)
             search = "greedy" if load.beams == 1 else f"beam {load.beams}"
             print_table(f"{name}, {load.section}: {load.name}, {search}", measured)
-            sizes = {"sentences": sum(map(len, load.batches)), "batch": len(load.batches[0])}
+            sizes: dict[str, float] = {"sentences": sum(map(len, load.batches)), "batch": len(load.batches[0])}
             sizes["source_tokens"] = mean(len(ids) for batch in load.batches for ids in batch)
             about = {"model": name, "section": load.section, "load": load.name, "beams": load.beams, **sizes}
             yield [about | {"limit": load.new_tokens} | row for row in measured]
@@ -342,5 +345,7 @@ def run(arguments: argparse.Namespace) -> None:
             with open_output(arguments.json) as file:
                 file.write(json.dumps(about | {"measurements": found}, indent=1).encode())
     if arguments.picture:
+        from .generation_picture import draw_growth  # matplotlib
+
         with open_output(arguments.picture) as file:
             draw_growth(found).savefig(file, format="png", dpi=120)

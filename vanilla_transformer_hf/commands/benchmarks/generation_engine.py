@@ -1,5 +1,5 @@
 """
-One engine that searches, in a process of its own: python -m benchmarks.generation_engine '{"engine": "ours", …}'
+One engine that searches, in a process of its own (see `turns.Engine`).
 
 It translates the batches of a file again and again. Token ids go in and come out; what an engine needs them as is made
 of them beforehand.
@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.turns import Turns
+from .turns import Turns
 
 
 class Searcher(NamedTuple):
@@ -33,11 +33,11 @@ class Searcher(NamedTuple):
 
 # Name -> module with `open_NAME(settings)`. A module imports what its engine's users do, so that memory is its own.
 ENGINES = {
-    "ours": "benchmarks.generation_torch",
-    "batch_by_batch": "benchmarks.generation_torch",
-    "host_search": "benchmarks.generation_torch",
-    "marian": "benchmarks.generation_torch",
-    "ctranslate2": "benchmarks.generation_ctranslate2",
+    "ours": ".generation_torch",
+    "batch_by_batch": ".generation_torch",
+    "host_search": ".generation_torch",
+    "marian": ".generation_torch",
+    "ctranslate2": ".generation_ctranslate2",
 }
 
 
@@ -70,7 +70,7 @@ def one_turn(searcher: Searcher, inputs: list[Any], least_seconds: float) -> dic
 
 def main(settings: dict[str, Any]) -> None:
     turns = Turns()
-    searcher = getattr(import_module(ENGINES[settings["engine"]]), f"open_{settings['engine']}")(settings)
+    searcher = getattr(import_module(ENGINES[settings["engine"]], __package__), f"open_{settings['engine']}")(settings)
     batches = json.loads(Path(settings["batches"]).read_text())
     inputs = [searcher.prepare(batch) for batch in batches]
     searcher.forget_peak()

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.corpus import MADE_UP_PAIRS, write_corpus
-from benchmarks.turns import Engine
 from vanilla_transformer_hf import VanillaTransformerConfig
 from vanilla_transformer_hf.common.files import open_output
 from vanilla_transformer_hf.common.matmul import (
@@ -20,6 +18,8 @@ from vanilla_transformer_hf.common.matmul import (
     matmul,
     probe_matmul,
 )
+
+from .turns import Engine
 
 
 # Name -> preset of the config, and what is different here. "smoke" is for tests and says nothing about speed.
@@ -30,7 +30,7 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-# What scripts/train.py sets for itself before torch is imported.
+# What the command `train` sets for itself before torch allocates.
 SCRIPT_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1"}
 
 
@@ -103,9 +103,7 @@ def measure(rows: list[Row], settings: dict[str, Any], arguments: argparse.Names
         for row in rows:
             own = {"engine": row.engine, "attention": row.attention, "matmul": row.matmul, "block": arguments.block}
             environment = SCRIPT_ENVIRONMENT if row.engine == "ours" else {}
-            engines.append(
-                Engine(row.name, "benchmarks.training_engine", settings | own, arguments.threads, environment)
-            )
+            engines.append(Engine(row.name, "training_engine", settings | own, arguments.threads, environment))
         for _ in range(arguments.rounds):
             for engine in engines:
                 engine.turn()
@@ -154,6 +152,8 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         ValueError: One of --source and --target alone is given, or a number is below 1.
     """
+    from .corpus import MADE_UP_PAIRS, write_corpus  # datasets, which --help does without
+
     if bool(arguments.source) != bool(arguments.target):
         raise ValueError("--source and --target are given together or not at all")
     if min(arguments.rounds, arguments.block, arguments.tokens, arguments.threads) < 1:

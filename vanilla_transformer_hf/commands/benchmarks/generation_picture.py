@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from .generation import GROWTH
 
-# Section -> what grows there: key of a measurement, and its name.
-GROWTH = {"batch": ("batch", "sentences"), "beam": ("beams", "beams"), "length": ("limit", "tokens, source and new")}
+
 SCALES = {"sentences_per_second": "sentences per second", "peak_mib": "peak memory, MiB"}
 
 

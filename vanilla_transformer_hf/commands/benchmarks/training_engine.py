@@ -1,5 +1,5 @@
 """
-One engine that trains, in a process of its own: python -m benchmarks.training_engine '{"engine": "ours", …}'
+One engine that trains, in a process of its own (see `turns.Engine`).
 
 The load "step" is forward, smoothed loss, backward and Adam on one batch of 64 × 16 tokens on either side. The load
 "run" is everything from token ids on: batches, padding, Trainer, schedule.
@@ -28,7 +28,6 @@ from transformers import (
 from transformers.models.marian.modeling_marian import shift_tokens_right
 from transformers.trainer_pt_utils import LabelSmoother
 
-from benchmarks.turns import Turns
 from vanilla_transformer_hf import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
@@ -38,6 +37,8 @@ from vanilla_transformer_hf.common.matmul import set_matmul
 from vanilla_transformer_hf.training.corpus import TranslationCollator
 from vanilla_transformer_hf.training.recipe import TranslationTrainingArguments
 from vanilla_transformer_hf.training.trainer import TranslationTrainer
+
+from .turns import Turns
 
 
 ROWS, COLUMNS = 64, 16
@@ -63,6 +64,7 @@ class TorchTransformer(nn.Module):
         )
         frequencies = 10000.0 ** (-torch.arange(0, config.d_model, 2) / config.d_model)
         angles = torch.arange(512).unsqueeze(1) * frequencies
+        self.positions: torch.Tensor
         self.register_buffer("positions", torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1))
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
@@ -91,10 +93,10 @@ def build_ours(config: VanillaTransformerConfig, attention: str) -> tuple[nn.Mod
 
 
 def build_marian(config: VanillaTransformerConfig, attention: str) -> tuple[nn.Module, Callable[..., torch.Tensor]]:
-    names = ("vocab_size", "d_model", "dropout", "activation_function")
-    names += tuple(f"{s}_{n}" for s in ("encoder", "decoder") for n in ("layers", "attention_heads", "ffn_dim"))
+    names = ["vocab_size", "d_model", "dropout", "activation_function"]
+    names += [f"{s}_{n}" for s in ("encoder", "decoder") for n in ("layers", "attention_heads", "ffn_dim")]
     same = {name: getattr(config, name) for name in names}
-    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": 1}
+    ids: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": 1}
     marian = MarianConfig(**same, **ids, scale_embedding=True, max_position_embeddings=512)
     marian._attn_implementation = attention
     model, smoother = MarianMTModel(marian), LabelSmoother(0.1)
@@ -118,7 +120,8 @@ class Counting(DataCollatorForSeq2Seq):
     """A collator that hands the next step's number of labels on."""
 
     def __init__(self, collator: Any):
-        self.collator, self.counts = collator, []
+        self.collator = collator
+        self.counts: list[int] = []
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> Any:
         batch = self.collator(features)
@@ -144,7 +147,7 @@ def plain_loop(
     turns: Turns,
 ) -> None:
     """Forward, loss, backward and Adam on each batch; a Trainer's own part is left out."""
-    adam = {"lr": 1e-4, "betas": (0.9, 0.98), "eps": 1e-9}
+    adam: dict[str, Any] = {"lr": 1e-4, "betas": (0.9, 0.98), "eps": 1e-9}
     optimizer = torch.optim.Adam(model.parameters(), **adam, fused=settings["engine"] != "torch")
     for batch in batches:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings["dtype"] == "bfloat16"):
@@ -176,7 +179,7 @@ def random_batches(data: datasets.Dataset, size: int) -> Iterator[dict[str, torc
 
 
 def trainer_loop(
-    settings: dict[str, Any], model: nn.Module, data: datasets.Dataset, tokenizer: Any, turns: Turns, folder: str
+    settings: dict[str, Any], model: Any, data: datasets.Dataset, tokenizer: Any, turns: Turns, folder: str
 ) -> None:
     """Our model in our Trainer with token batches, MarianMT in transformers' with random ones."""
     common = {
@@ -190,10 +193,12 @@ def trainer_loop(
         "dataloader_pin_memory": False,
     }
     if settings["engine"] == "ours":
-        size = model.config.vocab_size
+        size = model.get_input_embeddings().num_embeddings
         collator = Counting(TranslationCollator(tokenizer, source_vocab_size=size, target_vocab_size=size))
         tokens = {"tokens_per_step": settings["tokens"], "per_device_train_tokens": settings["tokens"]}
-        arguments = TranslationTrainingArguments(**common, **tokens, learning_rate=1e-4, predict_with_generate=False)
+        arguments: Seq2SeqTrainingArguments = TranslationTrainingArguments(
+            **common, **tokens, learning_rate=1e-4, predict_with_generate=False
+        )
         trainer_class: Any = TranslationTrainer
     else:
         collator = Counting(DataCollatorForSeq2Seq(tokenizer, model=model))

@@ -12,7 +12,19 @@ from pathlib import Path
 from typing import Any
 
 
-ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[2]  # holds vanilla_transformer_hf
+
+# Makes FOLDER a package named `benchmarks`, and runs a module of it: python -c LAUNCH FOLDER MODULE SETTINGS
+LAUNCH = """
+import importlib.util, runpy, sys
+folder, module = sys.argv[1:3]
+del sys.argv[1:3]
+spec = importlib.util.spec_from_file_location("benchmarks", folder + "/__init__.py")
+sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["benchmarks"])
+runpy.run_module("benchmarks." + module, run_name="__main__", alter_sys=True)
+"""
 
 
 class Turns:
@@ -49,10 +61,10 @@ class Turns:
 
 class Engine:
     """
-    The parent's side: a process that runs `python -m MODULE SETTINGS`; the first block is its warm-up.
+    The parent's side: a process that runs a module of this folder with its settings; the first block is its warm-up.
 
     Raises:
-        RuntimeError: The process ended by itself; the message has its last lines.
+        ChildProcessError: The process ended by itself; the message has its last lines.
     """
 
     def __init__(
@@ -62,34 +74,36 @@ class Engine:
         self.results: list[dict[str, Any]] = []
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `stop`
         threading = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
-        paths = [str(ROOT / "scripts"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(settings)],
+            [sys.executable, "-c", LAUNCH, str(FOLDER), module, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**os.environ, **threading, **(environment or {}), "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             text=True,
         )
+        assert self._process.stdin and self._process.stdout
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self._read()
 
     def _read(self) -> dict[str, Any]:
-        line = self._process.stdout.readline()
+        line = self._stdout.readline()
         if line:
             return json.loads(line)
         self._errors.seek(0)
         tail = self._errors.read().decode(errors="replace").splitlines()[-12:]
-        raise RuntimeError(f"{self.name} ended with code {self._process.wait()}:\n" + "\n".join(tail))
+        raise ChildProcessError(f"{self.name} ended with code {self._process.wait()}:\n" + "\n".join(tail))
 
     def turn(self) -> None:
         """Run and keep one block."""
         with suppress(BrokenPipeError):  # it has ended, as `_read` will say
-            os.write(self._process.stdin.fileno(), b"go\n")
+            os.write(self._stdin.fileno(), b"go\n")
         self.results.append(self._read())
 
     def stop(self) -> None:
         """End the process."""
-        self._process.stdin.close()
+        self._stdin.close()
         self._process.wait()
-        self._process.stdout.close()
+        self._stdout.close()
         self._errors.close()

@@ -11,8 +11,13 @@ from vanilla_transformer_hf.conversion.targets import export
 
 
 # Endings of the names of weights that read the residual stream, in their columns, and that write to it, in their rows.
-READERS = ("embed_tokens.weight", "shared.weight", "lm_head.weight", "fc1.weight")
-READERS += tuple(f"{name}_proj.weight" for name in "qkv")
+READERS = (
+    "embed_tokens.weight",
+    "shared.weight",
+    "lm_head.weight",
+    "fc1.weight",
+    *(f"{n}_proj.weight" for n in "qkv"),
+)
 WRITERS = tuple(f"{name}.{kind}" for name in ("out_proj", "fc2", "layer_norm") for kind in ("weight", "bias"))
 
 
@@ -78,7 +83,7 @@ def write_ctranslate2(marianmt: Path, folder: Path) -> None:
     class Loader(Converter):
         def _load(self) -> Any:
             model = MarianMTModel.from_pretrained(marianmt, dtype=torch.float32)
-            config = model.config
+            config: Any = model.config
             config.normalize_before = config.normalize_embedding = False
             with torch.no_grad():
                 spec = BartLoader().get_model_spec(model)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
-from benchmarks.generation_engine import Searcher, forget_peak, peak_memory
+from .generation_engine import Searcher, forget_peak, peak_memory
 
 
 # Types of numbers that every model on torch runs in.
@@ -57,7 +57,7 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: boo
 def set_matmul(fp32_precision: str | None) -> None:
     """A value of `common.matmul.MATMULS`; the package itself stays out of MarianMT's memory."""
     if fp32_precision is not None:
-        torch.backends.mkldnn.matmul.fp32_precision = fp32_precision
+        torch.backends.mkldnn.matmul.fp32_precision = fp32_precision  # type: ignore[attr-defined]
 
 
 def open_our_weights(model_class: Any, settings: dict[str, Any], streams: bool = False) -> Searcher:

@@ -1,1 +1,0 @@
-"""The subcommands of scripts/benchmark.py."""

@@ -1,0 +1,38 @@
+"""
+Measure speed and memory side by side, in one run, the engines taking turns:
+
+    vanilla-transformer benchmark train --source train.en.gz --target train.de.gz --json speed.json
+    vanilla-transformer benchmark train --presets tiny --dtypes float32 --loads run   # on a made-up corpus
+    vanilla-transformer benchmark generate --model outputs/en-de --source test.en --json search.json
+
+Each engine runs in a process of its own, so that its peak memory is its own. Use a quiet machine: a row says how far
+its measurements lie apart.
+"""
+
+import argparse
+
+from ..common.command_line import make_parser
+from .benchmarks import generation, training
+
+
+# Name of the subcommand -> module with a docstring, `add_arguments(parser)` and `run(arguments)`.
+SUBCOMMANDS = {"train": training, "generate": generation}
+
+
+def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+    parser = make_parser(prog, __doc__)
+    subparsers = parser.add_subparsers(dest="subcommand", required=True)
+    for name, module in SUBCOMMANDS.items():
+        subparser = subparsers.add_parser(
+            name,
+            help=(module.__doc__ or "").strip().splitlines()[0],
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(subparser)
+    return parser.parse_args(argv)
+
+
+def main(prog: str, argv: list[str]) -> None:
+    arguments = parse_arguments(prog, argv)
+    SUBCOMMANDS[arguments.subcommand].run(arguments)

@@ -1,0 +1,53 @@
+"""
+Open a checkpoint of another toolkit as our model.
+
+    vanilla-transformer convert fairseq runs/en-de outputs/en-de
+    vanilla-transformer convert auto checkpoint_best.pt outputs/en-de --reference ref.npz
+
+CHECKPOINT is the file, or the folder that holds it with its vocabularies and settings as the toolkit leaves them.
+"""
+
+import argparse
+import sys
+
+from ..common.command_line import make_parser
+
+
+def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+    parser = make_parser(prog, __doc__)
+    parser.add_argument("source", help="the toolkit that wrote the checkpoint, or auto to go by its files")
+    parser.add_argument("checkpoint", help="file or folder")
+    parser.add_argument("output", help="new folder; takes its name when it is whole and verified")
+    parser.add_argument("--reference", metavar="NPZ", help="logits of the toolkit that the model has to reproduce")
+    parser.add_argument(
+        "--i-trust-this-file",
+        action="store_true",
+        help="unpickle with Python's own unpickler: whatever the file's maker put into it is run on your machine",
+    )
+    return parser.parse_args(argv)
+
+
+def main(prog: str, argv: list[str]) -> None:
+    arguments = parse_arguments(prog, argv)
+    from transformers.utils import logging
+
+    from ..conversion import convert
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    done = convert(
+        arguments.source,
+        arguments.checkpoint,
+        arguments.output,
+        reference=arguments.reference,
+        trust=arguments.i_trust_this_file,
+        say=lambda line: print(line, file=sys.stderr),
+    )
+    print(f"saved in {arguments.output}")
+    print(f"the reopened model's logits differ from those before saving by {done.reopened:.1e}")
+    if done.reference is not None:
+        print(f"and from {arguments.reference} by {done.reference:.1e} ({done.reference_tokens:,} target positions)")
+    if done.greedy is not None:
+        print(f"greedy outputs identical: {done.greedy[0]} of {done.greedy[1]}")
+    for note in done.notes:
+        print(f"note: {note}")

@@ -1,0 +1,35 @@
+"""
+Write a model in the layout of another toolkit: marianmt or bart (folders of transformers), or fairseq.
+
+    vanilla-transformer export-checkpoint marianmt outputs/en-de outputs/en-de-marianmt
+    vanilla-transformer export-checkpoint fairseq outputs/en-de outputs/en-de-fairseq
+
+For engines that only run the model, such as CTranslate2, there is vanilla-transformer export.
+"""
+
+import argparse
+
+from ..common.command_line import make_parser
+
+
+def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+    parser = make_parser(prog, __doc__)
+    parser.add_argument("target", help="marianmt, bart or fairseq")
+    parser.add_argument("model", help="folder of a model")
+    parser.add_argument("output", help="new folder; takes its name when it is whole and compared")
+    return parser.parse_args(argv)
+
+
+def main(prog: str, argv: list[str]) -> None:
+    arguments = parse_arguments(prog, argv)
+    from transformers.utils import logging
+
+    from ..conversion.targets import export
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    done = export(arguments.target, arguments.model, arguments.output)
+    print(f"saved in {arguments.output}")
+    print(f"opened from there, its logits differ by {done.difference:.1e}")
+    for note in done.notes:
+        print(f"note: {note}")

@@ -1,0 +1,71 @@
+"""
+The console command `vanilla-transformer`, which is also `python -m vanilla_transformer_hf`.
+
+Each command is a module of this folder with `main(prog, argv)`; only the one that is called is imported.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from .. import __version__
+from ..common.command_line import run
+
+
+PROG = "vanilla-transformer"
+
+# Name of a command -> what it does. Its module has the same name, with underscores.
+COMMANDS = {
+    "train": "train a model from a recipe, or train a model further",
+    "translate": "translate text, one sentence per line",
+    "score": "log-probability and perplexity of given translations",
+    "align": "align the words of sentences with those of their translations",
+    "attention": "draw the attention weights of every head for one sentence",
+    "convert": "convert a checkpoint of another toolkit to this model",
+    "export": "export a model for CTranslate2, ONNX Runtime or torch.export",
+    "export-checkpoint": "write a model as a MarianMT, BART or fairseq checkpoint",
+    "average": "average the weights of checkpoints",
+    "push": "publish the folder of a model on the Hugging Face Hub",
+    "tokenizer": "train a tokenizer on text files",
+    "benchmark": "measure the speed and the memory of training and of generation",
+    "numbers-corpus": "write the quickstart's corpus of spelled-out numbers",
+}
+
+EXAMPLES = f"""examples:
+  {PROG} numbers-corpus outputs/quickstart-data
+  {PROG} train quickstart
+  {PROG} translate outputs/quickstart < numbers.en > numbers.de
+  {PROG} train --help
+"""
+
+
+def call(name: str, prog: str, argv: Sequence[str]) -> None:
+    """Call a command by its name, and end the process as all commands do; `prog` is how its messages begin."""
+    module = import_module(f".{name.replace('-', '_')}", __package__)
+    run(lambda: module.main(prog, list(argv)), prog)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line: the name of a command and its arguments."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in COMMANDS:
+        return call(argv[0], f"{PROG} {argv[0]}", argv[1:])
+    # Anything else is a question about the commands, or a mistake.
+    parser = argparse.ArgumentParser(
+        prog=PROG,
+        description='Encoder–decoder Transformers of "Attention Is All You Need": train, translate, convert, publish.',
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, text in COMMANDS.items():
+        commands.add_parser(name, help=text)
+    parser.parse_args(argv)
+
+
+def run_script(name: str) -> None:
+    """What the files in scripts/ do: call a command; its messages begin with the file's name."""
+    call(name, os.path.basename(sys.argv[0]), sys.argv[1:])

@@ -1,0 +1,20 @@
+"""
+Write the quickstart's corpus, numbers and dates spelled out in English and German:
+
+    vanilla-transformer numbers-corpus outputs/quickstart-data
+"""
+
+from ..common.command_line import make_parser
+from ..training.numbers_corpus import write_numbers_corpus
+
+
+def main(prog: str, argv: list[str]) -> None:
+    parser = make_parser(prog, __doc__)
+    parser.add_argument("folder", help="receives train, valid and test as .en and .de files")
+    parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus (default: 0)")
+    arguments = parser.parse_args(argv)
+    try:
+        sizes = write_numbers_corpus(arguments.folder, arguments.seed)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error.name} is missing: pip install 'vanilla_transformer_hf[demo]'") from error
+    print(f"{arguments.folder}: " + ", ".join(f"{name} {size:,} pairs" for name, size in sizes.items()))

@@ -1,0 +1,73 @@
+"""
+Publish the folder of a model on the Hub, in one commit: what training, averaging or conversion wrote.
+
+    vanilla-transformer push outputs/en-de your-name/en-de --license cc-by-4.0
+    vanilla-transformer push outputs/en-de your-name/en-de --dry-run
+
+Without a token (`hf auth login`, or HF_TOKEN) it is a dry run: files with sizes and the card; nothing is sent.
+"""
+
+import argparse
+import re
+
+from ..common.command_line import make_parser
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "5GB"."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)B?", text.strip().upper())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size, such as 5GB")
+    return int(float(found[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[found[2]])
+
+
+def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+    parser = make_parser(prog, __doc__)
+    parser.add_argument("folder", help="what training, averaging or conversion wrote")
+    parser.add_argument("repo_id", help="owner/name, or a name of your own")
+    parser.add_argument("--dry-run", action="store_true", help="list files and show the card; send and write nothing")
+    parser.add_argument("--strict", action="store_true", help="refuse a card that lacks facts")
+    place = parser.add_argument_group("place")
+    place.add_argument("--private", action="store_true", default=None, help="of a new repository")
+    place.add_argument("--revision", help="branch to change; made if it is not there (default: the main branch)")
+    place.add_argument("--create_pr", action="store_true", help="open a pull request instead")
+    place.add_argument("--tag", help="for the commit")
+    place.add_argument("--message", default="Upload model", help="of the commit (default: %(default)s)")
+    place.add_argument("--max_shard_size", type=parse_size, help="weights that are larger are split (default: 5GB)")
+    card = parser.add_argument_group("facts for the card, which are never assumed")
+    card.add_argument("--license", help="the Hub's identifier, such as cc-by-4.0; or other, with name and link")
+    card.add_argument("--license_name")
+    card.add_argument("--license_link")
+    card.add_argument("--source_lang", help="code, such as en")
+    card.add_argument("--target_lang", help="code, such as de")
+    card.add_argument("--corpus", help="name of the training data")
+    card.add_argument("--datasets", nargs="+", metavar="ID", help="ids of the training data on the Hub")
+    card.add_argument("--base_model", metavar="ID", help="of a model that was trained further or converted")
+    card.add_argument("--base_model_relation", help="finetune, quantized, merge or adapter (default: as it was made)")
+    card.add_argument("--example", help="source sentence of the usage example")
+    return parser.parse_args(argv)
+
+
+PLACE = ("private", "revision", "create_pr", "tag", "message", "strict")
+
+
+def main(prog: str, argv: list[str]) -> None:
+    arguments = parse_arguments(prog, argv)
+    from huggingface_hub import get_token
+
+    from ..publishing.hub import publish_folder
+    from ..publishing.upload_plan import plan_upload
+
+    options = {name: value for name, value in vars(arguments).items() if value is not None}
+    folder, repo_id, dry_run = options.pop("folder"), options.pop("repo_id"), options.pop("dry_run")
+    if dry_run or not get_token():
+        plan = plan_upload(folder, repo_id, **{name: value for name, value in options.items() if name not in PLACE})
+        print(plan)
+        if arguments.strict and plan.missing:
+            raise ValueError("--strict: the card lacks the facts above")
+        print("\nThis was a dry run" + ("." if dry_run else ": there is no token (`hf auth login`, or HF_TOKEN)."))
+        return
+    done = publish_folder(folder, repo_id, **options)
+    print(
+        f"published: {done.pull_request or done.url} (commit {done.commit}{f', tag {done.tag}' if done.tag else ''})"
+    )

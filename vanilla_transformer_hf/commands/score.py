@@ -1,0 +1,44 @@
+"""
+How probable a model finds translations that are given, one pair of sentences per line: log-probability and perplexity.
+
+    vanilla-transformer score outputs/quickstart numbers.en numbers.de > scores.txt    # log-probabilities
+    vanilla-transformer score outputs/quickstart numbers.en numbers.de --format tsv    # with the perplexity
+    vanilla-transformer score outputs/quickstart numbers.en numbers.de --format jsonl --output scores.jsonl
+"""
+
+import argparse
+
+from ..common.command_line import make_parser
+
+
+def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+    from ..translation.streams.arguments import add_arguments
+
+    parser = make_parser(prog, __doc__)
+    parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
+    parser.add_argument("source", help="UTF-8 text, also .gz")
+    parser.add_argument("target", help="its translation, line by line")
+    parser.add_argument(
+        "--format",
+        default="text",
+        choices=["text", "tsv", "jsonl"],
+        help="text: the log-probability of each target, in nats (default); tsv: line number, log-probability, tokens, "
+        "perplexity, target; jsonl: a record for each pair, with the log-probability of each token",
+    )
+    parser.add_argument(
+        "--too_long",
+        default="error",
+        choices=["error", "cut"],
+        help="a line longer than the model takes: stop there (default), or score its beginning",
+    )
+    add_arguments(parser)
+    return parser.parse_args(argv)
+
+
+def main(prog: str, argv: list[str]) -> None:
+    arguments = parse_arguments(prog, argv)
+    from ..translation.streams.command import run_command
+    from ..translation.streams.work import LineWork
+
+    work = LineWork("score", arguments.format, {"too_long": arguments.too_long})
+    run_command(arguments, work, [arguments.source, arguments.target])

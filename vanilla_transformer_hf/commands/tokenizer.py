@@ -1,0 +1,76 @@
+"""
+Train a tokenizer on plain-text files (UTF-8, also .gz), one sentence per line.
+
+    vanilla-transformer tokenizer outputs/tokenizer --source train.en.gz --target train.de.gz
+    vanilla-transformer tokenizer outputs/tokenizer --source a.en b.en --target a.fr b.fr --model wordpiece \\
+        --vocab_size 32000 --src_lang en --tgt_lang fr
+"""
+
+import argparse
+import itertools
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ..common.command_line import make_parser
+
+
+SAMPLE = 10_000  # lines of each side on which pieces per word are counted
+
+
+def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+    # An option that is not given is not passed on: the defaults stand in VanillaTransformerTokenizer.train.
+    parser = make_parser(prog, __doc__, argument_default=argparse.SUPPRESS)
+    parser.add_argument("output", type=Path, help="new folder for the tokenizer; takes its name when it is whole")
+    parser.add_argument("--source", nargs="+", required=True, metavar="FILE", help="text of the source language")
+    parser.add_argument("--target", nargs="+", default=[], metavar="FILE", help="text of the target language")
+    parser.add_argument(
+        "--model",
+        choices=["bpe", "wordpiece"],
+        help="as the paper's English-German (bpe, the default) or English-French",
+    )
+    parser.add_argument(
+        "--vocab_size", type=int, help="largest size of each vocabulary (default: that of the paper, English-German)"
+    )
+    parser.add_argument("--separate_vocabularies", action="store_true", help="one vocabulary for each language")
+    parser.add_argument("--lowercase", action="store_true", help="lower-case all text, which decoding cannot undo")
+    parser.add_argument("--unicode_normalization", choices=["NFC", "NFKC", "NFD", "NFKD"], help="default: none")
+    parser.add_argument("--min_frequency", type=int, help="fewest occurrences of a pair to merge")
+    parser.add_argument("--src_lang", help="source language, recorded with the tokenizer")
+    parser.add_argument("--tgt_lang", help="target language, recorded with the tokenizer")
+    return parser.parse_args(argv)
+
+
+def main(prog: str, argv: list[str]) -> None:
+    train(**vars(parse_arguments(prog, argv)))
+
+
+def train(output: Path, source: list[str], target: list[str], **choices: Any) -> None:
+    """
+    Train and save a tokenizer, and print the sizes of its vocabularies.
+
+    Raises:
+        OSError, ValueError: See `VanillaTransformerTokenizer.train`; or `output` exists already.
+    """
+    from .. import VanillaTransformerTokenizer
+    from ..common.files import read_lines
+
+    def lines(files: list[str]):
+        return itertools.chain.from_iterable(map(read_lines, files))
+
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ValueError(f"{output} exists already; name a new folder.")
+    tokenizer = VanillaTransformerTokenizer.train(lines(source), lines(target) if target else None, **choices)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent) as unfinished:
+        tokenizer.save_pretrained(Path(unfinished, output.name))
+        os.replace(Path(unfinished, output.name), output)
+    sizes = {"source": tokenizer.source_vocab_size or len(tokenizer), "target": len(tokenizer)}
+    for side, files in {"source": source, "target": target}.items():
+        if sample := list(itertools.islice(lines(files), SAMPLE)):
+            texts = tokenizer(**{"text" if side == "source" else "text_target": sample}, add_special_tokens=False)
+            words = max(1, sum(len(line.split()) for line in sample))
+            pieces = sum(map(len, texts["input_ids"]))
+            print(f"{side}: {sizes[side]:,} pieces in the vocabulary, {pieces / words:.2f} pieces per word")
+    print(f"saved in {output}")

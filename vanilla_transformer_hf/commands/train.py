@@ -1,0 +1,88 @@
+"""
+Train a translation model from a recipe, which is a YAML file or the name of one that the package has:
+
+    vanilla-transformer train quickstart
+    vanilla-transformer train multi30k_raw \\
+        --train_source train.en.gz --train_target train.de.gz \\
+        --validation_source val.en.gz --validation_target val.de.gz
+    vanilla-transformer train multi30k_raw \\
+        --train_source wmt/wmt14 --dataset_config_name de-en --validation_source wmt/wmt14 --output_dir outputs/wmt14
+
+Any field of a recipe can be set on the command line, which takes precedence. The folder output_dir receives the model,
+its tokenizer, model card, curves and translations. The same command continues an interrupted run from its last
+checkpoint. On SIGTERM and Ctrl-C a run saves one more checkpoint and ends.
+"""
+
+import os
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+
+from ..common.command_line import ERRORS, message_of
+
+
+# Linux: large tensors in pages of 2 MiB, which are ready sooner. torch asks for it once, at its first tensor.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+TRAINING = Path(__file__).parents[1] / "training"
+# Name of a recipe -> its file.
+RECIPES = {path.stem: path for path in sorted(TRAINING.glob("recipes/*.yaml"))}
+
+EPILOG = f"""recipes: {", ".join(RECIPES)}
+  files: {TRAINING / "recipes"}
+  configs for accelerate launch: {TRAINING / "accelerate"}
+"""
+
+
+def find_recipe(name: str) -> str:
+    """
+    The file of a recipe: a file of this path, or the recipe of this name in the package.
+
+    Raises:
+        ValueError: There is neither.
+    """
+    if Path(name).is_file():
+        return name
+    if name in RECIPES:
+        return str(RECIPES[name])
+    near = get_close_matches(name, RECIPES, n=1)
+    raise ValueError(
+        f"{name!r} is neither a file nor the name of a recipe"
+        + (f" (did you mean {near[0]!r}?)" if near else "")
+        + f": expected the path of a YAML file or one of {', '.join(RECIPES)}."
+    )
+
+
+def main(prog: str, argv: list[str]) -> None:
+    from ..training.recipe import RecipeParser
+
+    usage = f"{prog} RECIPE [--field value ...]"
+    parser = RecipeParser(prog=prog, usage=usage, description=__doc__, epilog=EPILOG)
+    if argv and not argv[0].startswith("-"):
+        try:
+            argv = [find_recipe(argv[0]), *argv[1:]]
+        except ValueError as error:
+            parser.error(str(error))
+    run, settings = parser.parse(argv)
+    # datasets and others, which --help does without.
+    from ..training.checkpoints import TrainingInterrupted
+    from ..training.run import prepare_job, run_job
+
+    began_elsewhere = run.training.resume_from_checkpoint not in (None, "last")
+    try:
+        job = prepare_job(run, settings)
+    except (*ERRORS, RuntimeError) as error:
+        sys.exit(f"{prog}: {' '.join(message_of(error).split())}")
+    stop = None
+    try:
+        run_job(job)
+    except (OSError, FloatingPointError) as error:
+        sys.exit(f"{prog}: {' '.join(str(error).split())}")
+    except TrainingInterrupted as interruption:
+        stop = interruption
+    # Processes that leave it open are aborted now and then by threads that outlive the interpreter.
+    job.trainer.accelerator.end_training()
+    if stop is not None:
+        same = "The same command, without --resume_from_checkpoint," if began_elsewhere else "The same command"
+        print(f"{prog}: {stop} {same} continues from it.", file=sys.stderr)
+        sys.exit(128 + stop.signal)

@@ -1,0 +1,80 @@
+"""
+Translate text, one sentence per line.
+
+    vanilla-transformer translate outputs/quickstart < numbers.en > numbers.de
+    vanilla-transformer translate outputs/quickstart --input numbers.en --output numbers.de --num_beams 4
+    vanilla-transformer translate outputs/quickstart --input numbers.en --num_beams 4 --n_best 4    # as TSV
+    vanilla-transformer translate outputs/quickstart --input numbers.en --format jsonl --alignment
+    vanilla-transformer translate outputs/quickstart --input numbers.en.gz --output numbers.de --processes 2
+    vanilla-transformer translate outputs/quickstart --constraints --num_beams 8 < phrases.tsv    # with tabs
+
+Order and empty lines are kept, memory does not grow with the input. A run that was killed leaves whole lines in
+FILE.partial; the same command continues it, and FILE becomes what it would have been.
+"""
+
+import argparse
+
+from ..common.command_line import make_parser
+
+
+def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+    from ..translation.streams.arguments import add_arguments
+
+    parser = make_parser(prog, __doc__)
+    parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
+    parser.add_argument("--input", metavar="FILE", help="UTF-8 text, also .gz (default: standard input)")
+    parser.add_argument(
+        "--format",
+        choices=["text", "tsv", "jsonl"],
+        help="text: the best translation of each line; tsv: line number, score, text, alignment; jsonl: a record for "
+        "each line with number, source and translations: text, score, tokens, alignment (default: text, or tsv "
+        "with --n_best or --alignment)",
+    )
+    parser.add_argument("--n_best", type=int, metavar="N", help="write the N best translations of each line")
+    parser.add_argument("--alignment", action="store_true", help="write which words translate which: 0-0 1-2 …")
+    search = parser.add_argument_group("search (default: what the model was saved with)")
+    search.add_argument("--num_beams", type=int, metavar="N", help="beams; 1 is greedy search")
+    search.add_argument("--length_penalty", type=float, metavar="ALPHA", help="the larger, the longer")
+    search.add_argument("--length_penalty_type", choices=["power", "gnmt"], help="|Y|^α, or the paper's ((5+|Y|)/6)^α")
+    search.add_argument("--coverage_penalty", type=float, metavar="BETA", help="that of GNMT")
+    search.add_argument(
+        "--max_extra_tokens", type=int, metavar="N", help="tokens that a translation may have beyond its source's"
+    )
+    search.add_argument("--max_new_tokens", type=int, metavar="N", help="most tokens of a translation")
+    search.add_argument(
+        "--ensemble",
+        nargs="+",
+        default=[],
+        metavar="MODEL",
+        help="other models, to search by the mean of probabilities",
+    )
+    search.add_argument(
+        "--constraints",
+        action="store_true",
+        help="lines are SOURCE, tab, PHRASE, tab, PHRASE, …; a translation contains all its phrases (needs 2 beams); "
+        "those without room for them are counted at the end",
+    )
+    search.add_argument("--prefixes", metavar="FILE", help="what each translation begins with, line by line")
+    search.add_argument("--shortlist", metavar="FILE", help="target text; no pieces but its own are used")
+    parser.add_argument(
+        "--too_long",
+        default="split",
+        choices=["split", "cut", "error"],
+        help="a line longer than the model takes: translate it in parts (default), its beginning, or stop there",
+    )
+    add_arguments(parser)
+    return parser.parse_args(argv)
+
+
+def main(prog: str, argv: list[str]) -> None:
+    arguments = parse_arguments(prog, argv)
+    from ..translation.streams.command import run_command
+    from ..translation.streams.work import LineWork
+
+    names = ("num_beams", "length_penalty", "length_penalty_type", "coverage_penalty", "max_extra_tokens")
+    options = {name: getattr(arguments, name) for name in (*names, "max_new_tokens", "too_long")}
+    options |= {"num_return_sequences": arguments.n_best, "return_alignments": arguments.alignment}
+    form = arguments.format or ("tsv" if arguments.n_best or arguments.alignment else "text")
+    inputs = [arguments.input, arguments.prefixes] if arguments.prefixes else [arguments.input]
+    work = LineWork("translate", form, options, arguments.constraints)
+    run_command(arguments, work, inputs, arguments.ensemble, arguments.shortlist)
