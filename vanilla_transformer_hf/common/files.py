@@ -6,6 +6,7 @@ sentence (U+2028, U+0085, …) never splits one; and a file takes its name when 
 import codecs
 import gzip
 import os
+import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -59,6 +60,44 @@ def read_lines(path: str | os.PathLike, keep_ends: bool = False) -> Iterator[str
     """
     with open_input(path) as file:
         yield from decode_lines(file, path, keep_ends)
+
+
+def beside(folder: str | os.PathLike, name: object) -> Path:
+    """
+    The path in `folder` of what another file names. Only the base name counts: a checkpoint may state where a file
+    lay on the machine that trained it, and must not choose what is read on this one.
+
+    Raises:
+        ValueError: The name is not the name of a file, or it is a link that leads out of the folder. Links from the
+            snapshots of the Hub's cache to its blobs are followed.
+    """
+    folder, base = Path(folder), os.path.basename(name) if isinstance(name, str) else ""
+    if base in ("", ".", "..") or "\0" in base:
+        raise ValueError(f"{name!r} is not the name of a file in {folder}")
+    path, home = folder / base, folder.resolve()
+    try:
+        target = path.resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle
+        raise ValueError(f"{path} is a link that leads nowhere: {error}") from error
+    blobs = [parent.parent / "blobs" for parent in home.parents if parent.name == "snapshots"]
+    if not target.is_relative_to(home) and target.parent not in blobs:
+        raise ValueError(f"{path} is a link to {target}, outside its folder; copy the file into the folder")
+    return path
+
+
+def regular_file(path: str | os.PathLike) -> Path:
+    """
+    The path of a file that a program has found and not been named by its user, before it is read.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is something else than a regular file, such as a named pipe or a device, or a link out of its
+            folder.
+    """
+    path = beside(Path(path).parent, Path(path).name)
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path} is not a regular file")
+    return path
 
 
 @contextmanager

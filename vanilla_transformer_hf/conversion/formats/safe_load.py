@@ -8,7 +8,6 @@ it is given and does nothing. No toolkit is imported.
 
 import argparse
 import io
-import json
 import pickletools
 import re
 import zipfile
@@ -19,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors import SafetensorError, safe_open
 
 from ..key_table import ConversionError
+from .files import checked
 
 
 class Inert:
@@ -119,7 +118,7 @@ def check_archive(path: Path):
         ConversionError: The archive is damaged; torch itself would not notice changed weights.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(checked(path)) as archive:
             damaged = archive.testzip()
     except (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise ConversionError(f"{path} is damaged ({error}); copy it again") from error
@@ -137,7 +136,7 @@ def load_torch(path: Path, trust: bool = False) -> Any:
         FileNotFoundError: There is no such file.
         ConversionError: The file is damaged, or names classes or functions that are not on the list; all are listed.
     """
-    is_zip = zipfile.is_zipfile(path)
+    is_zip = zipfile.is_zipfile(checked(path))
     if is_zip:
         check_archive(path)
     try:
@@ -207,53 +206,6 @@ def _resolve(value: Any, root: Any) -> Any:
     return value
 
 
-def read_text(path: Path) -> str:
-    """
-    Raises:
-        ConversionError: The file is no UTF-8 text.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConversionError(f"{path} is no UTF-8 text ({error}); copy it again") from error
-
-
-def read_json(path: Path, kind: type = dict) -> Any:
-    """
-    Raises:
-        ConversionError: There is no such file, or it holds no JSON of that kind, an object unless told otherwise.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConversionError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(content, kind):
-        raise ConversionError(f"{path} holds no JSON object")
-    return content
-
-
-def parse_yaml(text: str, where: str, loader: Any = yaml.SafeLoader) -> dict[str, Any]:
-    """
-    Raises:
-        ConversionError: The text is no YAML, or not of names with values.
-    """
-    try:
-        content = yaml.load(text, loader)  # all loaders in use build plain values only
-    except yaml.YAMLError as error:
-        raise ConversionError(f"{where} is no YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise ConversionError(f"{where} holds no names with values")
-    return content
-
-
-def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> dict[str, Any]:
-    """
-    Raises:
-        ConversionError: The file is no UTF-8 text, no YAML, or not of names with values.
-    """
-    return parse_yaml(read_text(path), str(path), loader)
-
-
 class SafetensorsFiles(Mapping):
     """The tensors of one or several safetensors files, each read when it is asked for."""
 
@@ -261,7 +213,7 @@ class SafetensorsFiles(Mapping):
         self.files = []
         for path in paths:
             try:
-                self.files.append(safe_open(path, framework="pt"))
+                self.files.append(safe_open(checked(path), framework="pt"))
             except SafetensorError as error:
                 raise ConversionError(f"{path} is no whole safetensors file ({error}); copy it again") from error
         self.places = {name: file for file in self.files for name in file.keys()}  # noqa: SIM118  # no mapping

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..key_table import ConversionError
+from .files import checked
 from .protobuf import read_fields
 
 
@@ -61,7 +62,7 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     model = SentencePieceModel([])
     names = {3: "add_dummy_prefix", 4: "remove_extra_whitespaces", 5: "escape_whitespaces"}
     try:
-        for number, _, part in read_fields(path.read_bytes()):
+        for number, _, part in read_fields(checked(path).read_bytes()):
             if number == 1:
                 model.pieces.append(_piece(part))
             elif number == 2:

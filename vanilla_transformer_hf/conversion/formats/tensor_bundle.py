@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ..key_table import ConversionError
+from .files import checked
 from .protobuf import read_fields, read_number
 
 
@@ -116,7 +117,7 @@ class TensorBundle(Mapping):
         self.prefix = prefix
         index = Path(f"{prefix}.index")
         try:
-            table = self._read_table(index.read_bytes())
+            table = self._read_table(checked(index).read_bytes())
             header = table.pop("")
             self.shards = _first(header)
             if any(number == 2 and value for number, value, _ in read_fields(header)):
@@ -153,6 +154,7 @@ class TensorBundle(Mapping):
         path = self.files()[1 + entry.shard]
         if not path.is_file():
             raise ConversionError(f"{path} is missing")
+        checked(path)
         if not entry.size:
             return torch.zeros(entry.shape, dtype=TYPES[entry.kind])
         whole = path.stat().st_size >= entry.offset + entry.size

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from ...common.files import read_lines
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..key_table import ConversionError
-from .safe_load import read_json
+from .files import read_json, read_lines
 from .sentencepiece_model import (
     BYTE,
     NORMAL,

@@ -13,7 +13,8 @@ from transformers import GenerationConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..formats.safe_load import SafetensorsFiles, read_json
+from ..formats.files import read_json
+from ..formats.safe_load import SafetensorsFiles
 from ..key_table import (
     Checkpoint,
     ConversionError,

@@ -13,10 +13,10 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import GenerationConfig
 
-from ...common.files import read_lines
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
+from ..formats.files import named, read_lines
 from ..formats.safe_load import load_torch, plain
 from ..key_table import (
     Checkpoint,
@@ -189,7 +189,8 @@ def _checkpoint(path: Path) -> Path | None:
 def _folders(checkpoint: Path, data: str = "") -> list[Path]:
     """Where the dictionaries may lie: beside the checkpoint, in the preprocessed data's folder beside it, or above."""
     folder, name = checkpoint.parent, Path(data.split(":")[0]).name
-    return [folder, *([folder / name, folder.parent / name] if name else []), folder.parent]
+    own = [named(folder, name), named(folder.parent, name)] if name not in ("", "..") else []
+    return [folder, *own, folder.parent]
 
 
 def recognises(path: Path) -> bool:
@@ -212,13 +213,16 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
         raise ConversionError(f"{found} is no checkpoint of fairseq: it has no `model` beside `cfg` or `args`")
     options = _flatten(plain(content.get("cfg") or content["args"]))
     languages = {side: str(options.get(f"{side}_lang")) for side in ("source", "target")}
+    names = [f"dict.{language}.txt" for language in languages.values()]
+    if odd := [name for name in names if Path(name).name != name]:
+        raise ConversionError(f"{found}: {odd[0]!r} is not the name of a dictionary: a language has the wrong name")
     for folder in _folders(found, str(options.get("data", ""))):
-        if all((folder / f"dict.{language}.txt").is_file() for language in languages.values()):
+        if all((folder / name).is_file() for name in names):
             checkpoint = Checkpoint(options, content["model"], {}, folder, [found])
-            for side, language in languages.items():
-                checkpoint.vocabulary[side] = _dictionary(checkpoint.uses(folder / f"dict.{language}.txt"))
+            for side, name in zip(languages, names, strict=True):
+                checkpoint.vocabulary[side] = _dictionary(checkpoint.uses(folder / name))
             return checkpoint
-    names = " and ".join(f"dict.{language}.txt" for language in dict.fromkeys(languages.values()))
+    names = " and ".join(dict.fromkeys(names))
     raise ConversionError(f"{names} are missing beside {found}: the dictionaries that lie with the preprocessed data")
 
 

@@ -14,8 +14,8 @@ from transformers import GenerationConfig
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
+from ..formats.files import read_json
 from ..formats.moses import abbreviations_of, moses, unescape
-from ..formats.safe_load import read_json
 from ..key_table import Checkpoint, KeyTable, wrong_types
 from .saved_model import (
     FIELDS,

@@ -13,11 +13,11 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from transformers import GenerationConfig
 
-from ...common.files import read_lines
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
-from ..formats.safe_load import load_torch, read_yaml
+from ..formats.files import named, read_lines, read_yaml
+from ..formats.safe_load import load_torch
 from ..key_table import (
     Checkpoint,
     ConversionError,
@@ -310,11 +310,11 @@ def _vocabulary(checkpoint: Checkpoint, side: str) -> list[str]:
 
 
 def _beside(checkpoint: Checkpoint, name: str | None, what: str) -> Path:
-    """A file that the config names, by its name beside the checkpoint or where the config says."""
-    for path in (checkpoint.folder / Path(name).name, checkpoint.folder / name) if name else ():
-        if path.is_file():
-            return checkpoint.uses(path)
-    raise ConversionError(f"{checkpoint.folder} lacks {what}")
+    """A file that the config names, beside the checkpoint wherever it lay in training."""
+    if name and (path := named(checkpoint.folder, name)).is_file():
+        return checkpoint.uses(path)
+    where = f" (config.yaml names {name}; copy it there)" if name else ""
+    raise ConversionError(f"{checkpoint.folder} lacks {what}{where}")
 
 
 # helpers.unicode_normalize and helpers.remove_extra_spaces

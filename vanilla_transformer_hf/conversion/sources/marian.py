@@ -23,11 +23,11 @@ import yaml
 from tokenizers import pre_tokenizers
 from transformers import GenerationConfig
 
-from ...common.files import read_lines
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
-from ..formats.safe_load import check_archive, parse_yaml, read_yaml
+from ..formats.files import named, parse_yaml, read_lines, read_yaml
+from ..formats.safe_load import check_archive
 from ..formats.sentencepiece_model import UNKNOWN, read_sentencepiece
 from ..key_table import (
     Checkpoint,
@@ -332,16 +332,16 @@ class Vocabulary:
 
 def _vocabularies(folder: Path, options: dict[str, Any]) -> list[Vocabulary]:
     options = filled(OPTIONS, options)
-    named = [folder / Path(str(name)).name for name in options["vocabs"]]
-    if not named:
-        named = [file for file in sorted(folder.iterdir()) if file.match("*vocab*.yml") or file.match("*vocab*.spm")]
-        named *= 2 if len(named) == 1 else 1
-    missing = [file.name for file in named if not file.is_file()]
-    if missing or len(named) != 2:
+    found = [named(folder, name) for name in options["vocabs"]]
+    if not found:
+        found = [file for file in sorted(folder.iterdir()) if file.match("*vocab*.yml") or file.match("*vocab*.spm")]
+        found *= 2 if len(found) == 1 else 1
+    missing = [file.name for file in found if not file.is_file()]
+    if missing or len(found) != 2:
         what = f"lacks {', '.join(missing)}" if missing else "has no decoder.yml that names two vocabularies"
         raise ConversionError(f"{folder} {what}; put the vocabularies beside the model as Marian knows them")
-    sides = [_read_vocabulary(file, folder / f"{side}.spm") for side, file in zip(SIDES, named, strict=True)]
-    for file, side, limit in zip(named, sides, options["dim-vocabs"], strict=False):
+    sides = [_read_vocabulary(file, folder / f"{side}.spm") for side, file in zip(SIDES, found, strict=True)]
+    for file, side, limit in zip(found, sides, options["dim-vocabs"], strict=False):
         if limit:  # ids behind are not used (DefaultVocab::load)
             del side.tokens[limit:]
         vocabularies.check_unique(side.tokens, str(file))

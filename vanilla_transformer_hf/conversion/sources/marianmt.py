@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
-from ..formats.safe_load import read_json
+from ..formats.files import read_json
 from ..key_table import (
     Checkpoint,
     KeyTable,

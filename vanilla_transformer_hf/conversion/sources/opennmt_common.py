@@ -1,6 +1,5 @@
 """What OpenNMT-py and its successor eole have in common: special tokens, positions, tokenization and search."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from transformers import GenerationConfig
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
+from ..formats.files import named
 from ..key_table import Checkpoint
 
 
@@ -59,7 +59,7 @@ def _backend(checkpoint: Checkpoint, side: str, unk: str, subwords: dict[str, st
     """The pieces of one side: cut by the model that `subwords` names ({transform: file}), else divided by spaces."""
     tokens = checkpoint.vocabulary[side]
     for transform, file in subwords.items():
-        path = checkpoint.folder / Path(file).name
+        path = named(checkpoint.folder, file)
         if path.is_file() and transform == "sentencepiece":
             return vocabularies.sentencepiece(checkpoint.uses(path), tokens, unk)
         if path.is_file() and transform == "bpe":
@@ -96,11 +96,11 @@ def tokenization_notes(
         for name in transforms
         if name not in OF_TRAINING | {"sentencepiece", "bpe"}
     ]
-    files = dict.fromkeys(Path(file).name for side in subwords.values() for file in side.values())
+    files = dict.fromkeys(named(checkpoint.folder, file) for side in subwords.values() for file in side.values())
     return notes + [
-        f"{file} was not beside the checkpoint; texts have to be cut into pieces with it"
+        f"{file.name} was not beside the checkpoint; texts have to be cut into pieces with it"
         for file in files
-        if not (checkpoint.folder / file).is_file()
+        if not file.is_file()
     ]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from ..formats.safe_load import SafetensorsFiles, load_torch, read_json
+from ..formats.files import named, read_json
+from ..formats.safe_load import SafetensorsFiles, load_torch
 from ..key_table import Checkpoint, ConversionError
 
 
@@ -51,7 +52,7 @@ def _weights(folder: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], lis
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (index := folder / f"{name}.index.json").is_file():
             names = read_json(index).get("weight_map", {}).values()
-            paths, files = [folder / part for part in sorted(set(names))], [index]
+            paths, files = [named(folder, part) for part in dict.fromkeys(names)], [index]
         elif (folder / name).is_file():
             paths, files = [folder / name], []
         else:
@@ -90,9 +91,8 @@ def read_saved_model(path: Path, model_type: str, trust: bool = False) -> Checkp
 
 def generation_config(checkpoint: Checkpoint, defaults: Mapping[str, Any]) -> GenerationConfig:
     """generation_config.json; before there was one, what config.json says of decoding."""
-    if (checkpoint.folder / "generation_config.json").is_file():
-        checkpoint.uses(checkpoint.folder / "generation_config.json")
-        return GenerationConfig.from_pretrained(checkpoint.folder)
+    if (path := checkpoint.folder / "generation_config.json").is_file():
+        return GenerationConfig.from_dict(read_json(checkpoint.uses(path)))
     options = {**defaults, **checkpoint.options}
     names = GenerationConfig().to_dict().keys() - {"transformers_version"}
     return GenerationConfig(**{name: options[name] for name in names & options.keys()})

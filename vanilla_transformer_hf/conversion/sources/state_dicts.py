@@ -1,6 +1,6 @@
 """
 What a bare state dict lacks: the sources `torch_nn` and `annotated` read it from a small YAML file, and the
-vocabularies from files that it names.
+vocabularies from files that it names, which lie in its folder.
 
 CHECKPOINT is the weights, the folder that holds them, or the YAML file, which is the only `.yaml` or `.yml` of its
 folder; without one everything has its default. Besides what each source has of its own it may say
@@ -28,18 +28,12 @@ import torch
 from tokenizers import Tokenizer, processors
 from transformers import GenerationConfig
 
-from ...common.files import read_lines
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.modeling_vanilla_transformer import POSITION_ENCODINGS
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
-from ..formats.safe_load import (
-    SafetensorsFiles,
-    load_torch,
-    plain,
-    read_json,
-    read_yaml,
-)
+from ..formats.files import named, read_json, read_lines, read_yaml
+from ..formats.safe_load import SafetensorsFiles, load_torch, plain
 from ..key_table import Checkpoint, ConversionError, wrong_types
 
 
@@ -100,8 +94,8 @@ def read(path: Path, trust: bool, known: Mapping[str, Any], by_stack: Sequence[s
     options = read_yaml(found[0]) if found else {}
     if problems := _wrong_settings(options, known, by_stack):
         raise ConversionError(f"{found[0]}: " + "\n  ".join(["settings that cannot be used", *problems]))
-    named = options.get("checkpoint")
-    weights = [folder / named] if named else weights_in(path if path.suffix not in SETTINGS else folder)
+    given = options.get("checkpoint")
+    weights = [named(folder, given)] if given else weights_in(path if path.suffix not in SETTINGS else folder)
     if len(weights) != 1 or not weights[0].is_file():
         what = ", ".join(file.name for file in weights) or "no file with weights"
         raise ConversionError(
@@ -151,8 +145,8 @@ def _vocabularies(folder: Path, options: dict[str, Any]) -> tuple[dict[str, list
         return {
             side: _tokens(_json_or_lines(file), file) for side, file in zip(("src", "tgt"), files, strict=True)
         }, files
-    named = options.get("vocabulary")
-    file = _file(folder, named) if named else next((folder / n for n in VOCABULARIES if (folder / n).is_file()), None)
+    given = options.get("vocabulary")
+    file = _file(folder, given) if given else next((folder / n for n in VOCABULARIES if (folder / n).is_file()), None)
     if file is None:
         return None, []
     content = _json_or_lines(file)
@@ -161,9 +155,10 @@ def _vocabularies(folder: Path, options: dict[str, Any]) -> tuple[dict[str, list
 
 
 def _file(folder: Path, name: str | None) -> Path:
-    if name is None or not (folder / name).is_file():
-        raise ConversionError(f"{folder / (name or 'vocabulary')} is missing: a vocabulary that the settings name")
-    return folder / name
+    path = named(folder, name or "vocabulary")
+    if name is None or not path.is_file():
+        raise ConversionError(f"{path} is missing: the settings name the vocabulary {name}; copy it beside them")
+    return path
 
 
 def _json_or_lines(path: Path) -> Any:

@@ -18,11 +18,10 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from ...common.files import read_lines
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
-from ..formats.safe_load import read_json, read_text
+from ..formats.files import named, read_json, read_lines, read_text
 from ..formats.subword_text import subwords
 from ..formats.tensor_bundle import TensorBundle
 from ..key_table import (
@@ -238,9 +237,9 @@ def _prefixes(path: Path) -> list[Path]:
         return [path.with_name(match[1])] if match else []
     state = path / "checkpoint"
     if state.is_file() and (match := re.search(r'^model_checkpoint_path: "(.*)"', read_text(state), re.M)):
-        named = path / Path(match[1]).name
-        if Path(f"{named}.index").is_file():
-            return [named]
+        prefix = named(path, match[1])
+        if Path(f"{prefix}.index").is_file():
+            return [prefix]
     return sorted(file.with_suffix("") for file in path.glob("*.index"))
 
 
