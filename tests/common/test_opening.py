@@ -64,7 +64,7 @@ def test_weights_of_another_model_are_refused_instead_of_drawn_at_random(broken,
 
 def test_folder_of_another_model_type_is_refused(tmp_path):
     BertConfig().save_pretrained(tmp_path)
-    assert "model type 'bert' is no encoder–decoder" in _one_line(tmp_path)
+    assert "model type 'bert' is not an encoder–decoder" in _one_line(tmp_path)
 
 
 def test_vocabulary_that_does_not_fit_is_refused(translator, tiny_model):

@@ -6,16 +6,20 @@ import signal
 import threading
 
 import pytest
+import torch
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from vanilla_transformer_hf.training.checkpoints import (
     UNFINISHED,
     StopOnSignal,
     TrainingInterrupted,
+    find_damage,
     find_last_checkpoint,
     move_in,
     remove_surplus,
+    resumable_files,
 )
+from vanilla_transformer_hf.training.checksums import read_sums, sha256_of, write_sums
 
 
 @pytest.fixture
@@ -27,6 +31,7 @@ def checkpoint(tmp_path):
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_text(f"weights of {step}")
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+        write_sums(folder)
         return folder
 
     return checkpoint
@@ -48,12 +53,56 @@ def test_the_newest_whole_checkpoint_is_the_last(checkpoint, tmp_path):
     assert find_last_checkpoint(tmp_path) is None
 
 
+def test_missing_and_damaged_files_are_found(checkpoint):
+    folder = checkpoint(3)
+    weights = folder / "model.safetensors"
+    assert find_damage(folder) is None
+    weights.write_bytes(weights.read_bytes().replace(b"3", b"4"))
+    assert find_damage(folder) == "model.safetensors differs from its checksum"
+    weights.unlink()
+    assert find_damage(folder) == "model.safetensors is missing"
+    (folder / "SHA256SUMS").write_text("no sum")
+    assert "SHA256SUMS is damaged" in find_damage(folder)
+
+
+def test_checkpoints_without_sums_are_checked_by_what_their_files_hold(checkpoint):
+    """Of an earlier version, or of the host's Trainer."""
+    folder = checkpoint(3)
+    (folder / "SHA256SUMS").unlink()
+    assert find_damage(folder) == "optimizer.pt is missing"
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        torch.save({"state": torch.arange(100)}, folder / name)
+    assert find_damage(folder) is None
+    content = bytearray((folder / "optimizer.pt").read_bytes())
+    content[content.index(torch.arange(100).numpy().tobytes()) + 7] ^= 1
+    (folder / "optimizer.pt").write_bytes(content)
+    assert find_damage(folder).startswith("optimizer.pt is damaged")
+
+
+def test_sums_of_what_is_published_are_those_of_what_is_published(checkpoint, tmp_path):
+    folder = checkpoint(3)
+    state = {"global_step": 3, "best_model_checkpoint": str(folder)}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
+    (folder / "training_args.bin").write_text("a token")
+    write_sums(folder)
+    there = tmp_path / "there"
+    there.mkdir()
+    for name, content in resumable_files(folder, "last").items():
+        data = content if isinstance(content, bytes) else content.read_bytes()
+        (there / name.removeprefix("last/")).write_bytes(data)
+    sums = read_sums(there)
+    assert sums.keys() == {"model.safetensors", "trainer_state.json"}
+    assert all(sha256_of(there / name) == value for name, value in sums.items())
+    assert str(tmp_path) not in (there / "trainer_state.json").read_text()
+
+
 def test_a_checkpoint_moves_in_whole_and_replaces_one_of_its_step(checkpoint, tmp_path):
     old = checkpoint(5)
     (old / "left over").write_text("")
     new = checkpoint(5, tmp_path / UNFINISHED)
     move_in(new, tmp_path)
-    assert names(tmp_path) == {"checkpoint-5"} and names(old) == {"model.safetensors", "trainer_state.json"}
+    assert names(tmp_path) == {"checkpoint-5"}
+    assert names(old) == {"model.safetensors", "trainer_state.json", "SHA256SUMS"}
     assert not list((tmp_path / UNFINISHED).iterdir())
 
 

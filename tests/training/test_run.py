@@ -23,8 +23,9 @@ from vanilla_transformer_hf.common.matmul import MatmulRow
 from vanilla_transformer_hf.model.generation_vanilla_transformer import VanillaTransformerGenerationConfig
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.training import run as training
+from vanilla_transformer_hf.training.build import paper_learning_rate
 from vanilla_transformer_hf.training.corpus import TranslationCollator
-from vanilla_transformer_hf.training.run import paper_learning_rate, run_job
+from vanilla_transformer_hf.training.run import run_job
 
 
 RECIPES = Path(__file__).parents[2] / "vanilla_transformer_hf" / "training" / "recipes"
@@ -128,7 +129,7 @@ def test_the_backend_of_before_is_used_if_it_is_exact_here(prepare, tmp_path, mo
     record.write_text(re.sub(r"chosen_matmul: \w+", f"chosen_matmul: {before}", text), encoding="utf-8")
     rows = [MatmulRow("default", 100.0, 1e-5), MatmulRow("onednn", 300.0, 0.3)]
     monkeypatch.setattr(training, "probe_matmul", lambda: rows)
-    assert prepare(**settings).run.training.matmul == used
+    assert prepare(**settings).trainer.args.matmul == used
 
 
 def test_a_published_model_is_trained_further(prepare, tmp_path):
@@ -177,13 +178,13 @@ def test_the_best_are_not_looked_for_without_scores(prepare):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"gradient_accumulation_steps": 7}, "gradient_accumulation_steps=7: has no effect with tokens_per_step"),
-        ({"per_device_train_batch_size": 7}, "per_device_train_batch_size=7: has no effect with tokens_per_step"),
-        ({"shuffle_buffer_size": 7}, "shuffle_buffer_size=7: has no effect with no streaming"),
-        ({"tokens_per_step": None}, "per_device_train_tokens=120: has no effect with no tokens_per_step"),
-        ({"fp16": True}, "fp16=True: has no effect with a processor"),
-        ({"do_predict": True}, "do_predict=True: has no effect with train.py, which trains"),
-        ({"tokenizer_name_or_path": "x", "tokenizer_model": "wordpiece"}, "tokenizer_model=wordpiece: has no effect"),
+        ({"gradient_accumulation_steps": 7}, "gradient_accumulation_steps=7 has no effect: with tokens_per_step"),
+        ({"per_device_train_batch_size": 7}, "per_device_train_batch_size=7 has no effect: with tokens_per_step"),
+        ({"shuffle_buffer_size": 7}, "shuffle_buffer_size=7 has no effect: it needs streaming"),
+        ({"tokens_per_step": None}, "per_device_train_tokens=120 has no effect: it needs tokens_per_step"),
+        ({"fp16": True}, "fp16=True has no effect: a CPU"),
+        ({"do_predict": True}, "do_predict=True has no effect: training always scores"),
+        ({"tokenizer_name_or_path": "x", "tokenizer_model": "wordpiece"}, "tokenizer_model=wordpiece has no effect"),
         (
             {"metric_for_best_model": "blue"},
             "metric_for_best_model=blue: must be one of bleu, chrf, exact_match",
@@ -246,10 +247,11 @@ def test_a_stream_has_no_epochs(prepare, tmp_path, capsys):
 
 def test_an_adapter_is_not_trained_further(prepare, tmp_path, monkeypatch):
     base = prepare().trainer.model.requires_grad_(False)
+    base.config.save_pretrained(tmp_path / "adapter")
     monkeypatch.setattr(AutoModelForSeq2SeqLM, "from_pretrained", lambda *args, **kwargs: base)
     prepare().trainer.processing_class.save_pretrained(tmp_path / "adapter")
     size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
-    with pytest.raises(ValueError, match="an adapter, whose model does not learn"):
+    with pytest.raises(ValueError, match="is an adapter, whose base model is frozen"):
         prepare(**size_fields, model_name_or_path=str(tmp_path / "adapter"), output_dir=str(tmp_path / "more"))
 
 
@@ -320,10 +322,10 @@ def test_two_vocabularies(prepare):
         ({"train_source": None}, "train_source is not given"),
         ({"learning_rate": None, "warmup_steps": 0.1}, "the paper's learning rate needs a number of steps"),
         ({"test_target": "missing.de"}, "missing.de: no such file"),
-        ({"validation_source": None}, "eval_dataset"),
+        ({"validation_source": None}, "eval_strategy=steps needs validation_source"),
         ({"tokens_per_step": None, "bpe_dropout": 0.1}, "bpe_dropout needs batches that are filled by tokens"),
         ({"tokens_per_step": None, "streaming": True}, "streaming needs batches that are filled by tokens"),
-        ({"streaming": True, "max_steps": None}, "streaming: nobody knows how long a stream is, so set max_steps"),
+        ({"streaming": True, "max_steps": None}, "streaming needs max_steps"),
         ({"streaming": True, "dataloader_num_workers": 2}, "dataloader_num_workers=2: a stream is read by one worker"),
         ({"tokens_per_step": 30}, "a batch of 30 tokens has no room for a sentence of 60"),
     ],
@@ -399,3 +401,93 @@ def test_the_hosts_own_trainer_says_nothing_about_missing_or_unexpected_keys(
         trainer.train(resume_from_checkpoint=steps == 4)
     assert not [message for message in warnings_of_the_host() if "keys" in message]
     assert model.lm_head.weight.data_ptr() == model.model.encoder.embed_tokens.weight.data_ptr()
+
+
+def size_fields_removed(prepare):
+    """Settings for a model that is trained further, which has its sizes already."""
+    return {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
+
+
+@pytest.mark.parametrize(
+    "files, message",
+    [
+        ([], "cannot open the config of"),
+        (["config.json"], "cannot open the tokenizer of"),
+        (["config.json", "tokenizer.json", "tokenizer_config.json"], "cannot open the weights of"),
+        (["adapter_config.json"], "is an adapter without its model"),
+    ],
+)
+def test_a_model_that_cannot_be_opened_is_named_in_one_line(prepare, tmp_path, files, message):
+    prepare().trainer.save_model(tmp_path / "whole")
+    (tmp_path / "whole" / "adapter_config.json").write_text("{}")
+    base = tmp_path / "base"
+    base.mkdir()
+    for name in files:
+        (base / name).write_bytes((tmp_path / "whole" / name).read_bytes())
+    further = {**size_fields_removed(prepare), "model_name_or_path": str(base), "output_dir": str(tmp_path / "more")}
+    with pytest.raises((ValueError, OSError), match=f"{message}|{base} {message}") as error:
+        prepare(**further)
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_that_is_nothing_is_refused_before_any_text_is_read(prepare, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "load_corpora", None)
+    for name in ("no/such/folder", "no-such-model"):
+        with pytest.raises(OSError, match=name):
+            prepare(**size_fields_removed(prepare), model_name_or_path=name)
+
+
+def test_a_config_field_that_contradicts_the_model_is_refused(prepare, tmp_path):
+    prepare().trainer.save_model(tmp_path / "base")
+    further = {**size_fields_removed(prepare), "model_name_or_path": str(tmp_path / "base")}
+    with pytest.raises(ValueError, match=r"d_model=64 contradicts .*base, which has d_model=32; remove it"):
+        prepare(**further | {"d_model": 64})
+    job = prepare(**further | {"d_model": 32, "dropout": 0.25}, output_dir=str(tmp_path / "more"))
+    assert job.trainer.model.config.dropout == 0.25
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"validation_source": None}, "eval_strategy=steps needs validation_source"),
+        (
+            {"metric_for_best_model": None, "load_best_model_at_end": False, "early_stopping_patience": 2},
+            "needs metri",
+        ),
+        ({"load_best_model_at_end": False, "average_last": 3, "save_total_limit": 2}, "save_total_limit=2"),
+        ({"bpe_dropout": 0.1, "tokenizer_model": "wordpiece"}, "bpe_dropout=0.1 needs tokenizer_model=bpe"),
+        ({"bpe_dropout": 1.5}, "bpe_dropout=1.5: must be a probability"),
+        ({"streaming": True, "drop_duplicates": True}, "drop_duplicates and streaming exclude each other"),
+        ({"learning_rate": None, "warmup_steps": 0}, "warmup_steps=0"),
+        ({"num_beams": 0}, "num_beams"),
+        ({"max_source_length": 1}, "max_source_length=1"),
+        ({"d_model": 33}, "d_model"),
+    ],
+)
+def test_what_is_wrong_with_the_plan_is_said_before_any_text_is_read(
+    prepare, tmp_path, monkeypatch, settings, message
+):
+    monkeypatch.setattr(training, "load_corpora", None)
+    with pytest.raises(Exception, match=message) as error:
+        prepare(**settings)
+    assert not isinstance(error.value, TypeError)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_size_of_the_vocabulary_is_printed(prepare, tmp_path, capsys):
+    prepare()
+    assert "vocabulary: 290 pieces.\n" in capsys.readouterr().out
+    prepare(vocab_size=5000, output_dir=str(tmp_path / "more"))
+    shown = capsys.readouterr().out
+    assert re.search(r"vocabulary: \d\d\d pieces; vocab_size is 5,000, but the training text has too few", shown)
+    prepare(separate_vocabularies=True, embedding_sharing="decoder", output_dir=str(tmp_path / "two"))
+    assert re.search(r"vocabularies: \d+ source pieces and \d+ target pieces", capsys.readouterr().out)
+
+
+def test_the_arguments_stay_as_they_were_given(prepare, tmp_path):
+    job = prepare(learning_rate=None, generation_max_length=12)
+    assert job.run.training.output_dir == str(tmp_path / "out") == str(job.folder)
+    assert (job.run.training.learning_rate, job.run.training.generation_max_length) == (None, 12)
+    assert job.run.training.hub_model_id is None
+    assert job.trainer.args.output_dir == str(tmp_path / "out" / "checkpoints")
+    assert job.trainer.args.learning_rate == paper_learning_rate(32, 4)

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
@@ -30,16 +37,10 @@ def open_model(
         OSError: Config, weights or tokenizer are missing, damaged or of another model; one line says which.
         ValueError: The model does not translate, or the device cannot be used here.
     """
-    if Path(name).is_file() or not (Path(name).is_dir() or REPO_ID.fullmatch(str(name))):
-        raise FileNotFoundError(f"{name}: no such folder")
     hub = {"trust_remote_code": trust_remote_code, "revision": revision}
-    with _naming("config", name):
-        config = AutoConfig.from_pretrained(name, **hub)
-    if not config.is_encoder_decoder:
-        raise ValueError(f"{name}: model type {config.model_type!r} is no encoder–decoder and cannot translate")
-    with _naming("tokenizer", name):
-        tokenizer = AutoTokenizer.from_pretrained(name, **hub)
-    with _naming("weights", name):
+    config = open_config(name, **hub)
+    tokenizer = open_tokenizer(name, **hub)
+    with naming("weights", name):
         # Missing tensors would be filled with random numbers and only logged; so would those of other shapes.
         model, report = AutoModelForSeq2SeqLM.from_pretrained(
             name, config=config, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **hub
@@ -48,6 +49,32 @@ def open_model(
         if lacking:
             raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")
     return _to_device(model, device), tokenizer
+
+
+def open_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
+    """
+    The config of a saved encoder–decoder.
+
+    Raises:
+        OSError: It is missing or damaged; one line says so.
+        ValueError: The model does not translate.
+    """
+    if Path(name).is_file() or not (Path(name).is_dir() or REPO_ID.fullmatch(str(name))):
+        raise FileNotFoundError(f"{name}: no such folder")
+    with naming("config", name):
+        config = AutoConfig.from_pretrained(name, **hub)
+    if not config.is_encoder_decoder:
+        raise ValueError(f"{name}: model type {config.model_type!r} is not an encoder–decoder and cannot translate")
+    return config
+
+
+def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBase:
+    """
+    Raises:
+        OSError: The tokenizer is missing or damaged; one line says so.
+    """
+    with naming("tokenizer", name):
+        return AutoTokenizer.from_pretrained(name, **hub)
 
 
 def vocabularies(tokenizer: Any) -> list[dict[str, int]]:
@@ -91,7 +118,7 @@ def _to_device(model: Any, device: str | torch.device | None) -> PreTrainedModel
 
 
 @contextmanager
-def _naming(part: str, name: str | os.PathLike) -> Iterator[None]:
+def naming(part: str, name: str | os.PathLike) -> Iterator[None]:
     """Say in one line which part of which model could not be opened, whatever the reader of its format raises."""
     try:
         yield

@@ -1,10 +1,13 @@
-"""Checkpoints that are complete or absent, and a run that saves one when it is told to stop."""
+"""Checkpoints that are whole or absent, and what ends a run with one: a signal, or scores that do not improve."""
 
+import hashlib
 import json
+import logging
 import os
 import shutil
 import signal
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, count
@@ -15,27 +18,85 @@ from typing import Any
 import torch
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy, sort_checkpoints
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy, sort_checkpoints
 
+from .checksums import SUMS_FILE, format_sums, read_sums, sha256_of, write_sums
+
+
+logger = logging.getLogger(__name__)
 
 # Inside the folder of the checkpoints: what is being written or deleted. No checkpoint is looked for here.
 UNFINISHED = ".unfinished"
 
 
-def is_complete(checkpoint: Path) -> bool:
-    """Whether a folder holds all of a checkpoint: its state, which is written last, is whole and of this step."""
+def find_damage(checkpoint: Path) -> str | None:
+    """
+    What keeps a run from continuing from a checkpoint, in a few words; None: nothing.
+
+    Every file is compared with its checksum. A checkpoint without checksums, of an earlier version, has to have all
+    files that a run of one process needs, and those of torch, which are zip archives, have checksums inside.
+    """
     try:
         state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return f"{PREFIX_CHECKPOINT_DIR}-{state.get('global_step')}" == checkpoint.name
+    except FileNotFoundError:
+        return f"{TRAINER_STATE_NAME} is missing"
+    except (OSError, ValueError) as error:
+        return f"{TRAINER_STATE_NAME} is damaged ({error})"
+    step = state.get("global_step") if isinstance(state, dict) else None
+    is_named = checkpoint.name.startswith(f"{PREFIX_CHECKPOINT_DIR}-")  # one that was renamed may still be whole
+    if step is None or (is_named and checkpoint.name != f"{PREFIX_CHECKPOINT_DIR}-{step}"):
+        return f"{TRAINER_STATE_NAME} is of another step"
+    if not (checkpoint / SUMS_FILE).is_file():
+        return _find_damage_without_sums(checkpoint)
+    try:
+        sums = read_sums(checkpoint)
+    except (OSError, ValueError) as error:
+        return str(error).removesuffix(".")
+    for name, value in sums.items():
+        if not (checkpoint / name).is_file():
+            return f"{name} is missing"
+        if sha256_of(checkpoint / name) != value:
+            return f"{name} differs from its checksum"
+    return None
+
+
+def _find_damage_without_sums(checkpoint: Path) -> str | None:
+    is_deepspeed = any(checkpoint.glob("global_step*"))  # which has its own files
+    required = () if is_deepspeed else (OPTIMIZER_NAME, SCHEDULER_NAME, "rng_state*.pth", "*.safetensors")
+    for pattern in required:
+        if not any(checkpoint.glob(pattern)):
+            return f"{pattern} is missing"
+    for path in [*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")]:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
+        except (OSError, zipfile.BadZipFile) as error:
+            return f"{path.name} is damaged ({error})"
+        if damaged is not None:
+            return f"{path.name} is damaged ({damaged})"
+    return None
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Whether a run can continue from a checkpoint: nothing of it is missing or damaged."""
+    return find_damage(checkpoint) is None
 
 
 def find_last_checkpoint(folder: Path) -> str | None:
-    """The newest complete checkpoint in a folder, if there is one."""
-    found = sort_checkpoints(str(folder)) if folder.is_dir() else []
-    return next((path for path in reversed(found) if is_complete(Path(path))), None)
+    """The newest checkpoint in a folder that is whole, if there is one."""
+    return next((path for path in reversed(list_checkpoints(folder)) if is_complete(Path(path))), None)
+
+
+def list_checkpoints(folder: Path) -> list[str]:
+    """The checkpoints in a folder by their steps, whole or not."""
+    return sort_checkpoints(str(folder)) if folder.is_dir() else []
+
+
+def step_of(checkpoint: str | Path) -> int:
+    """The number of steps that a checkpoint's run had done."""
+    state = json.loads(Path(checkpoint, TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    return int(state["global_step"])
 
 
 def flush_to_disk(folder: Path):
@@ -49,7 +110,8 @@ def flush_to_disk(folder: Path):
 
 
 def move_in(checkpoint: Path, folder: Path):
-    """Give a written checkpoint its place in `folder`, in one step."""
+    """Give a written checkpoint its checksums, and then its place in `folder`, in one step."""
+    write_sums(checkpoint)
     flush_to_disk(checkpoint)
     place = folder / checkpoint.name
     if place.exists():
@@ -173,6 +235,54 @@ class StopOnSignal(TrainerCallback):
             raise TrainingInterrupted(received, state.global_step)
 
 
+class EarlyStopping(TrainerCallback):
+    """
+    Stops training, with a checkpoint, after so many evaluations without a better `metric_for_best_model`.
+
+    The evaluations are counted in the Trainer's log, which checkpoints hold: unlike with the host's callback, a run
+    that is continued stops where it would have stopped uninterrupted, and one that has stopped stays stopped.
+
+    Args:
+        patience: Evaluations in a row that are no better than the best before them.
+
+    Raises:
+        ValueError: `patience` is below 1; or, when the Trainer is made or training begins, its arguments name no
+            metric, or no evaluation.
+    """
+
+    def __init__(self, patience: int):
+        if patience < 1:
+            raise ValueError(f"early_stopping_patience={patience}: must be at least 1.")
+        self.patience = patience
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if args.metric_for_best_model is None:
+            raise ValueError("early_stopping_patience needs metric_for_best_model, the score that has to improve.")
+        if args.eval_strategy == IntervalStrategy.NO:
+            raise ValueError("early_stopping_patience needs evaluations: set eval_strategy.")
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self.on_init_end(args, state, control)
+        control.should_training_stop = self._is_enough(args, state)
+        return control
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if self._is_enough(args, state):
+            control.should_training_stop = control.should_save = True
+            if state.is_world_process_zero:
+                logger.warning(
+                    "step %d: %s has not improved in %d evaluations; training ends here",
+                    state.global_step, args.metric_for_best_model, self.patience,
+                )  # fmt: skip
+        return control
+
+    def _is_enough(self, args: TrainingArguments, state: TrainerState) -> bool:
+        metric = f"eval_{str(args.metric_for_best_model).removeprefix('eval_')}"
+        sign = 1 if args.greater_is_better else -1
+        values = [sign * entry[metric] for entry in state.log_history if metric in entry]
+        return bool(values) and len(values) - 1 - values.index(max(values)) >= self.patience
+
+
 def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
     """
     The files of a checkpoint that continuing from it needs, to be published in the folder `place`.
@@ -182,7 +292,7 @@ def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
     """
     files: dict[str, Path | bytes] = {}
     for path in sorted(checkpoint.iterdir()):
-        if path.is_file() and path.name != "training_args.bin":
+        if path.is_file() and path.name not in ("training_args.bin", SUMS_FILE):
             files[f"{place}/{path.name}"] = path
     state = f"{place}/trainer_state.json"
     if state in files:
@@ -190,4 +300,9 @@ def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
         for folder in (str(checkpoint.parent), str(checkpoint.parent.resolve())):
             text = text.replace(f"{folder}/", "")
         files[state] = text.encode()
+    if (checkpoint / SUMS_FILE).is_file():
+        sums = {name: value for name, value in read_sums(checkpoint).items() if f"{place}/{name}" in files}
+        if state in files:
+            sums[TRAINER_STATE_NAME] = hashlib.sha256(files[state]).hexdigest()  # type: ignore[arg-type]
+        files[f"{place}/{SUMS_FILE}"] = format_sums(sums).encode()
     return files

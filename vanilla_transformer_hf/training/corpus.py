@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import datasets
 import numpy as np
@@ -22,6 +22,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedToke
 
 from ..common.files import read_lines
 from ..model.generation_vanilla_transformer import check_token_ids
+from .recipe import TooLong
 
 
 IGNORED_LABEL = -100
@@ -277,14 +278,14 @@ class CorpusFilter:
 
     Args:
         max_source_length, max_target_length: Most tokens of a sentence, the end of sentence included.
-        too_long: What happens to a longer one: "cut" its end off, or "drop" the pair.
+        too_long: What happens to a pair with a longer one: "drop" it, or "cut" its end off.
         max_length_ratio: Most tokens of the longer side for one of the shorter; None: any.
         drop_duplicates: Keep the first of equal pairs only.
     """
 
     max_source_length: int
     max_target_length: int
-    too_long: Literal["cut", "drop"] = "cut"
+    too_long: TooLong
     max_length_ratio: float | None = None
     drop_duplicates: bool = False
 

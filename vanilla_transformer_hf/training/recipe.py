@@ -1,7 +1,9 @@
 """Recipes: what a training run can be told, in a YAML file and on the command line."""
 
 import argparse
-import json
+import os
+import re
+import sys
 import types
 import typing
 from collections.abc import Sequence
@@ -19,6 +21,12 @@ from ..model.configuration_vanilla_transformer import PRESETS, VanillaTransforme
 
 def _help(text: str, default: Any = None) -> Any:
     return field(default=default, metadata={"help": text})
+
+
+# What becomes of training pairs that are too long.
+TooLong = Literal["drop", "cut"]
+# The value of a recipe's field that the command line has to give.
+REQUIRED = "???"
 
 
 @dataclass
@@ -50,7 +58,9 @@ class DataArguments:
     )
     max_source_length: int = _help("most tokens of a source sentence", 256)
     max_target_length: int = _help("most tokens of a target sentence, also in generation", 256)
-    too_long: Literal["drop", "cut"] = _help("what happens to longer training pairs; held-out text is cut", "drop")
+    too_long: TooLong = _help(  # noqa: RUF009
+        "what happens to longer training pairs; held-out text is cut", "drop"
+    )
     max_length_ratio: float | None = _help("leave out training pairs with a side so many times longer than the other")
     drop_duplicates: bool = _help("leave out training pairs that occurred before", False)
     bpe_dropout: float = _help("chance to pass over a merge, so that each epoch has other pieces (BPE-dropout)", 0.0)
@@ -202,6 +212,50 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         return -(-int(self.tokens_per_step or 0) // (self.world_size * self.gradient_accumulation_steps))
 
 
+# Fields of batches that are filled by sentences, and of those that are filled by tokens.
+SENTENCE_FIELDS = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy"),
+    *("dataloader_drop_last", "dataloader_prefetch_factor", "dataloader_persistent_workers"),
+)
+TOKEN_FIELDS = ("tokens_per_step", "per_device_train_tokens", "bpe_dropout", "streaming", "shuffle_buffer_size")
+# Fields of the config that a model may be trained further with; its weights depend on the others.
+CHANGEABLE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
+# A field -> those that it excludes.
+EXCLUDED = {
+    "tokens_per_step": SENTENCE_FIELDS,
+    **dict.fromkeys(SENTENCE_FIELDS, TOKEN_FIELDS),
+    "streaming": ("drop_duplicates", *SENTENCE_FIELDS),
+    "drop_duplicates": ("streaming", "shuffle_buffer_size"),
+    "average_last": ("average_best", "moving_average", "load_best_model_at_end"),
+    "average_best": ("average_last", "moving_average", "load_best_model_at_end"),
+    "moving_average": ("average_last", "average_best"),
+    "load_best_model_at_end": ("average_last", "average_best"),
+    "tokenizer_name_or_path": ("tokenizer_model", "separate_vocabularies"),
+    "model_name_or_path": (
+        *("preset", "tokenizer_model", "separate_vocabularies"),
+        *(name for name in ConfigArguments.__annotations__ if name not in CHANGEABLE_FIELDS),
+    ),
+    "preset": ("model_name_or_path",),
+}
+# Fields that make no sense without evaluations.
+EVALUATION_FIELDS = (
+    *("eval_steps", "load_best_model_at_end", "metric_for_best_model", "average_best", "early_stopping_patience"),
+)
+
+
+def replaced_by(name: str, value: Any) -> tuple[str, ...]:
+    """The fields that a field of this value excludes."""
+    if name == "eval_strategy":
+        return EVALUATION_FIELDS if value == "no" else ()
+    return EXCLUDED.get(name, ()) if value not in (None, False) else ()
+
+
+def _print_once(text: str) -> None:
+    """Print a line to standard error, of several processes by the first."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, file=sys.stderr, flush=True)
+
+
 @dataclass
 class RunArguments:
     """What one training run needs: data, model, the config fields that differ from the preset, and the host's part."""
@@ -212,9 +266,24 @@ class RunArguments:
     training: TranslationTrainingArguments
 
 
+class _RecipeLoader(yaml.SafeLoader):
+    """YAML in which only true and false are booleans, as in YAML 1.2: `eval_strategy: no` is text."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("true|false", re.IGNORECASE), list("tTfF"))
+
+
 class RecipeParser(HfArgumentParser):
     """
     Reads a recipe (YAML) and the command line, which overrides it, into the four groups of arguments.
+
+    A field that is given on the command line also replaces the fields of the recipe that it excludes (`replaced_by`),
+    and `--unset FIELD ...` removes fields of the recipe. A recipe has `???` for a value that has to be given.
 
     Every problem ends the program with one line: an unknown field with the nearest name, a value of the wrong type.
     """
@@ -226,6 +295,7 @@ class RecipeParser(HfArgumentParser):
         groups: tuple[Any, ...] = (DataArguments, ModelArguments, ConfigArguments, TranslationTrainingArguments)
         super().__init__(groups, formatter_class=HelpFormatter, allow_abbrev=False, **kwargs)
         self.names = {argument.name for group in groups for argument in fields(group) if argument.init}
+        self.add_argument("--unset", nargs="+", metavar="FIELD", help="remove the values of a recipe for these fields")
 
     def error(self, message: str) -> typing.NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
@@ -233,40 +303,56 @@ class RecipeParser(HfArgumentParser):
     def parse(self, argv: Sequence[str]) -> tuple[RunArguments, dict[str, Any]]:
         """The arguments, and what of them differs from the defaults, as a recipe says it."""
         argv = list(argv)
-        recipe = argv.pop(0) if argv and not argv[0].startswith("-") else None
-        tokens = (self._recipe_tokens(recipe) if recipe else []) + argv
-        namespace, unknown = self.parse_known_args(tokens)
+        path = argv.pop(0) if argv and not argv[0].startswith("-") else None
+        missing = object()
+        namespace, unknown = self.parse_known_args(argv, argparse.Namespace(**dict.fromkeys(self.names, missing)))
         if unknown:
             name = unknown[0].removeprefix("--").split("=")[0].replace("-", "_")
             self.error(self._unknown(name, "command line"))
-        defaults = vars(self.parse_args([]))
-        settings = {name: value for name, value in vars(namespace).items() if value != defaults[name]}
+        given = {name: value for name, value in vars(namespace).items() if value is not missing}
+        unset = given.pop("unset", None) or []
+        recipe = self._read_recipe(path) if path else {}
+        for name in unset:
+            if name not in self.names:
+                self.error(self._unknown(name, "--unset"))
+            recipe.pop(name, None)
+        for name, value in given.items():
+            if replaced := [each for each in replaced_by(name, value) if each in recipe and each not in given]:
+                _print_once(f"{self.prog}: --{name} replaces {', '.join(replaced)} of the recipe.")
+                recipe = {each: value for each, value in recipe.items() if each not in replaced}
+        values = recipe | given
+        for name, value in values.items():
+            if value == REQUIRED:
+                self.error(f"{path}: {name} has to be given: --{name} VALUE.")
         try:
-            data, model, config, training = self.parse_args_into_dataclasses(tokens, look_for_args_file=False)
+            data, model, config, training = self.parse_dict(values)
         except ValueError as error:
             self.error(str(error))
-        given = {name: value for name, value in vars(config).items() if value is not None}
-        return RunArguments(data, model, given, training), settings
+        defaults = vars(self.parse_args([]))
+        settings = {name: values[name] for name in defaults if name in values and values[name] != defaults[name]}
+        stated = {name: value for name, value in vars(config).items() if value is not None}
+        return RunArguments(data, model, stated, training), settings
 
     def _unknown(self, name: str, where: str) -> str:
         near = get_close_matches(name, self.names, n=1, cutoff=0.0)
         return f"{where}: unknown field {name!r}; the nearest name is {near[0]!r}."
 
-    def _recipe_tokens(self, path: str) -> list[str]:
+    def _read_recipe(self, path: str) -> dict[str, Any]:
+        """Field -> value, of the type that the field has on the command line."""
         try:
-            recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+            recipe = yaml.load(Path(path).read_text(encoding="utf-8"), _RecipeLoader)
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             self.error(f"{path}: cannot be read as a recipe ({' '.join(str(error).split())}).")
         if not isinstance(recipe, dict):
             self.error(f"{path}: a recipe is a YAML mapping of fields to values.")
-        tokens = []
-        for name, value in recipe.items():
+        for name in recipe:
             if name not in self.names:
                 self.error(self._unknown(str(name), path))
-            if value is False and "no" in (self._option_string_actions[f"--{name}"].choices or ()):
-                value = "no"  # which YAML 1.1 reads as false
-            if isinstance(value, list):
-                tokens += [f"--{name}", *map(str, value)]
-            elif value is not None:
-                tokens.append(f"--{name}={json.dumps(value) if isinstance(value, (dict, bool)) else value}")
-        return tokens
+        return {name: self._typed(path, name, value) for name, value in recipe.items() if value is not None}
+
+    def _typed(self, path: str, name: str, value: Any) -> Any:
+        if isinstance(value, dict) or value == REQUIRED:
+            return value
+        items = [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
+        nothing = argparse.Namespace(**dict.fromkeys(self.names))
+        return getattr(self.parse_known_args(items, nothing)[0], name)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from vanilla_transformer_hf.training.callbacks import EarlyStopping
+from vanilla_transformer_hf.training.checkpoints import EarlyStopping
 
 
 class StopAt(TrainerCallback):
@@ -65,7 +65,7 @@ def test_a_run_ends_when_patience_does(train, scores, patience, last):
 
 def test_it_says_why_a_run_ends(train, caplog):
     train([1, 2, 3, 2, 1], EarlyStopping(2))
-    assert "has not become better in 2 evaluations" in caplog.text
+    assert "has not improved in 2 evaluations" in caplog.text
 
 
 def test_of_a_loss_less_is_better(train):
@@ -108,8 +108,8 @@ def test_a_run_that_has_stopped_asks_to_stop_before_its_next_step(train, tmp_pat
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"metric_for_best_model": None}, "metric_for_best_model is not given"),
-        ({"eval_strategy": "no"}, "eval_strategy=no: early stopping needs evaluations"),
+        ({"metric_for_best_model": None}, "early_stopping_patience needs metric_for_best_model"),
+        ({"eval_strategy": "no"}, "early_stopping_patience needs evaluations: set eval_strategy"),
     ],
 )
 def test_arguments_that_leave_nothing_to_watch_are_noticed_before_training(train, arguments, message):
@@ -118,5 +118,5 @@ def test_arguments_that_leave_nothing_to_watch_are_noticed_before_training(train
 
 
 def test_patience_is_positive():
-    with pytest.raises(ValueError, match="early stopping after 0 evaluations: the patience is 1 or more"):
+    with pytest.raises(ValueError, match="early_stopping_patience=0: must be at least 1"):
         EarlyStopping(0)

@@ -1,0 +1,287 @@
+"""The parts of a run: corpora, tokenizer, model with its search, callbacks."""
+
+import copy
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
+from transformers.tokenization_utils_base import LARGE_INTEGER
+
+from ..common.opening import check_fit, naming, open_tokenizer
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.generation_vanilla_transformer import VanillaTransformerGenerationConfig
+from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from .averaging import AverageCheckpointsCallback, MovingAverageCallback
+from .bpe_dropout import BpeDropoutCollator
+from .checkpoints import EarlyStopping
+from .corpus import (
+    CorpusFilter,
+    TranslationCollator,
+    iterate_texts,
+    load_parallel_text,
+    tokenize_corpus,
+    tokenize_stream,
+    vocabulary_sizes,
+)
+from .recipe import DataArguments, RunArguments, TranslationTrainingArguments
+from .resume import Start
+
+
+# Sentence pairs at the beginning of a stream that a new tokenizer is trained on.
+STREAM_SAMPLE = 1_000_000
+
+
+def say(training: Seq2SeqTrainingArguments, text: str):
+    """Print a line, once for all processes."""
+    if training.process_index == 0:
+        print(text, flush=True)
+
+
+def paper_learning_rate(d_model: int, warmup_steps: float) -> float:
+    """
+    The highest learning rate of the paper's schedule d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), section 5.3,
+    which is reached at the end of the warm-up.
+
+    Raises:
+        ValueError: The warm-up is not a number of steps.
+    """
+    if warmup_steps < 1:
+        raise ValueError(
+            f"warmup_steps={warmup_steps}: the paper's learning rate needs a number of steps; or set learning_rate."
+        )
+    return d_model**-0.5 * warmup_steps**-0.5
+
+
+def load_corpora(arguments: DataArguments) -> dict[str, Any]:
+    """The corpora that are named, by role: train, validation, test."""
+    corpora = {}
+    for role in ("train", "validation", "test"):
+        source = getattr(arguments, f"{role}_source")
+        if not source:
+            continue
+        corpora[role] = load_parallel_text(
+            source,
+            getattr(arguments, f"{role}_target"),
+            split=getattr(arguments, f"{role}_split"),
+            config_name=arguments.dataset_config_name,
+            source_column=arguments.source_column,
+            target_column=arguments.target_column,
+            source_lang=arguments.source_lang,
+            target_lang=arguments.target_lang,
+            streaming=arguments.streaming and role == "train",
+        )
+    return corpora
+
+
+def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> dict[str, Any]:
+    """Token ids of the corpora, by role; what was left out or cut is shown."""
+    data, arguments = {}, run.data
+    held_out_rules = CorpusFilter(arguments.max_source_length, arguments.max_target_length, "cut")
+    train_rules = replace(
+        held_out_rules,
+        too_long=arguments.too_long,
+        max_length_ratio=arguments.max_length_ratio,
+        drop_duplicates=arguments.drop_duplicates,
+    )
+    for role, corpus in corpora.items():
+        rules, keep_text = (train_rules, arguments.bpe_dropout > 0) if role == "train" else (held_out_rules, True)
+        source = getattr(arguments, f"{role}_source")
+        if isinstance(corpus, datasets.IterableDataset):
+            data[role] = tokenize_stream(corpus, tokenizer, rules, keep_text=keep_text)
+            say(run.training, f"{role}: streamed from {source}.")
+            continue
+        tokenized = tokenize_corpus(
+            corpus, tokenizer, rules, keep_text=keep_text, num_proc=arguments.preprocessing_num_workers
+        )
+        say(run.training, f"{role}: {tokenized} (from {source}).")
+        data[role] = tokenized.data
+    return data
+
+
+def plan_config(run: RunArguments) -> VanillaTransformerConfig:
+    """The config of a new model before its tokenizer is trained: `vocab_size` is what is asked for."""
+    config = VanillaTransformerConfig.from_preset(run.model.preset or "base", **run.config)
+    if run.model.separate_vocabularies:
+        config.source_vocab_size = config.vocab_size
+        config.validate_architecture()
+    return config
+
+
+def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | None = None) -> PreTrainedTokenizerBase:
+    """
+    The tokenizer of the checkpoint that the run continues from, unless another one was named since; else the one that
+    is named or belongs to the named model; else a new one, trained once and kept in `folder`.
+
+    Raises:
+        OSError: The tokenizer cannot be opened.
+    """
+    name = run.model.tokenizer_name_or_path or run.model.model_name_or_path
+    if start is not None and start.checkpoint is not None:
+        is_same = not {"tokenizer_name_or_path", "model_name_or_path"} & start.changed.keys()
+        if is_same and (start.checkpoint / "tokenizer_config.json").is_file():
+            name = str(start.checkpoint)
+    if name is not None:
+        return open_tokenizer(name)
+    if not folder.exists():
+        tokenizer = _train_tokenizer(run, corpus)
+        unfinished = folder.with_name(f"{folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
+        tokenizer.save_pretrained(unfinished)
+        unfinished.rename(folder)
+    return VanillaTransformerTokenizer.from_pretrained(folder)
+
+
+def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokenizer:
+    if isinstance(corpus, datasets.IterableDataset):
+        corpus = corpus.take(STREAM_SAMPLE)
+    return VanillaTransformerTokenizer.train(
+        iterate_texts(corpus, "source"),
+        iterate_texts(corpus, "target"),
+        vocab_size=plan_config(run).vocab_size,
+        model=run.model.tokenizer_model,
+        separate_vocabularies=run.model.separate_vocabularies,
+        src_lang=run.data.source_lang,
+        tgt_lang=run.data.target_lang,
+        length=None if isinstance(corpus, datasets.IterableDataset) else len(corpus),
+    )
+
+
+def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> str:
+    """The sizes of its vocabularies, in one line, and whether a new one is smaller than it was asked to be."""
+    sizes = vocabulary_sizes(tokenizer)
+    text = f"vocabulary: {sizes[1]:,} pieces"
+    if getattr(tokenizer, "source_vocab_size", None):
+        text = f"vocabularies: {sizes[0]:,} source pieces and {sizes[1]:,} target pieces"
+    is_new = not (run.model.tokenizer_name_or_path or run.model.model_name_or_path)
+    if is_new and min(sizes) < (wanted := plan_config(run).vocab_size):
+        text += f"; vocab_size is {wanted:,}, but the training text has too few different words for so many"
+    return f"{text}."
+
+
+def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> None:
+    """
+    Save `max_source_length` as the tokenizer's `model_max_length`: translation splits longer texts, of whose length
+    the model has seen none. A model that is trained further keeps a longer one that it was trained on before.
+    """
+    known = tokenizer.model_max_length if run.model.model_name_or_path is not None else 0
+    known = known if known <= LARGE_INTEGER else 0  # the host's mark for "not known"
+    tokenizer.model_max_length = max(known, run.data.max_source_length)
+
+
+def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """
+    The named model, or a new one of the named size for this tokenizer, with a complete generation config.
+
+    Raises:
+        OSError: The model cannot be opened.
+        ValueError: The tokenizer does not fit the model.
+    """
+    # At the lengths of sentences, the CPU's fused kernel is the slower one, backward above all.
+    default = "eager" if run.training.device.type == "cpu" else None
+    attention = run.model.attn_implementation or default
+    backend = {"attn_implementation": attention} if attention else {}
+    if run.model.model_name_or_path:
+        # Updates are too small for weights in half precision, which a published model may have.
+        settings = {"dtype": torch.float32, **run.config, **backend}
+        with naming("weights", run.model.model_name_or_path):
+            model = AutoModelForSeq2SeqLM.from_pretrained(run.model.model_name_or_path, **settings)
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ValueError(
+                f"{run.model.model_name_or_path} is an adapter, whose base model is frozen; merge the two first "
+                "(merge_and_unload of peft)."
+            )
+    else:
+        # A newly trained vocabulary may have come out smaller than it was asked to be.
+        wanted = run.config.get("vocab_size") if run.model.tokenizer_name_or_path else None
+        config = VanillaTransformerConfig.from_preset(
+            run.model.preset or "base",
+            **{
+                **run.config,
+                "vocab_size": wanted or len(tokenizer),
+                "source_vocab_size": getattr(tokenizer, "source_vocab_size", None),
+                **{name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")},
+            },
+        )
+        model = AutoModelForSeq2SeqLM.from_config(config, **backend)
+    check_fit(model, tokenizer)
+    return model
+
+
+def make_generation_config(
+    run: RunArguments, config: PreTrainedConfig, base: GenerationConfig | None
+) -> GenerationConfig:
+    """
+    The search that the recipe states, and otherwise that of the model that is trained further (`base`), with a limit
+    of length: the host's default would cut every translation at 20 tokens.
+
+    Raises:
+        ValueError: The model cannot search like that.
+    """
+    generation_config: GenerationConfig = VanillaTransformerGenerationConfig(num_beams=4)
+    if base is not None:
+        generation_config = copy.deepcopy(base)
+        generation_config._from_model_config = False  # or of its file only the host's own fields would be read
+    for name in ("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens"):
+        if (value := getattr(run.model, name)) is not None:
+            if not hasattr(generation_config, name):
+                raise ValueError(f"{name}={value!r}: models of type {config.model_type} do not have this option.")
+            setattr(generation_config, name, value)
+    if (generation_config.num_beams or 1) < 1 or generation_config.num_beams == 0:
+        raise ValueError(f"num_beams={generation_config.num_beams}: must be at least 1.")
+    limit = None if getattr(generation_config, "max_extra_tokens", None) else run.data.max_target_length
+    generation_config.update(
+        max_length=None,
+        max_new_tokens=run.training.generation_max_length or limit,
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        bos_token_id=config.bos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+    if generation_config.num_beams == 1:  # the host refuses settings of a beam search where there is none
+        generation_config.length_penalty = generation_config.early_stopping = None
+    generation_config.validate(strict=True)
+    return generation_config
+
+
+def make_collators(
+    run: RunArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, TranslationCollator | None]:
+    """The Trainer's collators: `data_collator`, and with BPE-dropout `train_collator`."""
+    source_size, target_size = vocabulary_sizes(model)
+    common: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "source_vocab_size": source_size,
+        "target_vocab_size": target_size,
+    }
+    train_collator = None
+    if run.data.bpe_dropout:
+        limits = (run.data.max_source_length, run.data.max_target_length)
+        train_collator = BpeDropoutCollator(
+            **common, probability=run.data.bpe_dropout, limits=limits, seed=run.training.seed
+        )
+    return {"data_collator": TranslationCollator(**common), "train_collator": train_collator}
+
+
+def make_callbacks(training: TranslationTrainingArguments, checkpoint: Path | None) -> list[TrainerCallback]:
+    """Early stopping and averages, as the arguments say."""
+    callbacks: list[TrainerCallback] = []
+    if training.early_stopping_patience is not None:
+        callbacks.append(EarlyStopping(training.early_stopping_patience))
+    if training.moving_average is not None:
+        callbacks.append(MovingAverageCallback(training.moving_average, checkpoint))
+    if training.average_last is not None or training.average_best is not None:
+        metric = f"eval_{(training.metric_for_best_model or 'bleu').removeprefix('eval_')}"
+        callbacks.append(AverageCheckpointsCallback(training.average_last, training.average_best, metric))
+    return callbacks

@@ -1,0 +1,151 @@
+"""What is wrong with the plan of a run, found before any text is read."""
+
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CardData
+from transformers import PreTrainedConfig
+
+from ..common.opening import open_config
+from ..evaluation.scores import METRICS
+from ..publishing.model_card import check_metadata
+from .build import make_generation_config, paper_learning_rate, plan_config
+from .recipe import CHANGEABLE_FIELDS, SENTENCE_FIELDS, RunArguments
+
+
+# What a checkpoint can be the best of.
+SCORES = (*METRICS, "loss")
+
+
+def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
+    """
+    Check the arguments of a run against each other, and the config of the model that it trains further.
+
+    Args:
+        settings: The arguments that differ from the defaults.
+
+    Raises:
+        OSError: The model that is to be trained further cannot be opened.
+        ValueError: Arguments contradict each other, or one of them has no effect.
+    """
+    if not run.data.train_source:
+        raise ValueError("train_source is not given: name the text to train on.")
+    _check_evaluation(run)
+    _check_batches(run)
+    _check_tokenizer(run)
+    _check_model(run)
+    for name, reason in _without_effect(run).items():
+        if name in settings:
+            raise ValueError(
+                f"{name}={settings[name]} has no effect: {reason}. Remove it; --unset {name} removes the value of a "
+                "recipe."
+            )
+    problems = check_metadata(CardData(license=run.model.license)) if run.training.push_to_hub else []
+    if problems:
+        raise ValueError(f"{problems[0]}.")
+
+
+def _without_effect(run: RunArguments) -> dict[str, str]:
+    """Fields that have no effect in this run -> why."""
+    training, reasons = run.training, dict[str, str]()
+    if training.tokens_per_step is not None:
+        reasons |= dict.fromkeys(SENTENCE_FIELDS, "with tokens_per_step, batches are filled by tokens")
+    else:
+        reasons["per_device_train_tokens"] = "it needs tokens_per_step"
+    if not run.data.streaming:
+        reasons["shuffle_buffer_size"] = "it needs streaming"
+    if run.model.tokenizer_name_or_path or run.model.model_name_or_path:
+        given = "the tokenizer is that of tokenizer_name_or_path or model_name_or_path, and none is trained"
+        reasons |= dict.fromkeys(("tokenizer_model", "separate_vocabularies"), given)
+    if not training.do_train:
+        evaluated = "training always scores validation_source and test_source at its end"
+        reasons |= dict.fromkeys(("do_eval", "do_predict"), evaluated)
+    if training.device.type == "cpu":
+        reasons["fp16"] = "a CPU does not compute in it; bf16 is what a CPU can do"
+    return reasons
+
+
+def _check_evaluation(run: RunArguments) -> None:
+    training: Any = run.training
+    known = SCORES if training.predict_with_generate else ("loss",)
+    metric = training.metric_for_best_model
+    if metric is not None and metric.removeprefix("eval_") not in known:
+        raise ValueError(f"metric_for_best_model={metric}: must be one of {', '.join(known)}.")
+    if training.eval_strategy != "no" and not run.data.validation_source:
+        raise ValueError(
+            f"eval_strategy={training.eval_strategy.value} needs validation_source, the text to evaluate on; "
+            "name one or set eval_strategy to no."
+        )
+
+
+def _check_batches(run: RunArguments) -> None:
+    data, training = run.data, run.training
+    if min(data.max_source_length, data.max_target_length) < 2:
+        raise ValueError(
+            f"max_source_length={data.max_source_length}, max_target_length={data.max_target_length}: must be at "
+            "least 2, a piece and the end."
+        )
+    if training.tokens_per_step is None:
+        for name, value in (("bpe_dropout", data.bpe_dropout), ("streaming", data.streaming)):
+            if value:
+                raise ValueError(f"{name} needs batches that are filled by tokens: set tokens_per_step.")
+    elif max(data.max_source_length, data.max_target_length) > training.device_batch_tokens:
+        longest = max(data.max_source_length, data.max_target_length)
+        raise ValueError(
+            f"a batch of {training.device_batch_tokens} tokens has no room for a sentence of {longest}: raise "
+            "tokens_per_step and per_device_train_tokens, or lower max_source_length and max_target_length."
+        )
+    if not data.streaming:
+        return
+    if training.dataloader_num_workers > 1:
+        raise ValueError(
+            f"dataloader_num_workers={training.dataloader_num_workers}: a stream is read by one worker at most."
+        )
+    if training.max_steps < 1:
+        raise ValueError("streaming needs max_steps: the length of a stream is not known.")
+    if data.drop_duplicates:
+        raise ValueError(
+            "drop_duplicates and streaming exclude each other: a stream is too long to remember its pairs."
+        )
+
+
+def _check_tokenizer(run: RunArguments) -> None:
+    probability = run.data.bpe_dropout
+    if not 0 <= probability <= 1:
+        raise ValueError(f"bpe_dropout={probability}: must be a probability from 0 to 1.")
+    is_trained = not (run.model.tokenizer_name_or_path or run.model.model_name_or_path)
+    if probability and is_trained and run.model.tokenizer_model != "bpe":
+        raise ValueError(f"bpe_dropout={probability} needs tokenizer_model=bpe, got {run.model.tokenizer_model}.")
+
+
+def _check_model(run: RunArguments) -> None:
+    name = run.model.model_name_or_path
+    if name is None:
+        config: PreTrainedConfig = plan_config(run)
+        make_generation_config(run, config, None)
+    else:
+        if run.model.preset is not None:
+            raise ValueError("preset and model_name_or_path exclude each other: the model has its size already.")
+        if Path(name, "adapter_config.json").is_file() and not Path(name, "config.json").is_file():
+            raise ValueError(
+                f"{name} is an adapter without its model: merge the two first (merge_and_unload of peft), and train "
+                "what that saves."
+            )
+        config = open_config(name)
+        _check_config_fields(run, config)
+    if run.training.learning_rate is None:
+        paper_learning_rate(config.d_model, run.training.warmup_steps)
+
+
+def _check_config_fields(run: RunArguments, config: PreTrainedConfig) -> None:
+    """Fields of the config that the weights depend on are those of the model."""
+    name = run.model.model_name_or_path
+    for field, value in run.config.items():
+        if field in CHANGEABLE_FIELDS:
+            continue
+        if not hasattr(config, field):
+            raise ValueError(f"{field}={value}: the config of {name} ({config.model_type}) has no such field.")
+        if getattr(config, field) != value:
+            raise ValueError(
+                f"{field}={value} contradicts {name}, which has {field}={getattr(config, field)}; remove it."
+            )

@@ -1,0 +1,221 @@
+"""Where a run goes on: found without changing anything, and the folder of its checkpoints that is then prepared."""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import yaml
+
+from ..common.files import open_output
+from ..publishing.model_card import EMISSIONS_FILE
+from .checkpoints import UNFINISHED, find_damage, list_checkpoints, set_aside_later, step_of
+from .checksums import sha256_of
+from .recipe import DataArguments
+
+
+RECORD_FILE = "recipe.yaml"
+LOCK_FILE = ".lock"
+# In the record of a run beside its settings: what "auto" was found to mean; the sums of its data; and the settings
+# that earlier parts of the run had, each with its last step.
+CHOSEN_MATMUL, DATA, EARLIER = "chosen_matmul", "data_sha256", "earlier_settings"
+# Settings that the result does not depend on: where to begin, where to publish, and what the card says.
+NO_MATTER = ("resume_from_checkpoint", "push_to_hub", "hub_", "license", "card_example", "corpus_name")
+DATA_FIELDS = tuple(f"{role}_{side}" for role in ("train", "validation", "test") for side in ("source", "target"))
+
+
+@dataclass(frozen=True)
+class Start:
+    """
+    Where a run begins: at `checkpoint`, or anew.
+
+    `matmul` is the library of matrix products that the run had so far. `changed` are the settings that differ from
+    those that the run had so far, with their values before, and `changed_data` the fields whose data differ. `earlier`
+    are the parts of the run before: their last steps, and the settings that differed. `damaged`: what is wrong with
+    the checkpoints that are passed over.
+    """
+
+    checkpoint: Path | None = None
+    is_new: bool = True
+    matmul: str | None = None
+    changed: dict[str, Any] = field(default_factory=dict)
+    changed_data: tuple[str, ...] = ()
+    earlier: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    damaged: dict[Path, str] = field(default_factory=dict)
+    goes_back: bool = False
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user has to know of it, a sentence each."""
+        notes = [f"{path} cannot be continued: {what}." for path, what in self.damaged.items()]
+        if self.damaged:
+            notes.append(f"The run continues from {self.checkpoint}, the newest checkpoint that is whole.")
+        if self.checkpoint is not None and (self.changed or self.changed_data):
+            what = _in_words(self.changed, self.changed_data)
+            notes.append(f"From step {step_of(self.checkpoint) + 1} on, the run has other {what}.")
+        return notes
+
+
+def find_data_sums(arguments: DataArguments) -> dict[str, str]:
+    """Field -> SHA-256 of the file or folder that it names; a dataset on the Hub has none."""
+    paths = {name: Path(value) for name in DATA_FIELDS if (value := getattr(arguments, name)) is not None}
+    return {name: sha256_of(path) for name, path in paths.items() if path.exists()}
+
+
+def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data: dict[str, str]) -> Start:
+    """
+    Find where a run goes on, without changing anything.
+
+    The same settings and data continue where the last run stopped. With other ones a run continues only if it is told
+    to, by `wanted`.
+
+    Args:
+        folder: Of the run's checkpoints.
+        wanted: A checkpoint, "last", or None: the last one if there is one.
+        settings: What differs from the defaults.
+        data: Sums of the run's data, as `find_data_sums` gives them.
+
+    Raises:
+        ValueError: The checkpoints are those of a run with other settings or data; the wanted one is not there, or
+            damaged; or all are damaged.
+    """
+    record = _read_record(folder)
+    damaged, found = dict[Path, str](), None
+    for path in map(Path, reversed(list_checkpoints(folder))):
+        if (damage := find_damage(path)) is None:
+            found = path
+            break
+        damaged[path] = damage
+    if damaged and found is None and wanted in (None, "last"):
+        what = "; ".join(f"{path.name}: {damage}" for path, damage in damaged.items())
+        raise ValueError(
+            f"{folder} has no whole checkpoint to continue from ({what}). To begin anew, delete it or choose another "
+            "output_dir."
+        )
+    if wanted not in (None, "last"):
+        damaged = {}
+        damage = find_damage(Path(str(wanted))) if Path(str(wanted)).is_dir() else None
+        if damage is not None:
+            raise ValueError(f"resume_from_checkpoint={wanted} cannot be continued: {damage}.")
+    checkpoint = found if wanted in (None, "last") else Path(str(wanted))
+    if wanted is not None and (checkpoint is None or not checkpoint.is_dir()):
+        raise ValueError(f"resume_from_checkpoint={wanted}: no such checkpoint; the last one here is {found}.")
+    changed, changed_data = dict[str, Any](), tuple[str, ...]()
+    if found is not None:
+        before, now = record.settings, kept_settings(settings)
+        changed = {name: before.get(name) for name in {**before, **now} if before.get(name) != now.get(name)}
+        # A path that is another has been told already, and a run of an earlier version has no sums.
+        changed_data = tuple(
+            name for name in data if name not in changed and record.data.get(name, data[name]) != data[name]
+        )
+    if wanted is None and (changed or changed_data):
+        raise ValueError(
+            f"{found} belongs to a run with other {_in_words(changed, changed_data)}: continue it with "
+            f"--resume_from_checkpoint last, or choose another output_dir, or delete {folder}."
+        )
+    earlier = record.earlier if found is not None else []
+    if found is not None and checkpoint is not None:
+        step = step_of(checkpoint)
+        earlier = [(min(last, step), values) for last, values in earlier]
+        values = changed | ({DATA: list(changed_data)} if changed_data else {})
+        earlier += [(step, values)] if values else []
+    return Start(
+        checkpoint=checkpoint,
+        is_new=found is None,
+        matmul=record.matmul if found is not None else None,
+        changed=changed,
+        changed_data=changed_data,
+        earlier=earlier,
+        damaged=damaged,
+        goes_back=wanted is not None,
+    )
+
+
+def prepare_folder(
+    folder: Path, start: Start, settings: dict[str, Any], data: dict[str, str], matmul: str
+) -> list[Path]:
+    """
+    Make the folder of the checkpoints ready for a run that begins at `start`, and record the run in it.
+
+    Returns:
+        The checkpoints that were moved out of the way, in their new places.
+    """
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    moved = []
+    if start.checkpoint is not None and (start.goes_back or start.damaged):
+        moved = set_aside_later(folder, step_of(start.checkpoint))
+    if start.is_new:
+        shutil.rmtree(folder / "tokenizer", ignore_errors=True)
+        (folder / EMISSIONS_FILE).unlink(missing_ok=True)
+    record = kept_settings(settings) | {CHOSEN_MATMUL: matmul, DATA: data}
+    if start.earlier:
+        record[EARLIER] = [{"last_step": step, "settings": values} for step, values in start.earlier]
+    with open_output(folder / RECORD_FILE) as file:
+        file.write(yaml.safe_dump(record, sort_keys=False, allow_unicode=True).encode())
+    return moved
+
+
+def kept_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Those that the result of a run depends on."""
+    return {name: value for name, value in settings.items() if not name.startswith(NO_MATTER)}
+
+
+def settings_of_all_parts(settings: dict[str, Any], earlier: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    """The settings of a run for its card; one that was changed on the way says which value held to which step."""
+    told = dict(settings)
+    for step, values in earlier:
+        if names := values.get(DATA):
+            told["data"] = f"{', '.join(names)}: other content after step {step}"
+    for name in dict.fromkeys(name for _, values in earlier for name in values if name != DATA):
+        parts = [f"{_value(values[name])} to step {step}" for step, values in earlier if name in values]
+        told[name] = f"{', '.join(parts)}, then {_value(settings.get(name))}"
+    return told
+
+
+def lock_folder(folder: Path) -> BinaryIO | None:
+    """
+    Keep other processes from training in a folder while the file that is returned is open, where the system can.
+
+    Raises:
+        OSError: Another process trains there.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    file = open(folder / LOCK_FILE, "a+b")  # noqa: SIM115
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise OSError(f"{folder}: another process is training in this folder; choose another output_dir.") from error
+    return file
+
+
+@dataclass(frozen=True)
+class _Record:
+    settings: dict[str, Any]
+    matmul: str | None
+    data: dict[str, str]
+    earlier: list[tuple[int, dict[str, Any]]]
+
+
+def _read_record(folder: Path) -> _Record:
+    path = folder / RECORD_FILE
+    try:
+        known = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        matmul, data = known.pop(CHOSEN_MATMUL, None), known.pop(DATA, {})
+        earlier = [(int(part["last_step"]), dict(part["settings"])) for part in known.pop(EARLIER, [])]
+    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({' '.join(str(error).split())}).") from error
+    return _Record(known, matmul, data, earlier)
+
+
+def _in_words(changed: dict[str, Any], changed_data: tuple[str, ...]) -> str:
+    parts = {"settings": list(changed), "data": [f"{name} has other content" for name in changed_data]}
+    return " and ".join(f"{what} ({', '.join(names)})" for what, names in parts.items() if names)
+
+
+def _value(value: Any) -> str:
+    return "the default" if value is None else str(value)
