@@ -238,7 +238,7 @@ def make_generation_config(
             if not hasattr(generation_config, name):
                 raise ValueError(f"{name}={value!r}: models of type {config.model_type} do not have this option.")
             setattr(generation_config, name, value)
-    if (generation_config.num_beams or 1) < 1 or generation_config.num_beams == 0:
+    if generation_config.num_beams is not None and generation_config.num_beams < 1:
         raise ValueError(f"num_beams={generation_config.num_beams}: must be at least 1.")
     limit = None if getattr(generation_config, "max_extra_tokens", None) else run.data.max_target_length
     generation_config.update(
