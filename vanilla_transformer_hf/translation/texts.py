@@ -1,6 +1,7 @@
 """Texts to token ids, those included that are longer than a model can take, and to batches of so many tokens."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,13 +11,12 @@ from typing import Any, TypeGuard
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from .splitting import split_text
+from .tally import SENSIBLE_SOURCE, TOO_LONG, Tally
+
 
 # Padded source tokens of a batch, and sentences of a batch, where nobody says how many (measured on two cores).
 BATCH_TOKENS, BATCH_SENTENCES = 2048, 128
-
-# Where a text may be split, best first: behind the end of a sentence, then between words. Chinese and Japanese leave
-# no space behind a sentence.
-BREAKS = (re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？｡।])"), re.compile(r"\s+"))
 
 
 class ConstrainedText(str):
@@ -78,26 +78,6 @@ class Part:
     phrases: list[list[int]] = field(default_factory=list)
 
 
-@dataclass
-class Tally:
-    """
-    What a stream has counted so far: sentences, target tokens, lines that were longer than the model takes, and lines
-    whose translations lack what they were to contain.
-    """
-
-    sentences: int = 0
-    tokens: int = 0
-    too_long: int = 0
-    lacking: int = 0
-
-    def add(self, sentences: int = 0, tokens: int = 0, too_long: int = 0, lacking: int = 0) -> None:
-        """Count more of each; what shows progress overrides this."""
-        self.sentences += sentences
-        self.tokens += tokens
-        self.too_long += too_long
-        self.lacking += lacking
-
-
 class TextEncoder:
     """
     Texts to token ids of at most `limit` tokens, for one side of a model.
@@ -105,17 +85,26 @@ class TextEncoder:
     Args:
         tokenizer: What encodes.
         limit: Most tokens of a text.
-        too_long: A row of `TOO_LONG`: what becomes of a longer text.
+        too_long: What becomes of a longer text: "split", "cut" or "error".
         is_target: Whether the texts are of the target language.
+        is_guess: Whether nothing is known of the lengths that the model was trained on, so that long texts are counted
+            as doubtful.
 
     Raises:
-        ValueError: There is no such row.
+        ValueError: `too_long` is something else.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, limit: int, too_long: str, is_target: bool = False):
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        limit: int,
+        too_long: str,
+        is_target: bool = False,
+        is_guess: bool = False,
+    ):
         if too_long not in TOO_LONG:
             raise ValueError(f"too_long={too_long!r}: must be one of {', '.join(map(repr, TOO_LONG))}")
-        self.limit, self.too_long = limit, too_long
+        self.limit, self.too_long, self._is_guess = limit, too_long, is_guess
         self._tokenizer, self._argument = tokenizer, "text_target" if is_target else "text"
 
     @cached_property
@@ -155,9 +144,11 @@ class TextEncoder:
             parts[place] = [Part(texts[place], ids)] if ids else []
             if len(ids) > self.limit:
                 with placed(place):
-                    parts[place] = TOO_LONG[self.too_long](self, parts[place][0])
+                    parts[place] = PARTS_OF[self.too_long](self, parts[place][0])
                 if tally is not None:
                     tally.add(too_long=1)
+            elif self._is_guess and len(ids) > SENSIBLE_SOURCE and tally is not None:
+                tally.add(doubtful=1)
         return parts
 
 
@@ -196,61 +187,24 @@ def refuse(encoder: TextEncoder, whole: Part) -> list[Part]:
 
 
 def split(encoder: TextEncoder, whole: Part) -> list[Part]:
-    """Parts that fit, as few as possible, which end where sentences end, if not that then where words end."""
+    """Parts that fit: its sentences, and those that are too long in parts of their own."""
     text = whole.text
 
-    def count(texts: list[str]) -> list[int]:
-        return [len(ids) - encoder.around for ids in encoder.ids([text.strip() for text in texts])["input_ids"]]
+    def count(texts: Sequence[str]) -> list[int]:
+        return [len(ids) - encoder.around for ids in encoder.ids(texts)["input_ids"]]
 
-    spans = _split_span(text, 0, len(text), 0, max(1, encoder.limit - encoder.around), count)
-    spans = [(start, end) for start, end in spans if text[start:end].strip()]
-    texts = [text[start:end].strip() for start, end in spans]
-    parts = []
-    for (start, _), part, ids in zip(spans, texts, encoder.ids(texts)["input_ids"], strict=True):
-        in_word = start > 0 and not text[start - 1].isspace() and not text[start].isspace()
-        parts.append(Part(part, ids, len(text[:start].split()) - in_word))
-    return parts
-
-
-# What becomes of a text that is too long: (encoder, whole text) -> its parts.
-TOO_LONG: dict[str, Callable[[TextEncoder, Part], list[Part]]] = {"split": split, "cut": cut, "error": refuse}
+    spans = split_text(text, max(1, encoder.limit - encoder.around), count)
+    starts = [found.start() for found in re.finditer(r"\S+", text)]
+    texts = [text[start:end] for start, end in spans]
+    encoded = encoder.ids(texts)["input_ids"]
+    return [
+        Part(part, ids, bisect_right(starts, start) - 1)
+        for (start, _), part, ids in zip(spans, texts, encoded, strict=True)
+    ]
 
 
-def _split_span(
-    text: str, start: int, end: int, level: int, limit: int, count: Callable[[list[str]], list[int]]
-) -> list[tuple[int, int]]:
-    """Spans of text[start:end] of at most `limit` tokens each; `level` is the kind of break to try first."""
-    if end - start < 2 or count([text[start:end]])[0] <= limit:
-        return [(start, end)]
-    if level == len(BREAKS):  # a word without end
-        middle = (start + end) // 2
-        halves = (start, middle), (middle, end)
-        return [found for half in halves for found in _split_span(text, *half, level, limit, count)]
-    ends = [found.end() for found in BREAKS[level].finditer(text, start, end) if found.end() < end] + [end]
-    pieces = list(zip([start, *ends[:-1]], ends))
-    groups: list[list[tuple[int, int]]] = []
-    used = 0
-    for piece, size in zip(pieces, count([text[left:right] for left, right in pieces])):
-        if not groups or used + size > limit:
-            groups.append([])
-            used = 0
-        groups[-1].append(piece)
-        used += size
-    return [found for group in groups for found in _fit(text, group, level, limit, count)]
-
-
-def _fit(
-    text: str, pieces: list[tuple[int, int]], level: int, limit: int, count: Callable[[list[str]], list[int]]
-) -> list[tuple[int, int]]:
-    """Spans of neighbouring pieces; the tokens of a text need not be those of its pieces, one after the other."""
-    start, end = pieces[0][0], pieces[-1][1]
-    if len(pieces) == 1:
-        return _split_span(text, start, end, level + 1, limit, count)
-    if count([text[start:end]])[0] <= limit:
-        return [(start, end)]
-    middle = len(pieces) // 2
-    halves = pieces[:middle], pieces[middle:]
-    return [found for half in halves for found in _fit(text, half, level, limit, count)]
+# A key of `tally.TOO_LONG` -> (encoder, whole text) -> its parts.
+PARTS_OF: dict[str, Callable[[TextEncoder, Part], list[Part]]] = {"split": split, "cut": cut, "error": refuse}
 
 
 def sorted_batches(

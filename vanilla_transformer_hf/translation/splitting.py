@@ -1,0 +1,103 @@
+"""Where a text that is too long for a model is cut: where sentences end, else at clauses, words, characters."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+
+Span = tuple[int, int]
+Count = Callable[[Sequence[str]], list[int]]
+
+# Marks behind which Chinese, Japanese and Hindi put no space.
+NEED_NO_SPACE = "。！？｡।"
+SENTENCE_ENDS = re.compile(rf"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[{NEED_NO_SPACE}])[\"'”’»)\]」』）]*")
+# Behind these a full stop ends no sentence: initials, abbreviations without a vowel (Dr., St., Nr.), ordinals (3.).
+ABBREVIATION = re.compile(r"(?:^|[\s(\"'“„«])(?:[^\W\d_]|[b-df-hj-np-tv-xzB-DF-HJ-NP-TV-XZ]{2,4}|\d{1,2})\.$")
+# Where a sentence that is too long is cut, best first; then between characters.
+BREAKS = (re.compile(r"(?<=[,;:،؛—–])\s+|(?<=[、，；：])"), re.compile(r"\s+"))
+
+
+def split_text(text: str, limit: int, count: Count) -> list[Span]:
+    """
+    Cut a text into its sentences, and those that are too long into as few parts of about the same length as possible.
+
+    Models are trained on sentences, so each is a part of its own, however short. The time is linear in the length of
+    the text.
+
+    Args:
+        text: Of any length.
+        limit: Most tokens of a part.
+        count: Texts to the number of their tokens.
+
+    Returns:
+        Start and end of the parts, in order; together they are the whole text but for white space.
+    """
+    return [*_fitting(text, [[span] for span in sentences(text)], -1, limit, count)]
+
+
+def sentences(text: str) -> list[Span]:
+    """Start and end of the sentences of a text, white space around them left out."""
+    spans, start, seen, has_words = list[Span](), 0, 0, False
+    for found in SENTENCE_ENDS.finditer(text):
+        has_words = has_words or any(map(str.isalnum, text[seen : found.end()]))
+        seen = found.end()
+        if has_words and _ends_sentence(text, found):
+            spans.append((start, seen))
+            start, has_words = seen, False
+    if spans and not any(map(str.isalnum, text[start:])):  # marks alone belong to the last sentence
+        start = spans.pop()[0]
+    return _stripped(text, [*spans, (start, len(text))])
+
+
+def _ends_sentence(text: str, found: re.Match[str]) -> bool:
+    """Whether what looks like the end of a sentence is one."""
+    place = found.start() - 1
+    mark, before, behind = text[place], text[place - 1 : place], text[found.end() : found.end() + 1]
+    if mark in NEED_NO_SPACE or before.isspace():  # a space before the mark, too: tokenized text
+        return True
+    is_abbreviation = mark == "." and ABBREVIATION.search(text[max(0, place - 6) : place + 1]) is not None
+    return not (behind.islower() or is_abbreviation)
+
+
+def _fitting(text: str, groups: list[list[Span]], level: int, limit: int, count: Count) -> Iterator[Span]:
+    """Spans of at most `limit` tokens: each group of neighbouring spans as one, or cut again at the next level."""
+    spans = [(group[0][0], group[-1][1]) for group in groups]
+    for group, (start, end), size in zip(groups, spans, count([text[start:end] for start, end in spans])):
+        if size <= limit or end - start < 2:
+            yield start, end
+        elif len(group) > 1:  # the tokens of a text need not be those of its pieces, one after the other
+            middle = len(group) // 2
+            yield from _fitting(text, [group[:middle], group[middle:]], level, limit, count)
+        elif level + 1 < len(BREAKS):
+            ends = [found.end() for found in BREAKS[level + 1].finditer(text, start, end) if found.end() < end]
+            pieces = _stripped(text, [*itertools.pairwise([start, *ends, end])])
+            sizes = count([text[left:right] for left, right in pieces])
+            yield from _fitting(text, _packed(pieces, sizes, limit), level + 1, limit, count)
+        else:
+            parts = min(end - start, -(-size // limit))
+            ends = [start + (end - start) * part // parts for part in range(parts + 1)]
+            yield from _fitting(text, [[span] for span in itertools.pairwise(ends)], level, limit, count)
+
+
+def _packed(pieces: Sequence[Span], sizes: Sequence[int], limit: int) -> list[list[Span]]:
+    """Neighbouring pieces in as few groups of at most `limit` tokens as possible, of about the same size."""
+    aim = sum(sizes) / max(1, -(-sum(sizes) // limit))
+    groups, used, before = list[list[Span]](), 0, 0
+    for piece, size in zip(pieces, sizes, strict=True):
+        if not groups or used + size > limit or before + size / 2 > aim * len(groups):
+            groups.append([])
+            used = 0
+        groups[-1].append(piece)
+        used, before = used + size, before + size
+    return groups
+
+
+def _stripped(text: str, spans: Sequence[Span]) -> list[Span]:
+    """The spans without white space at their ends; those of nothing else are left out."""
+    found = []
+    for start, end in spans:
+        part = text[start:end]
+        start, end = end - len(part.lstrip()), start + len(part.rstrip())
+        if start < end:
+            found.append((start, end))
+    return found

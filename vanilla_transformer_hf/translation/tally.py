@@ -1,0 +1,104 @@
+"""What is counted while lines are translated: shown as progress, and told at the end where something was lost."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm.auto import tqdm
+
+
+# What becomes of a text with more tokens than go through the model at once -> how a note at the end says so.
+TOO_LONG = {"split": "split into parts of at most", "cut": "cut to the first", "error": "refused above"}
+# Tokens of a source beyond which a model that does not say how long its training sentences were is doubted.
+SENSIBLE_SOURCE = 256
+
+
+@dataclass
+class Tally:
+    """
+    Counts of what was done so far. Every count but the first two is of something that a user is told at the end.
+
+    Attributes:
+        sentences: Texts, or pairs of texts, that are done.
+        tokens: Target tokens.
+        too_long: Texts that were longer than the model takes.
+        lacking: Texts whose best translation lacks a prefix or a phrase that it was to have.
+        unfinished: Texts whose best translation ends at the limit of tokens and not at an end of sentence.
+        doubtful: Texts of more than `SENSIBLE_SOURCE` tokens for a model that does not say what lengths it knows.
+    """
+
+    sentences: int = 0
+    tokens: int = 0
+    too_long: int = 0
+    lacking: int = 0
+    unfinished: int = 0
+    doubtful: int = 0
+
+    def add(self, **counts: int) -> None:
+        """Count more of each that is named; what shows progress overrides this."""
+        for name, count in counts.items():
+            setattr(self, name, getattr(self, name) + count)
+
+    def to_tell(self) -> dict[str, int]:
+        """The counts that a user is told at the end."""
+        return {name: count for name, count in vars(self).items() if name in TOLD}
+
+    def notes(self, too_long: str, source_limit: int, target_limit: int | None = None) -> list[str]:
+        """
+        A line for each loss that was counted.
+
+        Args:
+            too_long: What became of texts that were too long, a key of `TOO_LONG`.
+            source_limit: Most tokens of a source.
+            target_limit: Most tokens of a target, where targets are given.
+        """
+        limit = f"{source_limit}" if target_limit is None else f"{source_limit} source or {target_limit} target"
+        notes = {
+            "too_long": f"{_lines(self.too_long, 'over-long ')} {TOO_LONG[too_long]} {limit} tokens",
+            "lacking": f"{_lines(self.lacking)} without all that the translation was to contain: no room, or nothing "
+            "to translate",
+            "unfinished": f"{_lines(self.unfinished)} with a translation that was cut off at the limit of tokens, see "
+            "max_new_tokens and max_extra_tokens",
+            "doubtful": f"{_lines(self.doubtful)} with more than {SENSIBLE_SOURCE} source tokens: the model does not "
+            "say how long sentences were in its training (model_max_length), and of longer ones much may be lost; "
+            "max_source_length splits them",
+        }
+        return [note for name, note in notes.items() if getattr(self, name)]
+
+
+TOLD = ("too_long", "lacking", "unfinished", "doubtful")
+
+
+class ProgressBar(Tally):
+    """
+    A tally that shows itself on standard error, inside a `with` statement.
+
+    Args:
+        total: Sentences, None if not known.
+        done: Those that an earlier run has translated.
+        disable: Count only.
+        delay: Seconds until the bar appears.
+    """
+
+    def __init__(self, total: int | None, done: int = 0, disable: bool = False, delay: float = 0):
+        super().__init__()
+        self._bar: Any = tqdm(
+            total=total, initial=done, unit=" sentences", dynamic_ncols=True, disable=disable, delay=delay
+        )
+        self._began = time.perf_counter()
+
+    def __enter__(self) -> "ProgressBar":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._bar.close()
+
+    def add(self, **counts: int) -> None:
+        super().add(**counts)
+        speed = self.tokens / max(time.perf_counter() - self._began, 1e-9)
+        self._bar.set_postfix_str(f"{speed:,.0f} target tokens/s", refresh=False)
+        self._bar.update(counts.get("sentences", 0))
+
+
+def _lines(count: int, kind: str = "") -> str:
+    return f"{count} {kind}line{'' if count == 1 else 's'}"
