@@ -1,5 +1,6 @@
 """The probe of matrix-product backends: what it measures, what it refuses, and that it leaves torch as it was."""
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -119,3 +120,19 @@ def test_import_changes_nothing():
     code += "import vanilla_transformer_hf.model.modeling_vanilla_transformer; "
     code += "assert torch.backends.mkldnn.matmul.fp32_precision == b"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_threads_leave_the_switch_as_it_was():
+    if "onednn" not in available_matmuls():
+        pytest.skip("this torch has no such switch")
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:  # as two threads would enter and leave
+        first.enter_context(matmul("onednn"))
+        second.enter_context(matmul("onednn"))
+        first.close()
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16", "the second is still inside"
+        second.close()
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
+    with matmul("onednn"), matmul("default"):
+        assert torch.backends.mkldnn.matmul.fp32_precision == "none"
+    assert torch.backends.mkldnn.matmul.fp32_precision == before

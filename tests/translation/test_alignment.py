@@ -1,5 +1,7 @@
 """Word alignments: of words rather than pieces, by the layer and the step that know the word."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from counting_model import SIZES, SOURCES, TARGETS
@@ -12,8 +14,10 @@ from vanilla_transformer_hf.translation.alignment import (
     attention_to_source,
     default_layer,
     join_alignments,
+    with_eager_attention,
     words_of_pieces,
 )
+from vanilla_transformer_hf.translation.attention_maps import attention_maps
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +27,7 @@ def tokenizer():
 
 @pytest.fixture
 def translator(tiny_model, tokenizer):
-    return Translator(tiny_model(vocab_size=len(tokenizer), decoder_layers=4), tokenizer)
+    return Translator(tiny_model(vocab_size=len(tokenizer), decoder_layers=4), tokenizer, matmul_backend="default")
 
 
 @pytest.mark.parametrize("text", ["one two", " one  two ", "naïve “fünf”\u2028東京 x", "", "o", "n" * 200])
@@ -67,12 +71,12 @@ def test_default_is_the_end_of_the_lower_half():
 
 def test_attention_is_read_where_the_word_is_known(translator):
     """Lower layers: at the step that reads the piece, so that another piece shows; upper layers: the step before."""
-    tokenizer, model = translator.tokenizer, translator.model
+    tokenizer, eager = translator.tokenizer, with_eager_attention(translator.model)
     source = tokenizer("one two three", return_tensors="pt")
     targets = [torch.tensor([[0, first, 5, 1]]) for first in (7, 8)]
     for layer, is_known in ((None, True), (0, True), (1, True), (2, False), (3, False), (-1, False)):
         one, other = (
-            attention_to_source(model, source["input_ids"], source["attention_mask"], target, layer)[0, 0]
+            attention_to_source(eager, source["input_ids"], source["attention_mask"], target, layer)[0, 0]
             for target in targets
         )
         assert torch.equal(one, other) != is_known
@@ -81,16 +85,55 @@ def test_attention_is_read_where_the_word_is_known(translator):
         translator.align("one", "eins", layer=4)
 
 
-def test_alignments_of_many_are_those_of_each_and_the_attention_backend_comes_back(translator):
-    before = translator.model.config._attn_implementation
+def test_alignments_of_many_are_those_of_each(translator):
     pairs = list(zip(SOURCES, TARGETS))[3:12]
     together = translator.align(*zip(*pairs), batch_tokens=20)
     for pair, found in zip(pairs, together, strict=True):
         alone = translator.align(*pair)
         torch.testing.assert_close(found.weights, alone.weights, atol=1e-5, rtol=1e-4)
         assert found.weights.shape == (len(pair[1].split()), len(pair[0].split()))
-    assert translator.model.config._attn_implementation == before
     assert str(translator.align("one", "")) == str(translator.align("", "eins")) == ""
+
+
+def test_aligning_leaves_the_model_alone(translator, monkeypatch):
+    """Another thread may be using it: nothing of it changes, not even for the time of the call."""
+    model = translator.model
+    before = translator.score("one two", "eins zwei")
+    modules = [id(module) for module in model.modules()]
+    forward, seen = type(model).forward, []
+
+    def spy(self, **arguments):
+        seen.append((self is model, model.config._attn_implementation))
+        return forward(self, **arguments)
+
+    monkeypatch.setattr(type(model), "forward", spy)
+    translator.align("one two", "eins zwei")
+    translator.translate("one two", max_new_tokens=4, return_alignments=True)
+    attention_maps(model, translator.tokenizer, "one two", "eins zwei")
+    monkeypatch.undo()
+    asked = [(is_own, kind) for is_own, kind in seen if not is_own]
+    assert asked and {kind for _, kind in seen} == {"sdpa"}
+    assert [id(module) for module in model.modules()] == modules
+    assert translator.score("one two", "eins zwei") == before
+    twin = with_eager_attention(model)
+    assert twin.config._attn_implementation == "eager" and model.config._attn_implementation == "sdpa"
+    shared = {tensor.data_ptr() for tensor in model.parameters()}
+    assert {tensor.data_ptr() for tensor in twin.parameters()} == shared, "no second copy of the weights"
+
+
+def test_two_threads_align_as_one_does(translator):
+    pairs = list(zip(SOURCES, TARGETS))[3:12]
+    expected = [translator.align(*pair).weights for pair in pairs]
+    scores = [translator.score(*pair) for pair in pairs]
+
+    def work(place):
+        pair = pairs[place % len(pairs)]
+        if place % 2:
+            return torch.equal(translator.align(*pair).weights, expected[place % len(pairs)])
+        return translator.score(*pair) == scores[place % len(pairs)]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, range(54)))
 
 
 def test_translations_come_with_alignments(translator):
@@ -127,8 +170,8 @@ def test_what_tells_no_attention_is_refused(translator, monkeypatch):
         return forward(self, **arguments)
 
     monkeypatch.setattr(type(translator.model), "forward", silent)
-    with pytest.raises(ValueError, match="does not tell the attention of its decoder"):
+    with pytest.raises(ValueError, match="does not return the attention of its decoder"):
         translator.align("one", "eins")
     monkeypatch.setattr(type(translator.tokenizer), "is_fast", False)
-    with pytest.raises(ValueError, match="does not tell where in a text its pieces stand"):
+    with pytest.raises(ValueError, match="does not know where in a text its pieces stand"):
         translator.align("one", "eins")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf.translation.tally import Tally
 from vanilla_transformer_hf.translation.texts import (
-    Tally,
     TextEncoder,
     pad_rows,
     sorted_batches,
@@ -47,13 +47,13 @@ def test_parts_fit_and_are_the_whole(tokenizer, limit):
         assert part.text.split()[0] in words[part.first_word]
 
 
-def test_sentences_are_kept_together_then_words(tokenizer):
+def test_sentences_are_parts_of_their_own_and_no_word_is_cut(tokenizer):
     length = len(tokenizer("One two three. Four five six!")["input_ids"])
     parts, _ = encode(tokenizer, LINE, length)
-    texts = [part.text.strip() for part in parts]
-    assert texts[0] == "One two three. Four five six!"
+    texts = [part.text for part in parts]
+    assert texts[:2] == ["One two three.", "Four five six!"]
     assert texts[-1] == "Fourteen."
-    assert all(word in LINE.split() for text in texts for word in text.split()), "no word is cut"
+    assert all(word in LINE.split() for text in texts for word in text.split())
 
 
 def test_chinese_is_split_where_sentences_end(tokenizer):

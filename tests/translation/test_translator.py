@@ -14,12 +14,13 @@ from transformers import pipeline
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.matmul import available_matmuls
 from vanilla_transformer_hf.model import packed_weights_vanilla_transformer
-from vanilla_transformer_hf.translation import translator as translation_module
+from vanilla_transformer_hf.translation import alignment
 from vanilla_transformer_hf.translation.streams.lines import read_items, run_lines
 from vanilla_transformer_hf.translation.streams.resumable_output import StreamOutput
 from vanilla_transformer_hf.translation.streams.work import LineWork
 from vanilla_transformer_hf.translation.streams.worker_pool import LocalWorker
-from vanilla_transformer_hf.translation.texts import ConstrainedText, Tally
+from vanilla_transformer_hf.translation.tally import Tally
+from vanilla_transformer_hf.translation.texts import ConstrainedText
 from vanilla_transformer_hf.translation.translator import Translation, Translator
 
 
@@ -70,7 +71,7 @@ def test_a_split_line_is_joined_and_scored_as_a_whole(translator, caplog):
     line = "one two three four five one two"
     translator.max_source_length = 4
     options = {"num_beams": 2, "num_return_sequences": 2, "return_scores": True}
-    parts = translator.translate(["one two three", "four five one", "two"], **options)
+    parts = translator.translate(["one two three", "four five", "one two"], **options)
     joined = translator.translate(line, **options)
     assert joined == [" ".join(texts) for texts in zip(*parts)]
     assert caplog.messages == ["1 over-long line split into parts of at most 4 tokens"]
@@ -281,10 +282,8 @@ def test_blank_lines_have_an_empty_alignment(translator):
 
 
 def test_batches_of_alignments_are_as_small_as_those_of_translations(translator, monkeypatch):
-    sizes, read = [], translation_module.attention_to_source
-    monkeypatch.setattr(
-        translation_module, "attention_to_source", lambda *args: sizes.append(len(args[1])) or read(*args)
-    )
+    sizes, read = [], alignment.attention_to_source
+    monkeypatch.setattr(alignment, "attention_to_source", lambda *args: sizes.append(len(args[1])) or read(*args))
     translator.translate(MIXED, return_alignments=True, batch_size=2)
     assert sizes == [2, 2, 2]
 

@@ -5,6 +5,7 @@ sentence (U+2028, U+0085, …) never splits one; and a file takes its name when 
 
 import codecs
 import gzip
+import logging
 import os
 import stat
 import zlib
@@ -14,15 +15,32 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def decode_lines(lines: Iterable[bytes], name: str | os.PathLike, keep_ends: bool = False) -> Iterator[str]:
+logger = logging.getLogger(__name__)
+
+# What becomes of bytes that are not UTF-8 -> the `errors` of `bytes.decode`, and how a warning says so.
+ON_BAD_BYTES = {"error": ("strict", ""), "replace": ("replace", "replaced by U+FFFD"), "skip": ("ignore", "left out")}
+
+
+def decode_lines(
+    lines: Iterable[bytes], name: str | os.PathLike, keep_ends: bool = False, on_bad_bytes: str = "error"
+) -> Iterator[str]:
     """
     The lines of UTF-8 text, such as an open binary file, without their ends unless `keep_ends`.
 
     A byte-order mark at the start is dropped.
 
+    Args:
+        lines: The lines, with their ends.
+        name: What messages call the file.
+        keep_ends: Leave the ends of lines where they are.
+        on_bad_bytes: What becomes of bytes that are not UTF-8: "error"; "replace" by U+FFFD, or "skip" them, with a
+            warning that counts the lines.
+
     Raises:
         ValueError: A line is not UTF-8, or a gzip file is not complete; the message names the file.
     """
+    errors, what_happened = ON_BAD_BYTES[on_bad_bytes]
+    first_bad = bad = 0
     try:
         for number, line in enumerate(lines, start=1):
             if not keep_ends:
@@ -31,11 +49,17 @@ def decode_lines(lines: Iterable[bytes], name: str | os.PathLike, keep_ends: boo
             try:
                 text = line[begin:].decode("utf-8")
             except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{name}, line {number}: not valid UTF-8 (byte 0x{line[begin + error.start]:02x} at position "
-                    f"{begin + error.start}); convert the file to UTF-8"
-                ) from error
+                if errors == "strict":
+                    raise ValueError(
+                        f"{name}, line {number}: not valid UTF-8 (byte 0x{line[begin + error.start]:02x} at position "
+                        f"{begin + error.start}); convert the file to UTF-8"
+                    ) from error
+                text = line[begin:].decode("utf-8", errors)
+                first_bad, bad = first_bad or number, bad + 1
             yield text
+        if bad:
+            where = f"line {first_bad}" if bad == 1 else f"{bad:,} lines, the first is line {first_bad}"
+            logger.warning("%s: not valid UTF-8 in %s; these bytes were %s", name, where, what_happened)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{name}: not a complete gzip file ({error})") from error
 

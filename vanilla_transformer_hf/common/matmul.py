@@ -7,6 +7,7 @@ for that. So its error is measured first, and it is refused if it rounds. Nothin
 not touched.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,17 +59,30 @@ def set_matmul(name: str) -> None:
         switch.fp32_precision = MATMULS[name]
 
 
+# The switch is one for the whole process. What is inside `matmul`, in any thread, in the order of entering: its name,
+# and before the first the value of the switch.
+_lock, _active = threading.Lock(), list[Any]()
+
+
 @contextmanager
 def matmul(name: str) -> Iterator[None]:
     """Inside `with matmul(name):`, float32 products are computed with this backend; afterwards as before."""
-    switch = _switch()
-    before = getattr(switch, "fp32_precision", None)
-    set_matmul(name)
+    switch, entry = _switch(), [name]  # a list, as equal names are different entries
+    with _lock:
+        before = getattr(switch, "fp32_precision", None)
+        set_matmul(name)
+        _active.extend([entry] if _active else [before, entry])
     try:
         yield
     finally:
-        if switch is not None:
-            switch.fp32_precision = before
+        with _lock:
+            _active[:] = [other for other in _active if other is not entry]
+            if len(_active) > 1:
+                set_matmul(_active[-1][0])
+            else:
+                before = _active.pop()
+                if switch is not None:
+                    switch.fp32_precision = before
 
 
 def _products(generator: torch.Generator) -> list[tuple[Callable[..., torch.Tensor], list[torch.Tensor]]]:

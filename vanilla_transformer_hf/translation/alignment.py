@@ -1,13 +1,18 @@
 """Which source word a target word translates: read off the decoder's attention to the source."""
 
+import copy
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from ..common.matmul import matmul
+from .scoring import encode_pairs, forced_batches
+from .tally import Tally
+from .texts import TextEncoder
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,43 @@ def default_layer(layers: int) -> int:
     return max(0, layers // 2 - 1)
 
 
+def align_pairs(
+    model: Any,
+    tokenizer: Any,
+    encoders: tuple[TextEncoder, TextEncoder],
+    pairs: Sequence[tuple[str, str]],
+    tally: Tally,
+    layer: int | None = None,
+    matmul_backend: str = "default",
+    **limits: int | None,
+) -> list[Alignment]:
+    """
+    Which source words the words of each target translate; arguments as in `score_pairs` and `attention_to_source`.
+
+    Raises:
+        TypeError: A text is not a `str`.
+        TextError: A text is too long for the model and is not to be cut.
+        ValueError: The model does not return its attention or has no such layer, or its tokenizer does not know the
+            places of pieces in a text.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(f"{type(tokenizer).__name__} does not know where in a text its pieces stand")
+    if not pairs:
+        return []
+    encoded = encode_pairs(encoders, pairs, tally, return_offsets_mapping=True)
+    results: list[Any] = [None] * len(pairs)
+    ids = [side["input_ids"] for side in encoded]
+    eager = with_eager_attention(model)
+    for batch in forced_batches(model, tokenizer.pad_token_id, ids, **limits):
+        with matmul(matmul_backend):
+            weights = attention_to_source(eager, batch.input_ids, batch.attention_mask, batch.decoder_input_ids, layer)
+        for place, row in zip(batch.places, weights.cpu()):
+            source, target = (side["offset_mapping"][place] for side in encoded)
+            results[place] = align_words(pairs[place], (source, target), row[: len(target), : len(source)])
+        tally.add(sentences=len(batch.places), tokens=int(batch.label_mask.sum()))
+    return results
+
+
 @torch.no_grad()
 def attention_to_source(
     model: Any,
@@ -122,7 +164,7 @@ def attention_to_source(
     1909.02074, who take the layer before the last: -2).
 
     Args:
-        model: An encoder–decoder.
+        model: An encoder–decoder whose attention is eager.
         input_ids, attention_mask: Sources (B, S).
         decoder_input_ids: Target pieces behind the decoder's start token (B, T + 1).
         layer: Decoder layer, counted from 0, negative from the end; `default_layer` if not given.
@@ -131,19 +173,18 @@ def attention_to_source(
         (B, T, S), in float32.
 
     Raises:
-        ValueError: The model does not tell its attention, or has no such layer.
+        ValueError: The model does not return its attention, or has no such layer.
     """
-    with eager_attention(model):
-        outputs = model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            output_attentions=True,
-            use_cache=False,
-        )
+    outputs = model(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        decoder_input_ids=decoder_input_ids,
+        output_attentions=True,
+        use_cache=False,
+    )
     layers = getattr(outputs, "cross_attentions", None)
     if not layers or layers[0] is None:
-        raise ValueError(f"{type(model).__name__} does not tell the attention of its decoder to the source")
+        raise ValueError(f"{type(model).__name__} does not return the attention of its decoder to the source")
     layer = default_layer(len(layers)) if layer is None else layer
     if not -len(layers) <= layer < len(layers):
         raise ValueError(f"layer={layer}: the decoder's layers are 0 to {len(layers) - 1}")
@@ -151,12 +192,12 @@ def attention_to_source(
     return weights[:, 1:] if layer % len(layers) < len(layers) // 2 else weights[:, :-1]
 
 
-@contextmanager
-def eager_attention(model: Any) -> Iterator[None]:
-    """Inside, attention is computed in plain products, the only ones that give weights; afterwards as before."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
+def with_eager_attention(model: Any) -> Any:
+    """
+    A model with the same weights, in the same memory, that computes attention in plain products, the only ones that
+    give weights. The model itself stays as it is: another thread may be using it.
+    """
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    twin = copy.deepcopy(model, shared)
+    twin.set_attn_implementation("eager")
+    return twin

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .alignment import eager_attention
+from .alignment import with_eager_attention
 from .scoring import shift_right
 
 
@@ -85,10 +85,9 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
     for side, count in (("source", len(source_ids)), ("target", len(target_ids) - 1)):
         if count > MOST_PIECES:
             raise ValueError(f"the {side} has {count} pieces; a picture shows up to {MOST_PIECES}")
-    with eager_attention(model):
-        outputs = model(
-            **batch, decoder_input_ids=target_ids[None, :-1], output_attentions=True, use_cache=False, return_dict=True
-        )
+    outputs = with_eager_attention(model)(
+        **batch, decoder_input_ids=target_ids[None, :-1], output_attentions=True, use_cache=False, return_dict=True
+    )
     found = (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
     decode_source = getattr(tokenizer, "decode_source", tokenizer.decode)
     pieces = readable(tokenizer.decode, target_ids.tolist())

@@ -1,21 +1,26 @@
 """transformers' "translation" pipeline, which transformers 5 removed."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from transformers.pipelines import Pipeline
+import torch
+from transformers.pipelines.base import ChunkPipeline
 
-from .texts import Tally, is_constrained
+from .tally import Tally
+from .texts import is_constrained
 from .translator import Translator
 
 
-class TranslationPipeline(Pipeline):
+class TranslationPipeline(ChunkPipeline):
     """
-    transformers' "translation" task, on top of a [`Translator`]. A text that is too long for the model is cut.
+    transformers' "translation" task, on top of a [`Translator`]. Of a text that is too long for the model,
+    sentences are translated one by one, as `Translator.translate` does it.
 
     A text gives `[{"translation_text": …}]`; a list, generator or `KeyDataset` gives the same for each item, and a
     list whose items have one translation each is flattened to `[{"translation_text": …}, …]`. This is what the
     pipeline of transformers 4 returned. Arguments at construction or in a call: `batch_size`, `return_tensors`
-    (`translation_token_ids` in place of the text), `return_scores` (adds `score`), and those of `generate()`.
+    (`translation_token_ids` in place of the text; of a text in parts, those of the parts one after the other),
+    `return_scores` (adds `score`), and those of `generate()`.
 
     Example:
 
@@ -47,27 +52,42 @@ class TranslationPipeline(Pipeline):
         return results
 
     def _sanitize_parameters(self, return_tensors: bool | None = None, **generate_kwargs: Any):
-        return {}, generate_kwargs, {} if return_tensors is None else {"return_tensors": return_tensors}
+        after = {"generate_kwargs": generate_kwargs} if generate_kwargs else {}
+        return {}, generate_kwargs, after if return_tensors is None else {**after, "return_tensors": return_tensors}
 
-    def preprocess(self, input_: Any, **parameters: Any) -> dict[str, Any]:
+    def preprocess(self, input_: Any, **parameters: Any) -> Iterator[dict[str, Any]]:
         if is_constrained(input_):
             raise ValueError(f"{input_[:40]!r}: this pipeline takes no constraints, `Translator.translate` does")
         tally = Tally()
-        (parts,) = self.translator.encoder("cut")([input_], tally)
-        self.translator.warn(tally, "cut")
-        return self.translator.collate([part.ids for part in parts] or [[]])
+        (parts,) = self.translator.encoder("split")([input_], tally)
+        self.translator.warn(tally, "split")
+        for place, part in enumerate(parts or [None]):
+            batch = self.translator.collate([part.ids if part else []])
+            yield {**batch, "part": [(input_, part)], "is_last": place + 1 >= len(parts)}
 
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> Any:
-        return self.translator.generate(**input_tensors, **generate_kwargs)
+        batch = {name: input_tensors[name] for name in ("input_ids", "attention_mask")}
+        rest = {name: input_tensors[name] for name in ("part", "is_last")}
+        return {**self.translator.generate(**batch, **generate_kwargs), **rest}
 
-    def postprocess(self, model_outputs: Any, return_tensors: Any = False, **parameters: Any) -> list[dict[str, Any]]:
-        sequences, scores = model_outputs["sequences"][0], model_outputs["scores"]  # (n, T), (1, n) or None
+    def postprocess(
+        self, model_outputs: Any, return_tensors: Any = False, generate_kwargs: Any = None, **parameters: Any
+    ) -> list[dict[str, Any]]:
+        found = []
+        for output in model_outputs:
+            # (n, T) and (n); batches and single texts come in one more dimension.
+            scores = output["scores"]
+            found.append(self.translator.decode(output["sequences"][0], None if scores is None else scores[0]))
+        (line, _), *_ = parts = [output["part"][0] for output in model_outputs]
+        has_scores = model_outputs[0]["scores"] is not None
+        filled = [part for _, part in parts if part]
+        texts = self.translator.join(line, filled, found, generate_kwargs or {}, has_scores)
         if return_tensors:
-            records = [{"translation_token_ids": ids} for ids in sequences]
+            rows = zip(*(output["sequences"][0] for output in model_outputs))
+            records = [{"translation_token_ids": torch.cat(row)} for row in rows]
         else:
-            texts = self.translator.decode(sequences, None)
             records = [{"translation_text": str(text)} for text in texts]
-        if scores is not None:
-            for record, score in zip(records, scores[0].tolist(), strict=True):
-                record["score"] = score
+        if has_scores:
+            for record, text in zip(records, texts, strict=True):
+                record["score"] = text.score
         return records

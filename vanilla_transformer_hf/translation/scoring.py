@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel
 
+from ..common.matmul import matmul
+from .tally import Tally
 from .texts import (
-    Tally,
     TextEncoder,
     check_texts,
     pad_rows,
@@ -118,6 +119,45 @@ def encode_pairs(
         encoded.append(rows)
     tally.add(too_long=len(cut))
     return encoded
+
+
+@torch.no_grad()
+def score_pairs(
+    model: Any,
+    tokenizer: Any,
+    encoders: tuple[TextEncoder, TextEncoder],
+    pairs: Sequence[tuple[str, str]],
+    tally: Tally,
+    matmul_backend: str = "default",
+    **limits: int | None,
+) -> list[TextScore]:
+    """
+    How probable the model finds each target, given its source.
+
+    Args:
+        encoders: What turns sources and targets into token ids.
+        tally: Counts pairs and their target tokens, after every batch.
+        matmul_backend: Library of matrix products (`matmul.py`).
+        limits: `batch_size` and `batch_tokens`.
+
+    Raises:
+        TypeError: A text is not a `str`.
+        TextError: A text is too long for the model and is not to be cut.
+    """
+    if not pairs:
+        return []
+    ids = [side["input_ids"] for side in encode_pairs(encoders, pairs, tally)]
+    results: list[Any] = [None] * len(pairs)
+    for batch in forced_batches(model, tokenizer.pad_token_id, ids, **limits):
+        with matmul(matmul_backend):
+            found = token_log_probabilities(
+                model, batch.input_ids, batch.attention_mask, batch.decoder_input_ids[:, :-1], batch.labels
+            )
+        for place, row in zip(batch.places, found.tolist()):
+            tokens = cast(list[str], tokenizer.convert_ids_to_tokens(ids[1][place]))
+            results[place] = TextScore(tokens, row[: len(tokens)])
+        tally.add(sentences=len(batch.places), tokens=int(batch.label_mask.sum()))
+    return results
 
 
 @torch.no_grad()

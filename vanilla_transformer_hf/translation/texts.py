@@ -1,5 +1,6 @@
 """Texts to token ids, those included that are longer than a model can take, and to batches of so many tokens."""
 
+import codecs
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Any, TypeGuard
 
 import torch
 from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from .splitting import split_text
 from .tally import SENSIBLE_SOURCE, TOO_LONG, Tally
@@ -248,3 +250,32 @@ def pad_rows(rows: Sequence[Sequence[int]], value: int) -> tuple[torch.Tensor, t
         ids[place, : len(row)] = torch.tensor(row, dtype=torch.long)
         mask[place, : len(row)] = 1
     return ids, mask
+
+
+def token_reader(tokenizer: Any) -> Callable[[Sequence[str]], list[str]]:
+    """
+    What turns pieces of the target vocabulary into text: those of byte-level vocabularies ("dreiÃŁig") are decoded one
+    by one, and the bytes of incomplete characters are written as in SentencePiece, "<0xC3>"; others stay as they are.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or backend.decoder is None or b'"ByteLevel"' not in backend.decoder.__getstate__():
+        return list
+    values = {character: value for value, character in bytes_to_unicode().items()}
+    added = tokenizer.added_tokens_encoder
+
+    def read(token: str) -> str:
+        if token in added or not all(character in values for character in token):
+            return token
+        return bytes(values[character] for character in token).decode("utf-8", "byte_pieces")
+
+    return lambda tokens: [read(token) for token in tokens]
+
+
+def _as_byte_pieces(error: UnicodeError) -> tuple[str, int]:
+    """An error handler of `bytes.decode`: each byte that cannot be decoded as "<0xC3>"."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return "".join(f"<0x{value:02X}>" for value in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("byte_pieces", _as_byte_pieces)

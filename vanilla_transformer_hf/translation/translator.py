@@ -1,48 +1,24 @@
-"""Translate text with a trained model: `Translator` and its `Translation`s, scores and word alignments."""
+"""Translate text with a trained model: `Translator`, with scores and word alignments."""
 
 import itertools
 import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import LARGE_INTEGER
 
-from ..common.matmul import (
-    MatmulRow,
-    choose_matmul,
-    describe_matmul,
-    matmul,
-    probe_matmul,
-)
+from ..common.matmul import MatmulRow, choose_matmul, describe_matmul, probe_matmul
 from ..common.opening import check_fit, open_model, vocabularies
 from ..model.constraints_vanilla_transformer import as_ids
-from .alignment import (
-    Alignment,
-    align_words,
-    attention_to_source,
-    join_alignments,
-)
-from .progress import ProgressBar
-from .scoring import (
-    TextScore,
-    encode_pairs,
-    forced_batches,
-    token_log_probabilities,
-    until_end,
-)
-from .texts import (
-    Part,
-    Tally,
-    TextEncoder,
-    is_constrained,
-    pad_rows,
-    placed,
-    sorted_batches,
-)
+from .alignment import Alignment, align_pairs
+from .results import Translation, empty_translation, join_parts, read_translations
+from .scoring import TextScore, score_pairs
+from .tally import ProgressBar, Tally
+from .texts import Part, TextEncoder, is_constrained, pad_rows, placed, sorted_batches
 from .token_translator import TokenTranslator
 
 
@@ -52,35 +28,6 @@ logger = logging.getLogger(__name__)
 WINDOW = 2048
 # Those with a value for each sentence of a batch: texts are sorted before they become one.
 OF_EACH_SENTENCE = ("prefixes", "required_phrases", "decoder_input_ids")
-WHAT_HAPPENED = {"split": "split into parts of at most", "cut": "cut to the first"}
-
-
-class Translation(str):
-    """
-    A translated line. It is a `str` that knows more.
-
-    Attributes:
-        score: What beam search ranks by, None unless scores were asked for: the sum of the natural log-probabilities
-            of the tokens, divided by their number to the power of `length_penalty`, or as `length_penalty_type` has
-            it. An empty line has the score 0.
-        tokens: The pieces it is made of, the end-of-sentence token included where the model has set one.
-        alignment: Which source words its words translate, None unless alignments were asked for.
-    """
-
-    score: float | None
-    tokens: list[str]
-    alignment: Alignment | None
-
-    def __new__(
-        cls,
-        text: str,
-        score: float | None = None,
-        tokens: Sequence[str] = (),
-        alignment: Alignment | None = None,
-    ) -> "Translation":
-        translation = super().__new__(cls, text)
-        translation.score, translation.tokens, translation.alignment = score, list(tokens), alignment
-        return translation
 
 
 class Translator:
@@ -107,8 +54,9 @@ class Translator:
         matmul (`str`): The library that is used.
         matmul_rows (`list`): What was measured to choose it; empty if nothing had to be.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once. It starts as
-            the smaller of the tokenizer's `model_max_length` and the model's `max_position_embeddings`; sinusoids
-            allow a larger one, and a smaller one, as of the longest lines in training, may translate better.
+            the smaller of the tokenizer's `model_max_length`, in which training saves how long its sentences were, and
+            the model's `max_position_embeddings`. Models lose text of sources that are longer than those they were
+            trained on; where the tokenizer does not say how long these were, set it.
 
     Raises:
         ValueError: The model does not generate from a source, or the tokenizer's vocabulary does not fit it.
@@ -137,8 +85,8 @@ class Translator:
         self.tokenizer, self.ensemble = tokenizer, [member.eval() for member in ensemble]
         self.shortlist: list[int] | None = None
         positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
-        self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", positions)
-        self.max_source_length = min(tokenizer.model_max_length, positions)
+        self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", None) or positions
+        self.max_source_length = self._guessed_source_length = min(tokenizer.model_max_length, positions)
         backend, self.matmul_rows = "default", list[MatmulRow]()
         if matmul_backend != "default" and model.device.type == "cpu" and model.dtype == torch.float32:
             self.matmul_rows = probe_matmul()
@@ -212,9 +160,9 @@ class Translator:
             return_scores: Fill `Translation.score`; greedy search, and models of other kinds, need one more pass
                 through the model for this.
             return_alignments: Fill `Translation.alignment`, with one more pass.
-            too_long: What becomes of a text with more than `max_source_length` tokens: "split" translates it in parts,
-                which end where sentences or words do, "cut" its beginning alone, and a warning counts such texts;
-                "error" raises one.
+            too_long: What becomes of a text with more than `max_source_length` tokens: "split" translates its
+                sentences one by one (too long ones in parts that end where clauses or words do), "cut" translates
+                its beginning alone, and a warning counts such texts; "error" raises an error.
             progress_bar: Show a progress bar on standard error.
             generate_kwargs: Other arguments of `generate()`, save those with a value for each sentence.
 
@@ -283,15 +231,16 @@ class Translator:
                 raise ValueError(f"{name}: batches have another order than texts; give ConstrainedText instead")
         encoder, counted = self.encoder(too_long), tally or Tally()
         options = {**self._own_options(), **generate_kwargs}
-        join = partial(self._join, options=options, has_scores=return_scores, has_alignments=return_alignments)
+        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         try:
             for lines in _windows(texts, window):
                 parts = self._constrain(lines, encoder(lines, counted), options)
                 counted.add(lacking=sum(is_constrained(line) and not each for line, each in zip(lines, parts)))
-                found = self._translate_parts(parts, batch_size, batch_tokens, counted, return_scores, options)
+                found = self._translate_parts(parts, limits, counted, return_scores, options)
                 if return_alignments:
-                    self._align_parts(parts, found, batch_size, batch_tokens)
-                yield from map(join, lines, parts, found)
+                    self._align_parts(parts, found, limits)
+                for line, each, translations in zip(lines, parts, found):
+                    yield self.join(line, each, translations, options, return_scores, return_alignments)
         finally:
             if tally is None:
                 self.warn(counted, too_long)
@@ -386,18 +335,23 @@ class Translator:
     @property
     def max_target_length(self) -> int:
         """Tokens of the longest target line that is scored or aligned."""
-        return min(self.tokenizer.model_max_length, self._max_target_positions - 1)
+        return self._max_target_positions - 1
 
     def encoder(self, too_long: str = "split", is_target: bool = False) -> TextEncoder:
         """
         What turns texts of one side into token ids of at most as many as the model takes.
 
         Raises:
-            ValueError: `too_long` is none of the choices, or `max_source_length` has no room for a piece, or more than
-                the model has positions.
+            ValueError: `too_long` is not one of the choices, or `max_source_length` has no room for a token, or is
+                larger than the number of positions of the model.
         """
         limit = self.max_target_length if is_target else self.max_source_length
-        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target)
+        is_guess = (
+            not is_target
+            and self.tokenizer.model_max_length > LARGE_INTEGER
+            and self.max_source_length == self._guessed_source_length
+        )
+        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess)
         if not is_target and limit <= encoder.around:
             raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")
         if not is_target and limit > self._most_source_positions:
@@ -411,8 +365,9 @@ class Translator:
         return math.inf if is_endless else getattr(config, "max_position_embeddings", None) or math.inf
 
     def warn(self, tally: Tally, too_long: str, has_targets: bool = False) -> None:
-        """Log how many texts were too long and what became of them, and how many lack a phrase, if there were any."""
-        for note in notes(tally, too_long, self.max_source_length, *[self.max_target_length] * has_targets):
+        """Log what was lost of how many texts, if anything was."""
+        target_limit = self.max_target_length if has_targets else None
+        for note in tally.notes(too_long, self.max_source_length, target_limit):
             logger.warning(note)
 
     def collate(self, sources: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -447,12 +402,22 @@ class Translator:
 
     def decode(self, sequences: torch.Tensor, scores: torch.Tensor | None) -> list[Translation]:
         """The texts of `sequences` (N, T), decoder start token included, with their `scores` (N), if any."""
-        texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
-        values = [None] * len(texts) if scores is None else scores.tolist()
-        made = sequences[:, 1:].cpu()
-        kept = until_end(made, self._search.ids_of_end({}).cpu()) & (made != self.tokenizer.pad_token_id)
-        tokens = [self.tokenizer.convert_ids_to_tokens(row[keep].tolist()) for row, keep in zip(made, kept)]
-        return [Translation(*each) for each in zip(texts, values, tokens, strict=True)]
+        return read_translations(self.tokenizer, sequences, scores, self._search.ids_of_end({}))
+
+    def join(
+        self,
+        line: str,
+        parts: Sequence[Part],
+        found: Sequence[Sequence[Translation]],
+        options: dict[str, Any],
+        has_scores: bool = False,
+        has_alignments: bool = False,
+    ) -> list[Translation]:
+        """The n-best list of a text from those of its parts, found with these arguments of `generate()`."""
+        if parts:
+            return join_parts(line, parts, found, self._search.length_penalty(options))
+        n_best = self._search.setting("num_return_sequences", options) or 1
+        return [empty_translation(has_scores, has_alignments) for _ in range(n_best)]
 
     def _target_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts of the target language, with nothing around them."""
@@ -483,8 +448,7 @@ class Translator:
     def _translate_parts(
         self,
         parts: list[list[Part]],
-        batch_size: int | None,
-        batch_tokens: int | None,
+        limits: dict[str, int | None],
         tally: Tally,
         return_scores: bool,
         options: dict[str, Any],
@@ -495,21 +459,23 @@ class Translator:
         left = list(map(len, parts))
         tally.add(sentences=left.count(0))
         lengths = [len(parts[line][place].ids) for line, place in flat]
-        batches = [*sorted_batches(lengths, batch_size, batch_tokens)]
+        batches = [*sorted_batches(lengths, **limits)]
         prepared = (self._prepare([parts[line][place] for line, place in map(flat.__getitem__, p)]) for p in batches)
         for places, found in zip(batches, self._search.stream(prepared, return_scores, options), strict=True):
             n_best, scores = found["sequences"].shape[1], found["scores"]
             texts = self.decode(found["sequences"].flatten(0, 1), None if scores is None else scores.flatten())
-            finished = tokens = lacking = 0
+            counts = {"sentences": 0, "tokens": 0, "lacking": 0, "unfinished": 0}
             for row, (line, place) in enumerate(map(flat.__getitem__, places)):
                 results[line][place] = texts[row * n_best : (row + 1) * n_best]
-                tokens += len(results[line][place][0].tokens)
+                counts["tokens"] += len(results[line][place][0].tokens)
                 left[line] -= 1
-                finished += left[line] == 0
+                if left[line] == 0:
+                    counts["sentences"] += 1
+                    counts["unfinished"] += not all(found[0].is_complete for found in results[line])
                 if phrases := parts[line][place].phrases:
                     best = found["sequences"][row, 0].tolist()
-                    lacking += not all(_contains(best, phrase) for phrase in phrases)
-            tally.add(sentences=finished, tokens=tokens, lacking=lacking)
+                    counts["lacking"] += not all(_contains(best, phrase) for phrase in phrases)
+            tally.add(**counts)
         return results
 
     def _prepare(self, parts: Sequence[Part]) -> dict[str, Any]:
@@ -523,68 +489,20 @@ class Translator:
         return batch | {name: each for name, each in constraints.items() if any(each)}
 
     def _align_parts(
-        self,
-        parts: list[list[Part]],
-        found: list[list[list[Translation]]],
-        batch_size: int | None,
-        batch_tokens: int | None,
+        self, parts: list[list[Part]], found: list[list[list[Translation]]], limits: dict[str, int | None]
     ) -> None:
         """Fill `alignment` of all translations."""
         best = [
             (part.text, one) for line, lists in zip(parts, found) for part, each in zip(line, lists) for one in each
         ]
-        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         for (_, translation), alignment in zip(best, self._align_pairs(best, Tally(), "cut", **limits)):
             translation.alignment = alignment
 
-    def _join(
-        self,
-        line: str,
-        parts: list[Part],
-        found: list[list[Translation]],
-        options: dict[str, Any],
-        has_scores: bool,
-        has_alignments: bool,
-    ) -> list[Translation]:
-        """The n-best list of a text from those of its parts."""
-        if len(parts) == 1:
-            return found[0]
-        if not parts:
-            n_best = self._search.setting("num_return_sequences", options) or 1
-            score = 0.0 if has_scores else None
-            nothing = Alignment([], [], torch.zeros(0, 0)) if has_alignments else None
-            return [Translation("", score, (), nothing) for _ in range(n_best)]
-        penalty, joined = self._search.length_penalty(options), []
-        for each in zip(*found):
-            score, tokens = None, [token for part in each for token in part.tokens]
-            if has_scores:  # as if the whole had been one hypothesis
-                total = sum(part.score * float(penalty(torch.tensor(len(part.tokens)))) for part in each)
-                score = total / float(penalty(torch.tensor(len(tokens))))
-            joined.append(Translation(" ".join(filter(None, each)), score, tokens))
-            if all(part.alignment is not None for part in each):
-                first_words = [part.first_word for part in parts]
-                joined[-1].alignment = join_alignments(line, [part.alignment for part in each], first_words)
-        return joined
-
-    @torch.no_grad()
     def _score_pairs(
         self, pairs: Sequence[tuple[str, str]], tally: Tally, too_long: str = "error", **limits: int | None
     ) -> list[TextScore]:
-        if not pairs:
-            return []
         encoders = self.encoder(too_long), self.encoder(too_long, is_target=True)
-        ids = [side["input_ids"] for side in encode_pairs(encoders, pairs, tally)]
-        results: list[Any] = [None] * len(pairs)
-        for batch in forced_batches(self.model, self.tokenizer.pad_token_id, ids, **limits):
-            with matmul(self.matmul):
-                found = token_log_probabilities(
-                    self.model, batch.input_ids, batch.attention_mask, batch.decoder_input_ids[:, :-1], batch.labels
-                )
-            for place, row in zip(batch.places, found.tolist()):
-                tokens = cast(list[str], self.tokenizer.convert_ids_to_tokens(ids[1][place]))
-                results[place] = TextScore(tokens, row[: len(tokens)])
-            tally.add(len(batch.places), int(batch.label_mask.sum()))
-        return results
+        return score_pairs(self.model, self.tokenizer, encoders, pairs, tally, self.matmul, **limits)
 
     def _align_pairs(
         self,
@@ -594,24 +512,8 @@ class Translator:
         layer: int | None = None,
         **limits: int | None,
     ) -> list[Alignment]:
-        if not self.tokenizer.is_fast:
-            raise ValueError(f"{type(self.tokenizer).__name__} does not tell where in a text its pieces stand")
-        if not pairs:
-            return []
         encoders = self.encoder(too_long), self.encoder(too_long, is_target=True)
-        encoded = encode_pairs(encoders, pairs, tally, return_offsets_mapping=True)
-        ids = [side["input_ids"] for side in encoded]
-        results: list[Any] = [None] * len(pairs)
-        for batch in forced_batches(self.model, self.tokenizer.pad_token_id, ids, **limits):
-            with matmul(self.matmul):
-                weights = attention_to_source(
-                    self.model, batch.input_ids, batch.attention_mask, batch.decoder_input_ids, layer
-                )
-            for place, row in zip(batch.places, weights.cpu()):
-                source, target = (side["offset_mapping"][place] for side in encoded)
-                results[place] = align_words(pairs[place], (source, target), row[: len(target), : len(source)])
-            tally.add(len(batch.places), int(batch.label_mask.sum()))
-        return results
+        return align_pairs(self.model, self.tokenizer, encoders, pairs, tally, layer, self.matmul, **limits)
 
     def _of_pairs(
         self,
@@ -643,22 +545,6 @@ class Translator:
     def _own_options(self) -> dict[str, Any]:
         """What this translator adds to the arguments of each search."""
         return {"ensemble": self.ensemble or None, "shortlist": self.shortlist}
-
-
-def notes(tally: Tally, too_long: str, source_limit: int, target_limit: int | None = None) -> list[str]:
-    """How many texts were too long and what became of them, and how many translations lack something; if any were."""
-    limit = f"{source_limit}" if target_limit is None else f"{source_limit} source or {target_limit} target"
-    found = {
-        f"{_lines(tally.too_long, 'over-long ')} {WHAT_HAPPENED.get(too_long)} {limit} tokens": tally.too_long,
-        f"{_lines(tally.lacking)} without all that the translation was to contain: no room, or nothing to translate": (
-            tally.lacking
-        ),
-    }
-    return [note for note, count in found.items() if count]
-
-
-def _lines(count: int, kind: str = "") -> str:
-    return f"{count} {kind}line{'' if count == 1 else 's'}"
 
 
 def _contains(ids: list[int], phrase: list[int]) -> bool:

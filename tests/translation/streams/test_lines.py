@@ -68,3 +68,28 @@ def test_files_of_unequal_length_are_refused(seekable):
     files = [named(b"one\ntwo\n", "source"), named(b"eins\n", "target", seekable)]
     with pytest.raises(ValueError, match="target ends before its line 2, another file does not"):
         list(read_items(files)[0])
+
+
+@pytest.mark.parametrize("on_bad_bytes", ["replace", "skip"])
+@pytest.mark.parametrize("seekable", [True, False])
+def test_bad_bytes_are_replaced_or_skipped_and_counted(on_bad_bytes, seekable, caplog):
+    file = named(b"one\nt\xffwo\n\xc3\nthree\n", "source", seekable)
+    items, total = read_items([file], on_bad_bytes)
+    middle = ["t\ufffdwo", "\ufffd"] if on_bad_bytes == "replace" else ["two", ""]
+    assert (list(items), total) == (["one", *middle, "three"], 4 if seekable else None)
+    what = "replaced by U+FFFD" if on_bad_bytes == "replace" else "left out"
+    message = f"source: not valid UTF-8 in 2 lines, the first is line 2; these bytes were {what}"
+    assert caplog.messages == [message]
+
+
+def test_bad_bytes_in_a_pipe_do_not_lose_what_came_before(backwards):
+    items, _ = read_items([named(b"one\ntwo\nthree\n\xff\nfour\n", "pipe", seekable=False)])
+    target = io.BytesIO()
+    with pytest.raises(ValueError, match="pipe, line 4: not valid UTF-8"):
+        run_lines(LocalWorker(backwards, LineWork("translate")), items, StreamOutput(target), window=2)
+    assert target.getvalue() == b"eno\nowt\neerht\n"
+
+
+def test_bad_bytes_in_a_file_are_found_before_anything_is_done():
+    with pytest.raises(ValueError, match="file, line 3: not valid UTF-8"):
+        read_items([named(b"one\ntwo\n\xff\n", "file")])

@@ -107,11 +107,13 @@ def test_what_the_first_run_counted_counts_at_the_end(path, backwards):
     assert run(lines).too_long == 4
 
 
-def test_a_journal_without_counts_is_continued(run, path, interrupted):
-    journal = interrupted.with_name("output.partial.json")
-    record = json.loads(journal.read_text())
-    assert record.pop("counts") == {"too_long": 0, "lacking": 0}
-    journal.write_text(json.dumps(record))
+def test_a_changed_file_is_refused(run, path, interrupted):
+    content = interrupted.read_bytes()
+    interrupted.write_bytes(content[:3] + b"X" + content[4:])
+    with pytest.raises(ValueError, match=r"output\.partial was changed since .* its first 42 bytes"):
+        run()
+    assert names(path) == ["output.partial", "output.partial.json"], "and nothing is lost"
+    interrupted.write_bytes(content)
     assert run() == 6
     assert path.read_bytes() == BACKWARDS
 

@@ -8,12 +8,13 @@ import torch
 from vanilla_transformer_hf.translation.alignment import Alignment
 from vanilla_transformer_hf.translation.scoring import TextScore
 from vanilla_transformer_hf.translation.streams.work import WORKS, LineWork
-from vanilla_transformer_hf.translation.texts import Tally
+from vanilla_transformer_hf.translation.tally import Tally
+from vanilla_transformer_hf.translation.texts import token_reader
 from vanilla_transformer_hf.translation.translator import Translation
 
 
 ALIGNMENT = Alignment(["a", "b"], ["x"], torch.tensor([[0.25, 0.7500001]]))
-BEST = [Translation("x\ty\nz", -0.25, ["x", "y"], ALIGNMENT), Translation("ü", -1.5, ["ü"], ALIGNMENT)]
+BEST = [Translation("x\ty\nz", -0.25, ["x", "y"], ALIGNMENT), Translation("ü", -1.5, ["ü"], ALIGNMENT, False)]
 PLAIN = [Translation("x\ty\nz", -0.25, ["x", "y"])]
 SCORE = TextScore(["x", "</s>"], [-0.5, -1.5])
 
@@ -33,11 +34,35 @@ def test_tsv_has_a_line_for_each_translation():
 
 def test_jsonl_has_a_record_for_each_line():
     (line,) = lines("translate", "jsonl", "a b", BEST)
-    first = {"text": "x\ty\nz", "score": -0.25, "tokens": ["x", "y"], "alignment": "1-0"}
-    second = {"text": "ü", "score": -1.5, "tokens": ["ü"], "alignment": "1-0"}
+    first = {"text": "x\ty\nz", "score": -0.25, "finished": True, "tokens": ["x", "y"], "alignment": "1-0"}
+    second = {"text": "ü", "score": -1.5, "finished": False, "tokens": ["ü"], "alignment": "1-0"}
     assert json.loads(line) == {"number": 7, "source": "a b", "translations": [first, second]}
     assert "ü" in line and "\n" not in line
     assert "alignment" not in lines("translate", "jsonl", "a b", PLAIN)[0]
+
+
+def test_jsonl_is_one_line_for_every_reader():
+    separators = "a\u2028b\u2029c\x85d\x0be\x1cf"
+    (line,) = lines("translate", "jsonl", separators, [Translation(separators)])
+    assert line.splitlines() == [line]
+    record = json.loads(line)
+    assert record["source"] == record["translations"][0]["text"] == separators
+
+
+def test_tokens_in_jsonl_are_text(translator):
+    """Those of a byte-level vocabulary are not text as they are: "ß" is "ÃŁ"."""
+    tally = Tally()
+    for kind, items, pick in (
+        ("translate", ["five two"], lambda record: record["translations"][0]["tokens"]),
+        ("score", [("five", "zwei fünf")], lambda record: record["tokens"]),
+    ):
+        options = {"num_beams": 1, "too_long": "split"} if kind == "translate" else {}
+        tokens = pick(json.loads(LineWork(kind, "jsonl", options)(translator, 1, items, tally).content))
+        assert "".join(tokens) == " zwei fünf</s>"
+    read = token_reader(translator.tokenizer)
+    assert read(["Ġ", "Ã", "¼", "Ã¼", "</s>"]) == [" ", "<0xC3>", "<0xBC>", "ü", "</s>"]
+    translator.tokenizer.add_tokens(["Ã¼"])
+    assert token_reader(translator.tokenizer)(["Ã¼"]) == ["Ã¼"], "an added token is no piece of bytes"
 
 
 def test_scores():
@@ -69,5 +94,5 @@ def test_formats_that_cannot_hold_it_are_refused():
 def test_work_is_written_line_by_line(backwards):
     tally = Tally(too_long=7)
     answer = LineWork("translate")(backwards, 1, ["ab c", "", "de long"], tally)
-    assert answer == (b"c ba\n\ngnol ed\n", 1, 0)
+    assert answer == (b"c ba\n\ngnol ed\n", {"too_long": 1, "lacking": 0, "unfinished": 0, "doubtful": 0})
     assert (tally.sentences, tally.tokens, tally.too_long) == (3, 4, 8)

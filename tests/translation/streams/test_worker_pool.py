@@ -13,7 +13,7 @@ from vanilla_transformer_hf.translation.streams.lines import read_windows
 from vanilla_transformer_hf.translation.streams.resumable_output import InputDigest
 from vanilla_transformer_hf.translation.streams.work import LineWork
 from vanilla_transformer_hf.translation.streams.worker_pool import WorkerPool, device_of
-from vanilla_transformer_hf.translation.texts import Tally
+from vanilla_transformer_hf.translation.tally import Tally
 
 
 def open_backwards(device):
@@ -62,7 +62,7 @@ def test_the_first_process_alone_describes_its_translator(pool, trace):
 
 def test_answers_know_what_was_counted_of_them(pool):
     found = pool.map(windows(["long", "a", "long", "long", "b"]), Tally())
-    assert [answer.too_long for _, answer in found] == [1, 2, 0]
+    assert [answer.counts["too_long"] for _, answer in found] == [1, 2, 0]
 
 
 def test_memory_is_bounded(pool):
@@ -72,6 +72,19 @@ def test_memory_is_bounded(pool):
         ahead.append(len(read) - given)
     assert given == 40
     assert max(ahead) <= 3, "two for each process, one of which has just been given back"
+
+
+def test_what_was_read_before_an_error_is_done(pool):
+    def lines():
+        yield from LINES[:5]
+        raise ValueError("line 6 cannot be read")
+
+    found = []
+    with pytest.raises(ValueError, match="line 6 cannot be read"):
+        found += (answer.content for _, answer in pool.map(windows(lines(), 2), Tally()))
+        raise AssertionError("the error is lost")
+    for _, answer in pool.map(windows(LINES[:1]), Tally()):
+        assert answer.content == b"1 enil\n", "and the pool can go on"
 
 
 def test_errors_come_from_the_processes(capfd):

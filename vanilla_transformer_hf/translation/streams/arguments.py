@@ -5,8 +5,10 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that all commands on streams of lines have."""
-    parser.add_argument("--output", metavar="FILE", help="takes this name when it is whole (default: standard output)")
-    parser.add_argument("--restart", action="store_true", help="begin FILE anew, whatever a killed run has left of it")
+    parser.add_argument("--output", metavar="FILE", help="where to write (default: standard output)")
+    parser.add_argument(
+        "--restart", action="store_true", help="begin FILE anew, even if an interrupted run could be continued"
+    )
     parser.add_argument(
         "--batch_tokens",
         type=int,
@@ -27,10 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max_source_length",
         type=int,
         metavar="N",
-        help="tokens of the longest source line that goes through the model at once (default: the model's positions)",
+        help="tokens of the longest source line that goes through the model at once (default: that of training, if "
+        "the tokenizer says it, else the model's positions)",
     )
     parser.add_argument(
-        "--processes", type=int, default=1, metavar="N", help="each with a model and its share of threads"
+        "--on_bad_bytes",
+        default="error",
+        choices=["error", "replace", "skip"],
+        help="input that is not UTF-8: stop before anything is written (default; a pipe is translated as far as it is "
+        "valid), replace bad bytes by U+FFFD, or skip them",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="each has its own model and an equal share of the threads",
     )
     parser.add_argument("--device", help="cpu, cuda, cuda:1, mps, … (default: an accelerator if there is one)")
     parser.add_argument(

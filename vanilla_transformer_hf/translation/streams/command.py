@@ -3,10 +3,12 @@
 import argparse
 import hashlib
 import itertools
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +16,10 @@ from transformers.utils import logging
 
 from ...common.files import open_input, read_lines
 from ...common.matmul import choose_matmul, describe_matmul
-from ..translator import WINDOW, Translator, notes
+from ...common.opening import vocabularies
+from ..translator import WINDOW, Translator
 from .lines import read_items, run_lines
-from .resumable_output import open_result
+from .resumable_output import ResumableOutput, open_result
 from .work import LineWork
 from .worker_pool import LocalWorker, WorkerPool
 
@@ -61,25 +64,47 @@ class Description:
     limits: tuple[int, int]
 
 
-def describe(translator: Translator) -> Description:
-    """The [`Description`] of a translator."""
+def describe(translator: Translator, has_digest: bool = True) -> Description:
+    """
+    The [`Description`] of a translator.
+
+    Args:
+        translator: The translator.
+        has_digest: Whether `settings` are to tell models and tokenizers apart, for an output that may be continued;
+            all weights are read for this, 1.7 GB a second.
+    """
     model = translator.model
-    digest = hashlib.sha256(model.config.to_json_string().encode() + model.generation_config.to_json_string().encode())
-    digest.update(str(translator.shortlist).encode() if translator.shortlist is not None else b"")
-    models = [model, *translator.ensemble]
-    for name, tensor in itertools.chain.from_iterable(one.state_dict().items() for one in models):
-        # Training changes every tensor, so a piece of each tells models apart without reading gigabytes.
-        if torch.is_tensor(tensor):
-            digest.update(name.encode() + tensor.detach().flatten()[:256].float().cpu().numpy().tobytes())
     settings = {
-        "model": digest.hexdigest()[:16],
         "device": model.device.type,
         "dtype": str(model.dtype).removeprefix("torch."),
         "matmul": translator.matmul,
         "max_source_length": translator.max_source_length,
     }
+    if has_digest:
+        settings["model"] = digest_of(translator)
     note = describe_matmul(translator.matmul, translator.matmul_rows) if translator.matmul_rows else ""
     return Description(note, settings, (translator.max_source_length, translator.max_target_length))
+
+
+def digest_of(translator: Translator) -> str:
+    """The SHA-256 of all that a translator's output depends on: configs, tokenizer, shortlist, and all weights."""
+    model, tokenizer = translator.model, translator.tokenizer
+    digest = hashlib.sha256(model.config.to_json_string().encode() + model.generation_config.to_json_string().encode())
+    digest.update(repr(translator.shortlist).encode())
+    backends = [getattr(tokenizer, f"{side}backend_tokenizer", None) for side in ("", "source_")]
+    for vocabulary, backend in itertools.zip_longest(vocabularies(tokenizer), backends):
+        pipeline = {} if backend is None else json.loads(backend.to_str())
+        # Each call sets these two anew.
+        digest.update(json.dumps({**pipeline, "padding": None, "truncation": None}, sort_keys=True).encode())
+        digest.update(json.dumps(vocabulary, sort_keys=True).encode())
+    for name, tensor in itertools.chain.from_iterable(
+        one.state_dict().items() for one in (model, *translator.ensemble)
+    ):
+        if torch.is_tensor(tensor):
+            values = tensor.detach().cpu().contiguous()
+            digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
+            digest.update(values.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def run_command(
@@ -113,19 +138,20 @@ def run_command(
             raise ValueError("standard input is closed, and no file is given")
         files = [sys.stdin.buffer if name is None else stack.enter_context(open_input(name)) for name in inputs]
         output = stack.enter_context(open_result(arguments.output, arguments.restart))
-        items, total = read_items(files)
+        items, total = read_items(files, arguments.on_bad_bytes)
         matmul = arguments.matmul
         if matmul == "auto":  # what is measured may differ from run to run and from process to process
             matmul = output.recall().get("matmul", "auto" if arguments.processes == 1 else choose_matmul())
         open_translator = OpenTranslator(
             arguments.model, arguments.dtype, matmul, arguments.max_source_length, tuple(ensemble), shortlist
         )
+        describe_it = partial(describe, has_digest=isinstance(output, ResumableOutput))
         worker: LocalWorker | WorkerPool
         if arguments.processes == 1:
             translator = open_translator(arguments.device)
-            worker = LocalWorker(translator, work, describe(translator))
+            worker = LocalWorker(translator, work, describe_it(translator))
         else:
-            worker = WorkerPool(open_translator, work, arguments.processes, arguments.device, describe)
+            worker = WorkerPool(open_translator, work, arguments.processes, arguments.device, describe_it)
         stack.enter_context(worker)
         if worker.description.note:
             print(worker.description.note, file=sys.stderr)
@@ -138,5 +164,5 @@ def run_command(
             print(f"{arguments.output}: continued behind line {output.lines:,}", file=sys.stderr)
         tally = run_lines(worker, items, output, window, total, str(arguments.output))
         limits = worker.description.limits[: 1 if work.kind == "translate" else 2]
-        for note in notes(tally, work.options["too_long"], *limits):
+        for note in tally.notes(work.options["too_long"], *limits):
             print(note, file=sys.stderr)

@@ -1,52 +1,69 @@
 """Streams of lines through a translator, in constant memory."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from ...common.files import decode_lines
-from ..progress import ProgressBar
-from ..texts import Tally
+from ..tally import TOLD, ProgressBar, Tally
 from ..translator import WINDOW
 from .resumable_output import InputDigest, StreamOutput
 from .worker_pool import LocalWorker, Window, WorkerPool
 
 
-def read_items(files: Sequence[BinaryIO]) -> tuple[Iterator[Any], int | None]:
+def read_items(files: Sequence[BinaryIO], on_bad_bytes: str = "error") -> tuple[Iterator[Any], int | None]:
     """
     The lines of a file, or tuples of lines of several, and how many there are.
 
     Files are read once for this, to check them too; pipes are not, and give None.
 
+    Args:
+        files: Open files.
+        on_bad_bytes: As in `decode_lines`.
+
     Raises:
-        ValueError: A line is not UTF-8, or the files have not as many lines; the message names the file.
+        ValueError: A line is not UTF-8, or the files do not have the same number of lines; the message names the file.
     """
     names = [getattr(file, "name", "input") for file in files]
     total = None
     if all(file.seekable() for file in files):
         starts = [file.tell() for file in files]
-        total = sum(1 for _ in _together(files, names))
+        checked = files if on_bad_bytes != "error" else [decode_lines(*each) for each in zip(files, names)]
+        total = sum(1 for _ in _together(checked, names))
         for file, start in zip(files, starts):
             file.seek(start)
-    items = _together(files, names)
+    items = _together([decode_lines(*each, on_bad_bytes=on_bad_bytes) for each in zip(files, names)], names)
     return (line for (line,) in items) if len(files) == 1 else items, total
 
 
-def _together(files: Sequence[BinaryIO], names: Sequence[str]) -> Iterator[Any]:
-    for number, lines in enumerate(itertools.zip_longest(*map(decode_lines, files, names)), start=1):
+def _together(files: Sequence[Iterable[Any]], names: Sequence[str]) -> Iterator[Any]:
+    for number, lines in enumerate(itertools.zip_longest(*files), start=1):
         if None in lines:
             raise ValueError(f"{names[lines.index(None)]} ends before its line {number}, another file does not")
         yield lines
 
 
 def read_windows(items: InputDigest, size: int) -> Iterator[Window]:
-    """The items in windows of this size."""
-    while True:
-        first = items.lines + 1
-        window = list(itertools.islice(items, size))
-        if not window:
+    """
+    The items in windows of this size.
+
+    Raises:
+        ValueError: An item cannot be read; those before it have been given, in a window that may be shorter.
+    """
+    unreadable = None
+    while unreadable is None:
+        first, window = items.lines + 1, []
+        try:
+            for item in itertools.islice(items, size):
+                window.append(item)
+        except ValueError as error:
+            unreadable = error
+        if window:
+            yield Window(first, window, items.digest)
+        elif unreadable is None:
             return
-        yield Window(first, window, items.digest)
+    raise unreadable
 
 
 def run_lines(
@@ -79,9 +96,9 @@ def run_lines(
     digest = InputDigest(iter(items))
     digest.skip(output.lines, output.digest, name)
     with ProgressBar(total, done=output.lines, delay=1) as tally:
-        counts = output.counts
+        counts = Counter({name: output.counts.get(name, 0) for name in TOLD})
         tally.add(**counts)
         for done, answer in worker.map(read_windows(digest, window), tally):
-            counts = {name: counts.get(name, 0) + getattr(answer, name) for name in ("too_long", "lacking")}
-            output.write(answer.content, done.first + len(done.items) - 1, done.digest, counts)
+            counts.update(answer.counts)
+            output.write(answer.content, done.first + len(done.items) - 1, done.digest, dict(counts))
     return tally

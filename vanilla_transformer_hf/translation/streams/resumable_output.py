@@ -46,8 +46,8 @@ class ResumableOutput(StreamOutput):
     A file that takes its name when it is whole; until then it is called `path` + ".partial".
 
     Beside it, `path` + ".partial.json" says how much of it counts: how many input lines it answers, a digest of these,
-    what was counted of them, and how they were made. What a kill has left behind that is dropped. Where nothing has
-    been written yet, an error leaves no file.
+    its own length and digest, what was counted of the lines, and how they were made. What a kill has left behind that
+    is dropped. Where nothing has been written yet, an error leaves no file.
 
     Args:
         path: The file.
@@ -61,7 +61,7 @@ class ResumableOutput(StreamOutput):
         self.path = Path(path).resolve()
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.journal = self.path.with_name(self.path.name + ".partial.json")
-        self._settings, self._restart = dict[str, Any](), restart
+        self._settings, self._restart, self._hash = dict[str, Any](), restart, hashlib.sha256()
         # Without a buffer: what is written is in the file, or in no place.
         descriptor = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
         super().__init__(os.fdopen(descriptor, "r+b", buffering=0))
@@ -84,7 +84,7 @@ class ResumableOutput(StreamOutput):
             settings: Everything that the output depends on besides the input, as JSON has it.
 
         Raises:
-            ValueError: The earlier run had other settings; the message names the first.
+            ValueError: The earlier run had other settings; the message names the first. Or its file was changed.
         """
         self._settings = json.loads(json.dumps(settings))
         size, record = 0, self._read_journal()
@@ -98,10 +98,25 @@ class ResumableOutput(StreamOutput):
                     )
             self.lines, self.digest, size = record["lines"], record["digest"], record["bytes"]
             self.counts = record["counts"]
+            self._check_bytes(size, record.get("sha256"))
         else:
             self.journal.unlink(missing_ok=True)
         self._file.truncate(size)
         self._file.seek(size)
+
+    def _check_bytes(self, size: int, digest: str | None) -> None:
+        """
+        Raises:
+            ValueError: The first bytes of the file are not those that the earlier run has written.
+        """
+        self._file.seek(0)
+        while left := size - self._file.tell():
+            self._hash.update(self._file.read(min(left, 2**20)))
+        if self._hash.hexdigest() != digest:
+            raise ValueError(
+                f"{self.partial} was changed since the run that began it: its first {size} bytes are not those that "
+                f"{self.journal.name} records; --restart begins anew"
+            )
 
     def _read_journal(self) -> dict[str, Any] | None:
         """What an earlier run has noted, None if it has not come to that or does not count."""
@@ -109,7 +124,6 @@ class ResumableOutput(StreamOutput):
             return None
         try:
             record = json.loads(self.journal.read_text(encoding="utf-8"))
-            record.setdefault("counts", {})  # journals before it was kept
             return record if record["bytes"] <= self.partial.stat().st_size else None
         except (ValueError, KeyError) as error:
             raise ValueError(f"{self.journal}: damaged ({error}); --restart begins anew") from error
@@ -117,6 +131,8 @@ class ResumableOutput(StreamOutput):
     def write(self, content: bytes, lines: int, digest: str, counts: dict[str, int]) -> None:
         view, begun = memoryview(content), self._file.tell()
         beside = self.journal.with_name(self.journal.name + ".new")
+        digest_of_output = self._hash.copy()
+        digest_of_output.update(content)
         try:
             while view:
                 view = view[self._file.write(view) :]
@@ -124,6 +140,7 @@ class ResumableOutput(StreamOutput):
             record = {
                 "lines": lines,
                 "bytes": self._file.tell(),
+                "sha256": digest_of_output.hexdigest(),
                 "digest": digest,
                 "counts": counts,
                 "settings": self._settings,
@@ -134,7 +151,7 @@ class ResumableOutput(StreamOutput):
             self._file.truncate(begun)
             beside.unlink(missing_ok=True)
             raise OSError(f"{self.partial}: {error.strerror or error}") from error
-        self.lines, self.digest, self.counts = lines, digest, counts
+        self.lines, self.digest, self.counts, self._hash = lines, digest, counts, digest_of_output
 
     def __enter__(self) -> "ResumableOutput":
         return self
@@ -157,7 +174,7 @@ class ResumableOutput(StreamOutput):
 @contextmanager
 def open_result(path: str | os.PathLike | None, restart: bool = False) -> Iterator[StreamOutput]:
     """
-    A `ResumableOutput`; what is no regular file, such as a pipe, is written to directly, and so is standard output.
+    A `ResumableOutput`; what is not a regular file, such as a pipe, is written to directly, and so is standard output.
 
     Args:
         path: The file, or None for standard output.

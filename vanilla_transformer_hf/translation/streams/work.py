@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..alignment import Alignment
+from ..results import Translation
 from ..scoring import TextScore
-from ..texts import ConstrainedText, Tally, TextError
-from ..translator import Translation, Translator
+from ..tally import Tally
+from ..texts import ConstrainedText, TextError, token_reader
+from ..translator import Translator
 
 
 # A line of text, or a pair of lines.
@@ -17,6 +20,7 @@ Item = Any
 # What would end a line or, in TSV, a field.
 ONE_LINE = str.maketrans("\n\r", "  ")
 ONE_FIELD = str.maketrans("\n\r\t", "   ")
+LINE_SEPARATORS = {ord(character): f"\\u{ord(character):04x}" for character in "\u0085\u2028\u2029"}
 
 
 def translation_as_text(number: int, source: str, translations: Sequence[Translation]) -> Iterable[str]:
@@ -32,10 +36,11 @@ def translation_as_tsv(number: int, source: str, translations: Sequence[Translat
 
 
 def translation_as_jsonl(number: int, source: str, translations: Sequence[Translation]) -> Iterable[str]:
-    """`number`, `source` and `translations`, best first: `text`, `score`, `tokens`, and maybe `alignment`."""
+    """`number`, `source` and `translations`, best first: `text`, `score`, `finished`, `tokens`, maybe `alignment`."""
     records = []
     for translation in translations:
-        records.append({"text": str(translation), "score": translation.score, "tokens": translation.tokens})
+        values = {"score": translation.score, "finished": translation.is_complete, "tokens": translation.tokens}
+        records.append({"text": str(translation), **values})
         if translation.alignment is not None:
             records[-1]["alignment"] = str(translation.alignment)
     yield as_json({"number": number, "source": source, "translations": records})
@@ -71,7 +76,8 @@ def alignment_as_jsonl(number: int, pair: tuple[str, str], alignment: Alignment)
 
 
 def as_json(record: dict[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False)
+    """A record on one line, for readers too that take what Unicode calls a line separator for the end of one."""
+    return json.dumps(record, ensure_ascii=False).translate(LINE_SEPARATORS)
 
 
 def _translate(translator: Translator, items: Sequence[str], options: dict[str, Any], format: str) -> Iterable[Any]:
@@ -97,8 +103,17 @@ WORKS: dict[str, tuple[Callable[..., Iterable[Any]], dict[str, Callable[..., Ite
 }
 
 
+def _read_tokens(result: Any, read: Callable[[Sequence[str]], list[str]]) -> Any:
+    """A translation's n-best list or a score with tokens that are text."""
+    if isinstance(result, TextScore):
+        return replace(result, tokens=read(result.tokens))
+    for translation in result:
+        translation.tokens = read(translation.tokens)
+    return result
+
+
 def as_constrained(item: Item, has_phrases: bool) -> ConstrainedText:
-    """A line, or a line and the prefix of its translation; behind its tabs stand phrases, if such were announced."""
+    """A line, or a line and the prefix of its translation; with `has_phrases`, its tabs separate text and phrases."""
     line, prefix = (item, "") if isinstance(item, str) else item
     text, *phrases = line.split("\t") if has_phrases else [line]
     return ConstrainedText(text, prefix, phrases)
@@ -108,8 +123,7 @@ class Answer(NamedTuple):
     """The output lines of some lines, and what a `Tally` has counted of these that a user is told at the end."""
 
     content: bytes
-    too_long: int
-    lacking: int
+    counts: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -121,7 +135,7 @@ class LineWork:
         kind: A row of `WORKS`.
         format: A format of that row.
         options: Arguments of `Translator.translate_stream`, `score_stream` or `align_stream`.
-        constraints: To translate: behind a tab, lines have phrases that their translations must contain.
+        constraints: For "translate": tabs separate the text from phrases that its translation must contain.
 
     Raises:
         ValueError: There is no such format, or it cannot hold what was asked for.
@@ -156,11 +170,13 @@ class LineWork:
         work, formats = WORKS[self.kind]
         if self.kind == "translate":
             items = [as_constrained(item, self.constraints) for item in items]
-        too_long, lacking = tally.too_long, tally.lacking
+        before = tally.to_tell()
         results = work(translator, items, {**self.options, "window": len(items), "tally": tally}, self.format)
+        if self.format == "jsonl" and self.kind != "align":
+            results = map(partial(_read_tokens, read=token_reader(translator.tokenizer)), results)
         lines = (formats[self.format](first + place, items[place], result) for place, result in enumerate(results))
         try:
             content = b"".join(f"{line}\n".encode() for some in lines for line in some)
-            return Answer(content, tally.too_long - too_long, tally.lacking - lacking)
+            return Answer(content, {name: count - before[name] for name, count in tally.to_tell().items()})
         except TextError as error:
             raise ValueError(f"line {first + error.place}: {error}") from error

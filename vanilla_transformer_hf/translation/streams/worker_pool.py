@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from ..texts import Tally
+from ..tally import Tally
 from ..translator import Translator
 from .work import Answer, Item, LineWork
 
@@ -107,10 +107,13 @@ class WorkerPool:
         held: dict[int, Window] = {}  # those that have not been given back yet, by the number of their first line
         done: dict[int, Answer] = {}
         busy: dict[Connection, int] = {}
-        exhausted = False
+        exhausted, unreadable = False, None
         while True:
             while free and not exhausted and len(held) < 2 * len(self._pipes):
-                window = next(windows, None)
+                try:
+                    window = next(windows, None)
+                except ValueError as error:  # told when what came before is done
+                    window, unreadable = None, error
                 if window is None:
                     exhausted = True
                     break
@@ -119,11 +122,13 @@ class WorkerPool:
                 with self._naming_the_dead(free[-1]):
                     free.pop().send((window.first, window.items))
             if not held:
+                if unreadable is not None:
+                    raise unreadable
                 return
             for pipe in cast(list[Connection], wait(list(busy))):
                 kind, value = self._receive(pipe)
                 if kind == "counted":
-                    tally.add(*value)
+                    tally.add(**value)
                 else:
                     done[busy.pop(pipe)] = value
                     free.append(pipe)
@@ -163,9 +168,9 @@ class _Reports(Tally):
         super().__init__()
         self._pipe = pipe
 
-    def add(self, sentences: int = 0, tokens: int = 0, too_long: int = 0, lacking: int = 0) -> None:
-        super().add(sentences, tokens, too_long, lacking)
-        self._pipe.send(("counted", (sentences, tokens, too_long, lacking)))
+    def add(self, **counts: int) -> None:
+        super().add(**counts)
+        self._pipe.send(("counted", counts))
 
 
 def _serve(

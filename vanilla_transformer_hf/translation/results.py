@@ -1,0 +1,104 @@
+"""Translations: what a search has found, as text, and the parts of a long text put together again."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .alignment import Alignment, join_alignments
+from .scoring import until_end
+from .texts import Part
+
+
+class Translation(str):
+    """
+    A translated line. It is a `str` with more attributes.
+
+    Attributes:
+        score: What beam search ranks by, None unless scores were asked for: the sum of the natural log-probabilities
+            of the tokens, divided by their number to the power of `length_penalty`, or as `length_penalty_type` has
+            it. An empty line has the score 0.
+        tokens: The pieces it is made of, the end-of-sentence token included where the model has set one.
+        alignment: Which source words its words translate, None unless alignments were asked for.
+        is_complete: Whether the model has ended it. False: it was cut off at the limit of tokens (`max_new_tokens`,
+            `max_extra_tokens`), or a part of it was.
+    """
+
+    score: float | None
+    tokens: list[str]
+    alignment: Alignment | None
+    is_complete: bool
+
+    def __new__(
+        cls,
+        text: str,
+        score: float | None = None,
+        tokens: Sequence[str] = (),
+        alignment: Alignment | None = None,
+        is_complete: bool = True,
+    ) -> "Translation":
+        translation = super().__new__(cls, text)
+        translation.score, translation.tokens, translation.alignment = score, list(tokens), alignment
+        translation.is_complete = is_complete
+        return translation
+
+
+def read_translations(
+    tokenizer: Any, sequences: torch.Tensor, scores: torch.Tensor | None, end_ids: torch.Tensor
+) -> list[Translation]:
+    """
+    The translations that a search has found.
+
+    Args:
+        tokenizer: The tokenizer of the model.
+        sequences: Token ids (N, T), decoder start token included.
+        scores: Their scores (N), if any.
+        end_ids: The end-of-sentence tokens; where there are none, every translation counts as complete.
+    """
+    texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
+    values = [None] * len(texts) if scores is None else scores.tolist()
+    made, end_ids = sequences[:, 1:].cpu(), end_ids.cpu()
+    is_kept = until_end(made, end_ids) & (made != tokenizer.pad_token_id)
+    # A row of padding alone answers a source without tokens.
+    is_complete = torch.isin(made, end_ids).any(dim=1) | ~is_kept.any(dim=1) | (end_ids.numel() == 0)
+    return [
+        Translation(text, value, tokenizer.convert_ids_to_tokens(row[keep].tolist()), is_complete=complete)
+        for text, value, row, keep, complete in zip(texts, values, made, is_kept, is_complete.tolist(), strict=True)
+    ]
+
+
+def join_parts(
+    line: str, parts: Sequence[Part], found: Sequence[Sequence[Translation]], penalty: Callable[[torch.Tensor], Any]
+) -> list[Translation]:
+    """
+    The n-best list of a text from those of its parts, of which there is at least one.
+
+    Args:
+        line: The whole text.
+        parts: What of it was translated at once, in order.
+        found: The n-best list of each part.
+        penalty: Number of tokens -> what a log-probability is divided by.
+    """
+    if len(parts) == 1:
+        return list(found[0])
+    joined = []
+    for each in zip(*found):
+        score, tokens = None, [token for part in each for token in part.tokens]
+        scores = [part.score for part in each if part.score is not None]
+        if len(scores) == len(each):  # as if the whole had been one hypothesis
+            lengths = [float(penalty(torch.tensor(len(part.tokens)))) for part in each]
+            total = sum(score * length for score, length in zip(scores, lengths))
+            score = total / float(penalty(torch.tensor(len(tokens))))
+        alignments = [part.alignment for part in each if part.alignment is not None]
+        alignment = None
+        if len(alignments) == len(each):
+            alignment = join_alignments(line, alignments, [part.first_word for part in parts])
+        is_complete = all(part.is_complete for part in each)
+        joined.append(Translation(" ".join(filter(None, each)), score, tokens, alignment, is_complete))
+    return joined
+
+
+def empty_translation(has_score: bool, has_alignment: bool) -> Translation:
+    """The translation of a text without any token, which does not reach the model."""
+    nothing = Alignment([], [], torch.zeros(0, 0)) if has_alignment else None
+    return Translation("", 0.0 if has_score else None, (), nothing)
