@@ -71,7 +71,7 @@ def test_a_split_line_is_joined_and_scored_as_a_whole(translator, caplog):
     line = "one two three four five one two"
     translator.max_source_length = 4
     options = {"num_beams": 2, "num_return_sequences": 2, "return_scores": True}
-    parts = translator.translate(["one two three", "four five", "one two"], **options)
+    parts = translator.translate(["one two", "three four five", "one two"], **options)
     joined = translator.translate(line, **options)
     assert joined == [" ".join(texts) for texts in zip(*parts)]
     assert caplog.messages == ["1 over-long line split into parts of at most 4 tokens"]
