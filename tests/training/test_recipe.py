@@ -30,8 +30,10 @@ def parse(tmp_path, capsys):
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_shipped_recipe_is_valid(path):
-    run, settings = RecipeParser().parse([str(path)])
-    assert settings.keys() == yaml.safe_load(path.read_text(encoding="utf-8")).keys()
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    given = [f"--{name}=given" for name, value in recipe.items() if value == "???"]
+    run, settings = RecipeParser().parse([str(path), *given])
+    assert settings.keys() == recipe.keys()
     VanillaTransformerConfig.from_preset(run.model.preset or "base", **run.config)
 
 
@@ -61,6 +63,79 @@ def test_the_command_line_overrides_the_recipe(parse):
         "warmup_steps": 10,
         "label_names": ["labels", "x"],
     }
+
+
+@pytest.mark.parametrize(
+    "recipe, argv, left, replaced",
+    [
+        (
+            "{per_device_train_batch_size: 64, train_sampling_strategy: group_by_length, seed: 1}",
+            ["--tokens_per_step", "4096"],
+            {"tokens_per_step": 4096, "seed": 1},
+            "--tokens_per_step replaces per_device_train_batch_size, train_sampling_strategy of the recipe",
+        ),
+        (
+            "{tokens_per_step: 4096, per_device_train_tokens: 64}",
+            ["--per_device_train_batch_size=9"],
+            {"per_device_train_batch_size": 9},
+            "--per_device_train_batch_size replaces tokens_per_step, per_device_train_tokens",
+        ),
+        ("{average_last: 10}", ["--moving_average", "0.9"], {"moving_average": 0.9}, "replaces average_last"),
+        ("{average_last: 10}", ["--load_best_model_at_end", "false"], {"average_last": 10}, ""),
+        (
+            "{load_best_model_at_end: true, eval_strategy: epoch, save_strategy: epoch, metric_for_best_model: bleu}",
+            ["--eval_strategy", "no"],
+            {"save_strategy": "epoch"},
+            "--eval_strategy replaces load_best_model_at_end, metric_for_best_model",
+        ),
+        (
+            "{preset: big, vocab_size: 800, dropout: 0.2}",
+            ["--model_name_or_path=x"],
+            {"model_name_or_path": "x", "dropout": 0.2},
+            "replaces preset, vocab_size",
+        ),
+        (
+            "{drop_duplicates: true, tokens_per_step: 9}",
+            ["--streaming"],
+            {"streaming": True, "tokens_per_step": 9},
+            "s",
+        ),
+    ],
+)
+def test_the_command_line_replaces_what_it_excludes(parse, capsys, recipe, argv, left, replaced):
+    _, settings = parse(recipe, *argv)
+    assert settings == left
+    assert replaced in capsys.readouterr().err
+
+
+def test_what_excludes_each_other_on_the_command_line_is_still_refused(parse):
+    assert "exclude each other" in parse("{}", "--average_last", "2", "--moving_average", "0.9")
+
+
+def test_every_value_of_a_recipe_can_be_unset(parse):
+    recipe = "{average_last: 3, source_lang: en, embedding_sharing: none, bf16: true, dropout: 0.2}"
+    run, settings = parse(recipe, "--unset", "average_last", "source_lang", "bf16", "--seed", "3")
+    assert settings == {"embedding_sharing": "none", "dropout": 0.2, "seed": 3}
+    assert run.training.average_last is None and run.data.source_lang is None
+    assert "--unset: unknown field 'averagelast'; the nearest name is 'average_last'" in parse(
+        recipe, "--unset", "averagelast"
+    )
+
+
+def test_a_recipe_says_what_has_to_be_given(parse):
+    """A model is not trained anew by a recipe that was made to train one further."""
+    assert "model_name_or_path has to be given: --model_name_or_path VALUE" in parse("model_name_or_path: ???")
+    assert parse("model_name_or_path: ???", "--model_name_or_path=x")[0].model.model_name_or_path == "x"
+    line = RecipeParser(prog="train.py")
+    with pytest.raises(SystemExit):
+        line.parse([str(next(path for path in RECIPES if path.stem == "finetune"))])
+
+
+def test_values_have_the_types_of_their_fields(parse):
+    run, _ = parse("{learning_rate: 1, d_model: '64', bf16: yes, save_strategy: no, eval_strategy: no}")
+    assert (type(run.training.learning_rate), run.config["d_model"]) == (float, 64)
+    assert run.training.bf16 is True and run.training.save_strategy == "no"
+    assert "invalid int value: '1.5'" in parse("{d_model: 1.5}")
 
 
 def test_mappings_and_switches_of_the_host_can_be_set(parse):

@@ -122,6 +122,44 @@ def test_a_run_that_is_told_to_stop_ends_like_one_that_was_not(prepare, tmp_path
     assert losses[0] == losses[1] and len(losses[0]) == 11
 
 
+def test_a_mean_loss_that_is_logged_after_an_interruption_is_that_of_all_its_steps(prepare, tmp_path):
+    settings = {"max_steps": 8, "logging_steps": 4, "save_steps": 8, "eval_steps": 8, "dropout": 0.1}
+    whole = prepare(output_dir=str(tmp_path / "whole"), **settings)
+    whole.trainer.train()
+    part = prepare(**settings)
+    part.trainer.add_callback(AtStep(5, lambda **_: os.kill(os.getpid(), signal.SIGTERM), "on_step_begin"))
+    with pytest.raises(TrainingInterrupted, match="SIGTERM after step 6"):
+        part.trainer.train()
+    rest = prepare(**settings)
+    rest.trainer.train(resume_from_checkpoint=rest.checkpoint)
+    losses = [[entry["loss"] for entry in job.trainer.state.log_history if "loss" in entry] for job in (whole, rest)]
+    assert losses[0] == losses[1] and len(losses[0]) == 2
+
+
+def rates(job):
+    return [entry["learning_rate"] for entry in job.trainer.state.log_history if "learning_rate" in entry]
+
+
+def test_a_run_that_is_continued_with_another_learning_rate_trains_with_it(prepare, tmp_path, capsys):
+    settings = {"max_steps": 6, "save_steps": 2, "eval_steps": 2, "adam_beta2": 0.98}
+    first = prepare(**settings, learning_rate=0.01)
+    first.trainer.add_callback(AtStep(3, lambda **_: os.kill(os.getpid(), signal.SIGTERM), "on_step_begin"))
+    with pytest.raises(TrainingInterrupted):
+        first.trainer.train()
+    again = settings | {"learning_rate": 0.001, "adam_beta2": 0.9, "resume_from_checkpoint": "last"}
+    job = prepare(**again)
+    assert "From step 5 on, the run has other settings (learning_rate, adam_beta2)" in capsys.readouterr().out
+    run_job(job)
+    whole = prepare(**settings, learning_rate=0.001, output_dir=str(tmp_path / "whole"))
+    whole.trainer.train()
+    assert rates(job)[4:] == rates(whole)[4:] and rates(job)[:4] != rates(whole)[:4]
+    assert job.trainer.optimizer.param_groups[0]["betas"] == (0.9, 0.9)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "0.01 to step 4, then 0.001" in card
+    del again["resume_from_checkpoint"]
+    assert "0.01 to step 4, then 0.001" in str(prepare(**again).trainer.facts.settings["learning_rate"])
+
+
 def test_checkpoints_that_a_signal_left_are_not_averaged(prepare, tmp_path):
     settings = {"max_steps": 8, "save_steps": 3, "eval_steps": 3, "average_last": 3, "load_best_model_at_end": False}
     settings |= {"early_stopping_patience": None, "moving_average": None}

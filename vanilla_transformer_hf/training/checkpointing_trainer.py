@@ -1,13 +1,23 @@
 """The host's Trainer with checkpoints that are whole or absent, and runs that stop on a signal and go on exactly."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -16,6 +26,20 @@ from .checkpoints import UNFINISHED, StopOnSignal, is_complete, is_planned, move
 from .corpus import TranslationCollator
 from .recipe import TranslationTrainingArguments
 from .sharding import gather_optimizer_state, gather_weights, load_optimizer_state, shard
+
+
+# In the state of a checkpoint: the sum of the losses that are not logged yet, of each process.
+UNLOGGED_LOSS = "UnloggedLoss"
+
+
+class _RecallUnloggedLoss(TrainerCallback):
+    """Called when the host has set its sums to zero, before the first step."""
+
+    def __init__(self, recall: Callable[[], None]):
+        self.recall = recall
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self.recall()
 
 
 class CheckpointingTrainer(Seq2SeqTrainer):
@@ -42,8 +66,10 @@ class CheckpointingTrainer(Seq2SeqTrainer):
         super().__init__(*args, **kwargs)
         self._stop_on_signal = StopOnSignal()
         self.add_callback(self._stop_on_signal)
+        self.add_callback(_RecallUnloggedLoss(self._recall_unlogged_loss))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
+        self._began_from = None
         with self._stop_on_signal.listening():
             return super().train(*args, **kwargs)
 
@@ -75,6 +101,7 @@ class CheckpointingTrainer(Seq2SeqTrainer):
                 average.save(checkpoint, write=writes)
             if self.state.best_global_step == self.state.global_step:
                 self.state.best_model_checkpoint = str(folder / checkpoint.name)
+            self._keep_unlogged_loss()
             if writes:
                 self.state.save_to_json(str(checkpoint / TRAINER_STATE_NAME))
             self.accelerator.wait_for_everyone()
@@ -95,6 +122,25 @@ class CheckpointingTrainer(Seq2SeqTrainer):
         self.accelerator.wait_for_everyone()
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(folder / checkpoint.name))
+
+    # The host logs the mean loss of the steps since it last logged, and forgets those before an interruption.
+
+    def _keep_unlogged_loss(self) -> None:
+        losses = self.accelerator.gather(self._tr_loss.reshape(1).to(self.args.device)).tolist()
+        kept: dict[str, Any] = {"last_logged_step": self._globalstep_last_logged, "losses": losses}
+        states: Any = self.state.stateful_callbacks or {}
+        self.state.stateful_callbacks = states | {UNLOGGED_LOSS: kept}
+
+    def _recall_unlogged_loss(self) -> None:
+        states: Any = self.state.stateful_callbacks or {}
+        kept = states.get(UNLOGGED_LOSS)
+        if self.state.global_step == 0 or kept is None:
+            return
+        losses = kept["losses"]
+        # On another number of processes each has the mean, which is what the host logs of all of them.
+        is_own = len(losses) == self.args.world_size
+        self._tr_loss += losses[self.args.process_index] if is_own else sum(losses) / len(losses)
+        self._globalstep_last_logged = kept["last_logged_step"]
 
     def _remove_what_a_signal_left(self, newest: Path) -> None:
         """
@@ -139,6 +185,12 @@ class CheckpointingTrainer(Seq2SeqTrainer):
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir, SCHEDULER_NAME))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        settings = [] if checkpoint is None else optimizer_settings(self.optimizer)
+        self._load_states(checkpoint)
+        if settings:
+            set_optimizer_settings(self.optimizer, self.lr_scheduler, settings)
+
+    def _load_states(self, checkpoint: str | None) -> None:
         if checkpoint is None or not self.is_fsdp_enabled:
             super()._load_optimizer_and_scheduler(checkpoint)
             return
@@ -160,3 +212,24 @@ class CheckpointingTrainer(Seq2SeqTrainer):
             load_average(self.model, [str(self.state.best_model_checkpoint)])
         else:
             super()._load_best_model()
+
+
+def optimizer_settings(optimizer: Any) -> list[dict[str, Any]]:
+    """What the arguments say of an optimizer, such as its learning rate, by parameter group."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def set_optimizer_settings(optimizer: Any, scheduler: Any, settings: list[dict[str, Any]]) -> None:
+    """
+    Give an optimizer and its schedule the settings of this run, where they have just taken over those of a checkpoint.
+
+    A run that is continued with another learning rate trains with it; where nothing was changed, nothing changes.
+    """
+    if not isinstance(getattr(scheduler, "scheduler", scheduler), LambdaLR):
+        return  # their rates depend on more than the step, which a checkpoint holds
+    schedule = getattr(scheduler, "scheduler", scheduler)
+    schedule.base_lrs = [group["initial_lr"] for group in settings]
+    rates = [rate * factor(schedule.last_epoch) for rate, factor in zip(schedule.base_lrs, schedule.lr_lambdas)]
+    for group, own, rate in zip(optimizer.param_groups, settings, rates):
+        group.update(own | {"lr": rate})
+    schedule._last_lr = rates

@@ -1,0 +1,127 @@
+"""Where a run goes on, and what it refuses to go on from."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vanilla_transformer_hf.training.resume import find_start, lock_folder
+
+
+@pytest.fixture
+def trained(prepare, tmp_path):
+    """`trained()`: the folder of the checkpoints of a run of four steps, with one every two."""
+
+    def trained(**settings):
+        prepare(**settings | STEPS).trainer.train()
+        return tmp_path / "out" / "checkpoints"
+
+    return trained
+
+
+STEPS = {"max_steps": 4, "save_steps": 2, "eval_steps": 2, "load_best_model_at_end": False}
+FILES = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut_off(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, flip_a_bit, cut_off])
+def test_of_damaged_checkpoints_the_newest_whole_one_is_continued(prepare, trained, harm, capsys):
+    checkpoints = trained()
+    for number, name in enumerate(FILES):
+        newest = checkpoints / "checkpoint-4"
+        harm(newest / name)
+        capsys.readouterr()
+        job = prepare(**STEPS)
+        assert job.checkpoint == str(checkpoints / "checkpoint-2")
+        shown = [line for line in capsys.readouterr().out.splitlines() if "cannot be continued" in line]
+        assert len(shown) == 1 and f"{newest} cannot be continued: {name} " in shown[0]
+        assert not newest.exists() and len(list((checkpoints / "set_aside").iterdir())) == number + 1
+        job.trainer.train(resume_from_checkpoint=job.checkpoint)
+        assert newest.is_dir()
+
+
+def test_without_a_whole_checkpoint_nothing_is_trained_anew(prepare, trained):
+    checkpoints = trained()
+    for step in (2, 4):
+        (checkpoints / f"checkpoint-{step}" / "optimizer.pt").unlink()
+    with pytest.raises(
+        ValueError, match=r"no whole checkpoint .*checkpoint-4: optimizer.pt is missing; checkpoint-2: "
+    ):
+        prepare(**STEPS)
+    assert {path.name for path in checkpoints.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
+    with pytest.raises(ValueError, match=r"checkpoint-2 cannot be continued: optimizer.pt is missing"):
+        prepare(**STEPS, resume_from_checkpoint=str(checkpoints / "checkpoint-2"))
+
+
+@pytest.mark.parametrize("name", ["train_source", "train_target", "validation_source", "validation_target"])
+def test_changed_data_are_refused_by_name(prepare, trained, tmp_path, name, capsys):
+    trained()
+    path = tmp_path / name.replace("_", ".")
+    times = os.stat(path)
+    text = path.read_text(encoding="utf-8")
+    changed = text.replace("one", "two", 1).replace("eins", "zwei", 1)
+    assert changed != text
+    path.write_text(changed, encoding="utf-8")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(ValueError, match=rf"a run with other data \({name} has other content\): continue it with"):
+        prepare(**STEPS)
+    capsys.readouterr()
+    job = prepare(**STEPS | {"max_steps": 6}, resume_from_checkpoint="last")
+    assert f"other settings (max_steps) and data ({name} has other content)" in capsys.readouterr().out
+    assert job.trainer.facts.settings["data"] == f"{name}: other content after step 4"
+
+
+def test_a_file_that_was_only_touched_is_the_same(prepare, trained, tmp_path):
+    trained()
+    os.utime(tmp_path / "train.source")
+    assert prepare(**STEPS).checkpoint.endswith("checkpoint-4")
+
+
+def test_to_find_a_start_changes_nothing(trained):
+    checkpoints = trained()
+    flip_a_bit(checkpoints / "checkpoint-4" / "optimizer.pt")
+    before = {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()}
+    start = find_start(checkpoints, "last", {}, {})
+    assert start.checkpoint == checkpoints / "checkpoint-2" and "max_steps" in start.changed
+    assert {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()} == before
+
+
+def test_the_tokenizer_of_a_continued_run_is_that_of_its_checkpoint(prepare, trained):
+    checkpoints = trained()
+    other = (checkpoints / "tokenizer" / "tokenizer.json").read_text().replace("one", "eno")
+    (checkpoints / "tokenizer" / "tokenizer.json").write_text(other)
+    vocabulary = prepare(**STEPS).trainer.processing_class.backend_tokenizer.to_str()
+    assert vocabulary != other and "eno" not in vocabulary
+
+
+def test_one_process_trains_in_a_folder(tmp_path):
+    code = (
+        "import sys, pathlib; from vanilla_transformer_hf.training.resume import lock_folder\n"
+        "file = lock_folder(pathlib.Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "new")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "locked\n"
+        with pytest.raises(OSError, match=f"{tmp_path / 'new'}: another process is training in this folder"):
+            lock_folder(tmp_path / "new")
+        other.stdin.close()
+        other.wait()
+    lock_folder(tmp_path / "new").close()
+
+
+def test_a_damaged_record_is_named(trained):
+    checkpoints = trained()
+    (checkpoints / "recipe.yaml").write_text("[1]")
+    with pytest.raises(ValueError, match=r"recipe.yaml is damaged"):
+        find_start(checkpoints, None, {}, {})
