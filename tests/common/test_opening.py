@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from counting_model import SOURCES, TARGETS
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
@@ -92,3 +93,23 @@ def test_model_that_does_not_translate_is_refused(translator):
     bert = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8))
     with pytest.raises(ValueError, match="BertModel is no encoder–decoder"):
         Translator(bert, translator.tokenizer)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(broken, value):
+    weights = load_file(broken / "model.safetensors")
+    name = "model.decoder.layers.0.fc1.weight"
+    weights[name][3, 5] = value
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    assert f"{name} holds NaN or infinite values" in _one_line(broken)
+
+
+def test_layers_that_the_config_leaves_out_are_refused(broken):
+    """Opened, they would be left out without a word."""
+    weights = load_file(broken / "model.safetensors")
+    weights |= {name.replace("layers.0.", "layers.1."): tensor.clone() for name, tensor in weights.items()}
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    message = _one_line(broken)
+    assert (
+        "tensors have no place in the model that the config describes, the first is model.decoder.layers.1." in message
+    )

@@ -48,6 +48,11 @@ def open_model(
         lacking = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
         if lacking:
             raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")
+        if surplus := sorted(report["unexpected_keys"]):
+            raise ValueError(
+                f"{len(surplus)} tensors have no place in the model of this config, the first is {surplus[0]}"
+            )
+        check_finite(model)
     return _to_device(model, device), tokenizer
 
 
@@ -75,6 +80,20 @@ def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBa
     """
     with naming("tokenizer", name):
         return AutoTokenizer.from_pretrained(name, **hub)
+
+
+def check_finite(model: torch.nn.Module) -> None:
+    """
+    See that all weights are numbers.
+
+    Raises:
+        ValueError: A tensor holds NaN or infinity; the message names the first.
+    """
+    for name, tensor in model.state_dict().items():
+        if torch.is_tensor(tensor) and tensor.is_floating_point() and tensor.numel():
+            smallest, largest = tensor.aminmax()  # one pass and no copy; NaN if there is one
+            if not (torch.isfinite(smallest) and torch.isfinite(largest)):
+                raise ValueError(f"{name} holds NaN or infinite values: its training failed, or the file is damaged")
 
 
 def vocabularies(tokenizer: Any) -> list[dict[str, int]]:
