@@ -2,12 +2,15 @@
 
 import os
 import random
+import tempfile
 import time
 from types import SimpleNamespace
 
 
 # Set before transformers is imported: no test may reach for the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Nor write into the caches of whoever runs it.
+os.environ["HF_ASSETS_CACHE"] = os.path.join(tempfile.gettempdir(), "vanilla_transformer_hf-tests")
 
 import datasets
 import pytest

@@ -129,7 +129,8 @@ def test_the_backend_of_before_is_used_if_it_is_exact_here(prepare, tmp_path, mo
     record.write_text(re.sub(r"chosen_matmul: \w+", f"chosen_matmul: {before}", text), encoding="utf-8")
     rows = [MatmulRow("default", 100.0, 1e-5), MatmulRow("onednn", 300.0, 0.3)]
     monkeypatch.setattr(training, "probe_matmul", lambda: rows)
-    assert prepare(**settings).trainer.args.matmul == used
+    trainer = prepare(**settings).trainer
+    assert trainer.args.matmul == trainer.facts.settings["matmul"] == used
 
 
 def test_a_published_model_is_trained_further(prepare, tmp_path):

@@ -744,7 +744,11 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             ValueError: Neither target ids nor target embeddings are given; nothing is guessed from the source.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
-            raise ValueError(f"{type(self).__name__} needs decoder_input_ids or decoder_inputs_embeds")
+            raise ValueError(
+                f"{type(self).__name__} needs decoder_input_ids, decoder_inputs_embeds or labels. If the labels were "
+                "taken away by a Trainer's label_smoothing_factor, pass model= to its DataCollatorForSeq2Seq, or set "
+                "the config's label_smoothing instead."
+            )
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids, attention_mask, inputs_embeds=inputs_embeds, position_ids=position_ids, **kwargs

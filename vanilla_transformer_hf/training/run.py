@@ -210,6 +210,8 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         if role != "train"
     }
     told = settings_of_all_parts(settings, start.earlier)
+    if training.device.type == "cpu":
+        told["matmul"] = training.matmul  # what "auto" was found to mean: the last bits of the weights depend on it
     trainer = TranslationTrainer(
         model=model,
         args=training,
