@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from run import host_tests_folder
+from transformers.models.auto import modeling_auto
 
 
 if not host_tests_folder().is_dir():
@@ -21,6 +22,12 @@ from host_tests import test_fsdp_mixin, test_modeling_common, test_tensor_parall
 
 from vanilla_transformer_hf import VanillaTransformerConfig
 
+
+# The suite looks classes up by name in these tables, which `AutoModel.register` does not write to.
+modeling_auto.MODEL_MAPPING_NAMES[VanillaTransformerConfig.model_type] = "VanillaTransformerModel"
+modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[VanillaTransformerConfig.model_type] = (
+    "VanillaTransformerForConditionalGeneration"
+)
 
 collect_ignore = ["host_tests"]
 

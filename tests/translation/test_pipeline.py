@@ -75,5 +75,18 @@ def test_registering_leaves_an_existing_translation_pipeline_alone(monkeypatch):
 
     theirs = {"impl": object}
     monkeypatch.setitem(pipelines.PIPELINE_REGISTRY.supported_tasks, "translation", theirs)
-    vanilla_transformer_hf._register_pipeline(pipelines)
+    vanilla_transformer_hf.registration.register_pipeline()
     assert pipelines.PIPELINE_REGISTRY.supported_tasks["translation"] is theirs
+
+
+def test_languages_in_the_name_of_the_task(counting_folder, tmp_path):
+    """As in transformers 4; a pair that is not the model's is refused."""
+    translate = pipeline("translation_en_to_de", model=counting_folder)
+    assert type(translate) is TranslationPipeline and translate("two") == [{"translation_text": "zwei"}]
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(counting_folder, src_lang="en", tgt_lang="de")
+    named = {"model": translate.model, "tokenizer": tokenizer}
+    assert pipeline("translation_en_to_de", **named)("two") == [{"translation_text": "zwei"}]
+    with pytest.raises(ValueError, match="translation_de_to_en: the model translates from en to de"):
+        pipeline("translation_de_to_en", **named)
+    with pytest.raises(KeyError, match="translation_en"):
+        pipeline("translation_en", **named)

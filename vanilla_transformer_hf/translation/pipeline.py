@@ -1,5 +1,6 @@
 """transformers' "translation" pipeline, which transformers 5 removed."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,7 +42,18 @@ class TranslationPipeline(ChunkPipeline):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self._check_languages()
         self.translator = Translator(self.model, self.tokenizer)
+
+    def _check_languages(self) -> None:
+        """
+        Raises:
+            ValueError: The name of the task has other languages than the tokenizer.
+        """
+        named = re.fullmatch(r"translation_(\w+?)_to_(\w+)", self.task or "")
+        own = [getattr(self.tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
+        if named and any(code not in (None, wanted) for code, wanted in zip(own, named.groups())):
+            raise ValueError(f"{self.task}: the model translates from {own[0]} to {own[1]}.")
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, list) and not inputs:

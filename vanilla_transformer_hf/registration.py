@@ -1,0 +1,78 @@
+"""
+Registration with transformers: Auto classes, the code that saved models carry, the "translation" pipeline; and what
+PEFT and CTranslate2 know of our models, where they are installed.
+"""
+
+import re
+from contextlib import suppress
+from typing import Any
+
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
+
+from .model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from .translation.pipeline import TranslationPipeline
+
+
+class TranslationTasks(dict):
+    """Aliases of tasks, among them every "translation_XX_to_YY", as transformers 4 had it."""
+
+    def __missing__(self, task: str) -> str:
+        if task in self:
+            return "translation"
+        raise KeyError(task)
+
+    def __contains__(self, task: Any) -> bool:
+        return super().__contains__(task) or re.fullmatch(r"translation_\w+_to_\w+", str(task)) is not None
+
+
+class CTranslate2Loader:
+    """Our entry in CTranslate2's table of converters, which imports what it needs when it is asked."""
+
+    def __getattr__(self, name: str) -> Any:
+        from .export.ctranslate2 import VanillaTransformerLoader
+
+        return getattr(VanillaTransformerLoader(), name)
+
+    def __call__(self, model: Any, tokenizer: Any) -> Any:
+        return self.__getattr__("__call__")(model, tokenizer)
+
+
+def register_pipeline() -> None:
+    """Bring the "translation" task back, unless another package has done so."""
+    # transformers 5 refuses the tasks in this table before it looks into its registry.
+    REMOVED_TASKS.pop("translation", None)
+    if "translation" not in PIPELINE_REGISTRY.get_supported_tasks():
+        PIPELINE_REGISTRY.register_pipeline(
+            "translation", TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text"
+        )
+        # No default model: a pipeline without one is refused. `register_pipeline(default={})` would look for one.
+        PIPELINE_REGISTRY.supported_tasks["translation"]["default"] = {}
+        PIPELINE_REGISTRY.task_aliases = TranslationTasks(PIPELINE_REGISTRY.task_aliases)
+        # Set by `register_pipeline`, it would have saved pipelines ask whoever opens them for `trust_remote_code`.
+        del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
+
+
+def register() -> None:
+    """Register all that there is; a second time changes nothing."""
+    AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
+    AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel, exist_ok=True)
+    AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, exist_ok=True)
+    AutoTokenizer.register(VanillaTransformerConfig, VanillaTransformerTokenizer, exist_ok=True)
+    # `save_pretrained` and `push_to_hub` send their code along.
+    VanillaTransformerConfig.register_for_auto_class()
+    VanillaTransformerModel.register_for_auto_class("AutoModel")
+    VanillaTransformerForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+    VanillaTransformerTokenizer.register_for_auto_class()
+    register_pipeline()
+    with suppress(ImportError):  # PEFT has no function for it
+        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
+
+        # The projections that Hu et al. 2021 (arXiv 2106.09685) adapt, so that LoraConfig() needs no target_modules.
+        LORA_TARGETS[VanillaTransformerConfig.model_type] = ["q_proj", "v_proj"]
+    with suppress(ImportError):
+        from ctranslate2.converters.transformers import register_loader
+
+        register_loader(VanillaTransformerConfig.__name__)(CTranslate2Loader)
