@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test lint conformance clean
+.PHONY: quickstart test test-slow lint conformance clean
 
 quickstart: $(VENV)/.demo
 	$(BIN)/python scripts/make_numbers_corpus.py outputs/quickstart-data
@@ -13,6 +13,10 @@ quickstart: $(VENV)/.demo
 
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # workers with several threads each would wait for each other
+
+# Proofs that take long: several processes, killed runs, the wheel in a fresh environment.
+test-slow: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
