@@ -99,3 +99,16 @@ for line in open("/proc/self/smaps"):
     environment = {name: value for name, value in os.environ.items() if name not in SCRIPT_ENVIRONMENT}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == "True\n", done.stderr
+
+
+def test_ctrl_c_before_the_first_step_ends_without_a_traceback(train, tmp_path, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vanilla_transformer_hf.training.run.tokenize", interrupted)
+    for side in ("en", "de"):
+        (tmp_path / f"a.{side}").write_text("one\ntwo\n")
+    files = ["--train_source", tmp_path / "a.en", "--train_target", tmp_path / "a.de"]
+    sizes = ["--vocab_size", 270, "--d_model", 32, "--encoder_attention_heads", 2, "--decoder_attention_heads", 2]
+    code, _, err = train(*files, *sizes, "--output_dir", tmp_path / "out", "--tokens_per_step", 2000)
+    assert code == 130 and "Traceback" not in err

@@ -136,7 +136,7 @@ def test_invalid_utf8_names_file_and_line(write, tmp_path):
         ("a.jsonl", ["[", "]"], {}, r"line 1: not JSON"),
         ("a.jsonl", ["[1]"], {}, r"line 1: a list, but one object"),
         ("a.csv", ["en,de", "one,ein"], {"source_column": "de", "target_column": "de"}, "are the same column 'de'"),
-        ("a.tsv", [], {}, "an empty corpus"),
+        ("a.tsv", [], {}, "the corpus is empty"),
         ("a.txt", ["one"], {}, "name the file with the translations"),
     ],
 )
@@ -219,7 +219,10 @@ def test_tokenizers_in_python_do_not_share_what_is_cached(write):
 
 def test_a_corpus_of_empty_pairs_is_refused(write, tokenizer):
     corpus = load_parallel_text(write("a.en", ["", "one"]), write("a.de", ["ein", ""]))
-    with pytest.raises(ValueError, match="nothing is left of its 2 pairs: 0 pairs; 2 with an empty side left out"):
+    with pytest.raises(
+        ValueError,
+        match="no sentence pair is left of the 2 pairs of this corpus: 0 pairs; 2 with an empty side left out",
+    ):
         tokenize_corpus(corpus, tokenizer, CorpusFilter(9, 9, "cut"))
 
 

@@ -492,3 +492,23 @@ def test_the_arguments_stay_as_they_were_given(prepare, tmp_path):
     assert job.run.training.hub_model_id is None
     assert job.trainer.args.output_dir == str(tmp_path / "out" / "checkpoints")
     assert job.trainer.args.learning_rate == paper_learning_rate(32, 4)
+
+
+def test_a_log_has_lines_alone(prepare, capfd):
+    """No bars of the libraries, no blank lines, no questions of sacreBLEU at every evaluation."""
+    dotted = prepare.out.parent / "dotted"
+    dotted.write_text("one .\n" * 150, encoding="utf-8")
+    run_job(prepare(validation_source=str(dotted), validation_target=str(dotted)))
+    shown = capfd.readouterr()
+    assert all(shown.out.splitlines()), shown.out
+    for noise in ("Writing model shards", "Generating", "Tokenizing", "it/s", "tokenized period"):
+        assert noise not in shown.err + shown.out
+
+
+def test_a_corpus_of_which_nothing_is_left_is_named(prepare, tmp_path):
+    (tmp_path / "empty").write_text("\n\n")
+    with pytest.raises(ValueError, match=r"validation_source=.*empty: no sentence pair is left of the 2 pairs"):
+        prepare(validation_source=str(tmp_path / "empty"), validation_target=str(tmp_path / "empty"))
+    (tmp_path / "nothing").write_text("")
+    with pytest.raises(ValueError, match=r"nothing: the corpus is empty"):
+        prepare(train_source=str(tmp_path / "nothing"), train_target=str(tmp_path / "nothing"))

@@ -59,8 +59,8 @@ def score_translations(
         )
     if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
         raise ValueError(f"tokenize={tokenize!r}: sacreBLEU has {', '.join(BLEU.TOKENIZERS)}.")
-    # With force it does not wonder aloud whether tokenized text was meant to be scored.
-    bleu = BLEU(trg_lang=target_lang or "", tokenize=tokenize, force=tokenize == "none")
+    # With force it does not ask at every evaluation whether tokenized text was meant to be scored.
+    bleu = BLEU(trg_lang=target_lang or "", tokenize=tokenize, force=True)
     chrf = CHRF()
     rows = [[row] if isinstance(row, str) else list(row) for row in references]
     streams = [list(stream) for stream in itertools.zip_longest(*rows)]

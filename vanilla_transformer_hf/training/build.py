@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,9 +103,12 @@ def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: R
             data[role] = tokenize_stream(corpus, tokenizer, rules, keep_text=keep_text)
             say(run.training, f"{role}: streamed from {source}.")
             continue
-        tokenized = tokenize_corpus(
-            corpus, tokenizer, rules, keep_text=keep_text, num_proc=arguments.preprocessing_num_workers
-        )
+        try:
+            tokenized = tokenize_corpus(
+                corpus, tokenizer, rules, keep_text=keep_text, num_proc=arguments.preprocessing_num_workers
+            )
+        except ValueError as error:
+            raise ValueError(f"{role}_source={source}: {error}") from error
         say(run.training, f"{role}: {tokenized} (from {source}).")
         data[role] = tokenized.data
     return data
@@ -154,6 +158,7 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokeni
         separate_vocabularies=run.model.separate_vocabularies,
         src_lang=run.data.source_lang,
         tgt_lang=run.data.target_lang,
+        show_progress=sys.stderr.isatty(),
         length=None if isinstance(corpus, datasets.IterableDataset) else len(corpus),
     )
 

@@ -122,7 +122,7 @@ def _rows(reader: Callable[..., Iterator[dict[str, str]]], arguments: dict[str, 
     for pair in reader(**arguments):
         yield pair
     if pair is None:
-        raise ValueError(f"{next(iter(arguments.values()))}: an empty corpus, it holds no sentence pair.")
+        raise ValueError(f"{next(iter(arguments.values()))}: the corpus is empty, it holds no sentence pair.")
 
 
 def _from_rows(
@@ -252,7 +252,7 @@ def load_parallel_text(
     else:
         corpus = _from_table(_load_hub_or_folder(source, split, config_name, streaming), source, names)
     if isinstance(corpus, datasets.Dataset) and len(corpus) == 0:
-        raise ValueError(f"{source}: an empty corpus, it holds no sentence pair.")
+        raise ValueError(f"{source}: the corpus is empty, it holds no sentence pair.")
     return corpus
 
 
@@ -418,7 +418,7 @@ def tokenize_corpus(
     data = data.remove_columns({"verdict", "hash"} & set(data.column_names))
     result = TokenizedCorpus(data if len(kept) == len(data) else data.select(kept), counts)
     if len(kept) == 0:
-        raise ValueError(f"an empty corpus, nothing is left of its {len(corpus):,} pairs: {result}.")
+        raise ValueError(f"no sentence pair is left of the {len(corpus):,} pairs of this corpus: {result}.")
     return result
 
 

@@ -1,13 +1,18 @@
 """What a run shows while it trains: loss, tokens per second and time left, as a bar on a terminal and line by line."""
 
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import datasets
 import torch
 from torch.utils.data import IterableDataset
 from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
+from transformers.utils import logging
 
 
 TOKENS_PER_SECOND = "target_tokens_per_second"
@@ -143,6 +148,25 @@ class Progress(ProgressCallback):
     def _time_left(self, state: TrainerState) -> str:
         seconds = (time.perf_counter() - self._began) / max(1, state.global_step - self._first_step)
         return tqdm.format_interval(seconds * (state.max_steps - state.global_step))
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """
+    Show the bars of datasets on terminals only, and none of transformers for files that take a moment: in a log, or
+    amid the lines of a run, they are noise.
+    """
+    had_bars = logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()
+    logging.disable_progress_bar()
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if had_bars[0]:
+            logging.enable_progress_bar()
+        if had_bars[1]:
+            datasets.enable_progress_bars()
 
 
 def _fill(logs: dict[str, Any], fields: dict[str, str]) -> list[str]:

@@ -50,6 +50,7 @@ from .build import (
 )
 from .checkpoints import UNFINISHED
 from .checks import check_run
+from .progress import quiet_libraries
 from .recipe import RunArguments, TranslationTrainingArguments
 from .resume import Start, find_data_sums, find_start, lock_folder, prepare_folder, settings_of_all_parts
 from .trainer import TranslationTrainer
@@ -177,7 +178,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     training.hub_model_id = training.hub_model_id or folder.resolve().name
     for callback in make_callbacks(training, None):
         callback.on_init_end(training, TrainerState(), TrainerControl())  # what they refuse, before any text is read
-    with training.main_process_first(local=False, desc="data"):
+    with quiet_libraries(), training.main_process_first(local=False, desc="data"):
         corpora = load_corpora(run.data)
         sums = find_data_sums(run.data)
         lock = lock_folder(checkpoints) if training.process_index == 0 else None
@@ -197,7 +198,8 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     if training.device.type == "cpu":
         training.matmul = _set_matmul(training.matmul)
     set_seed(training.seed)
-    model = get_model(run, tokenizer)
+    with quiet_libraries():
+        model = get_model(run, tokenizer)
     base = None if run.model.model_name_or_path is None else model.generation_config
     model.generation_config = make_generation_config(run, model.config, base)
     training.generation_max_length = None
@@ -233,7 +235,7 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
     Raises:
         FloatingPointError, TrainingInterrupted, OSError: See `TranslationTrainer`.
     """
-    with job.lock or nullcontext():
+    with job.lock or nullcontext(), quiet_libraries():
         return _train_and_publish(job)
 
 
