@@ -5,12 +5,11 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from vanilla_transformer_hf.evaluation.scores import EVALUATE_MODULE, score_translations
 
-
-pytest.importorskip("evaluate")
 
 TRANSLATIONS = ["ein roter Hund läuft", "zwei kleine Katzen laufen im Park"]
 REFERENCES = ["ein roter Hund läuft", "zwei kleine Hunde laufen im Park"]
@@ -58,5 +57,33 @@ def test_batches_are_collected_into_one_corpus(tmp_path):
     for translation, reference in zip(TRANSLATIONS, REFERENCES):
         metric.add(prediction=translation, reference=reference)
     assert metric.compute() == vars(score_translations(TRANSLATIONS, REFERENCES))
-    with pytest.raises(ValueError, match="tokenize='moses': sacreBLEU has"):
+    with pytest.raises(ValueError, match="tokenize='moses': expected one of none, zh, 13a"):
         metric.compute(predictions=TRANSLATIONS, references=REFERENCES, tokenize="moses")
+
+
+QUIETLY = """
+import sys
+from vanilla_transformer_hf.evaluation import score_translations
+assert "evaluate" not in sys.modules and "datasets" not in sys.modules and "sacrebleu" not in sys.modules
+score_translations(["a"], ["a"])
+assert "evaluate" in sys.modules
+"""
+
+
+def test_scores_go_through_it_and_leave_nothing_in_the_users_folders(tmp_path):
+    folders = {name: str(tmp_path / name) for name in ("HOME", "HF_HOME", "XDG_CACHE_HOME", "TMPDIR")}
+    (tmp_path / "TMPDIR").mkdir()
+    environment = {**os.environ, **folders, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", QUIETLY]
+    both = [subprocess.Popen(command, env=environment, stdout=-1, stderr=-1, text=True) for _ in range(2)]
+    assert [(process.communicate(), process.returncode) for process in both] == [(("", ""), 0)] * 2
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert list((tmp_path / "TMPDIR").iterdir()) == []
+
+
+def test_scoring_does_not_touch_the_random_numbers_of_a_training():
+    np.random.seed(3)
+    expected = np.random.rand(2)
+    np.random.seed(3)
+    score_translations(TRANSLATIONS, REFERENCES)
+    assert np.random.rand(2).tolist() == expected.tolist()

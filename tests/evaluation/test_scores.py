@@ -27,7 +27,10 @@ def test_text_that_is_tokenized_already_is_taken_as_it_is(caplog):
     assert "tok:none" in scores.bleu_signature and not caplog.records
     # What `sacrebleu --tokenize none` prints for these files.
     assert scores.bleu == pytest.approx(99.3581, abs=1e-4)
-    with pytest.raises(ValueError, match=r"tokenize='moses': sacreBLEU has none, zh, 13a, "):
+    with pytest.warns(UserWarning, match="many translations end in ' .', so the text seems to be tokenized") as warned:
+        score_translations(lines, lines)
+    assert len(warned) == 1 and not caplog.records
+    with pytest.raises(ValueError, match=r"tokenize='moses': expected one of none, zh, 13a, "):
         score_translations(["a"], ["a"], tokenize="moses")
 
 

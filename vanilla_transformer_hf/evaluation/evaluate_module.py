@@ -1,17 +1,17 @@
 """
-BLEU and chrF as a module of the `evaluate` library, which loads a file of this machine where its own metrics would
-first have to be downloaded:
+BLEU, chrF and exact matches as a module of the `evaluate` library, which loads this file from the disk:
 
     evaluate.load(vanilla_transformer_hf.evaluation.EVALUATE_MODULE).compute(predictions=texts, references=texts)
+
+`evaluate` copies the file before it imports it, so nothing else of the package is imported here.
 """
 
-from dataclasses import asdict
+import itertools
 from typing import Any
 
 import datasets
 import evaluate
-
-from vanilla_transformer_hf.evaluation.scores import score_translations
+from sacrebleu.metrics import BLEU, CHRF
 
 
 CITATION = """\
@@ -36,7 +36,7 @@ Returns: bleu, chrf (0 to 100) and their signatures, exact_match (percent), sent
 
 
 class TranslationScores(evaluate.Metric):
-    """Scores of a corpus as `vanilla_transformer_hf.evaluation.scores.score_translations` gives them."""
+    """Scores of a corpus, with the signatures that make them comparable."""
 
     def _info(self) -> evaluate.MetricInfo:
         text = datasets.Value("string")
@@ -51,6 +51,26 @@ class TranslationScores(evaluate.Metric):
         )
 
     def _compute(
-        self, predictions: list[str], references: list[str] | list[list[str]], **choices: str | None
+        self,
+        predictions: list[str],
+        references: list[str] | list[list[str]],
+        target_lang: str | None = None,
+        tokenize: str | None = None,
     ) -> dict[str, Any]:
-        return asdict(score_translations(predictions, references, **choices))
+        if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
+            raise ValueError(
+                f"tokenize={tokenize!r}: expected one of {', '.join(BLEU.TOKENIZERS)} (sacreBLEU's names)."
+            )
+        # force: `score_translations` says it if the text looks tokenized, once.
+        bleu, chrf = BLEU(trg_lang=target_lang or "", tokenize=tokenize, force=True), CHRF()
+        rows = [[row] if isinstance(row, str) else list(row) for row in references]
+        streams = [list(stream) for stream in itertools.zip_longest(*rows)]
+        matches = sum(prediction in row for prediction, row in zip(predictions, rows))
+        return {
+            "bleu": bleu.corpus_score(predictions, streams).score,
+            "chrf": chrf.corpus_score(predictions, streams).score,
+            "exact_match": 100 * matches / len(rows),
+            "bleu_signature": str(bleu.get_signature()),
+            "chrf_signature": str(chrf.get_signature()),
+            "sentences": len(rows),
+        }

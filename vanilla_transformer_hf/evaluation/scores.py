@@ -1,14 +1,21 @@
-"""Scores of translations: BLEU and chrF of sacreBLEU with signatures, and the share of exact matches. No network."""
+"""
+Scores of translations, computed by this package's module of the `evaluate` library: BLEU and chrF of sacreBLEU with
+signatures, and the share of exact matches. No network is used.
+"""
 
-import itertools
 import os
+import tempfile
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 
-# What evaluate.load() takes: its own metrics it would have to download first.
+# The path that evaluate.load() takes; `evaluate`'s own metrics would have to be downloaded first.
 EVALUATE_MODULE = str(Path(__file__).with_name("evaluate_module.py"))
+
+# So many lines that end in " ." look tokenized; the number is sacreBLEU's.
+TOKENIZED_LINES = 100
 
 # Field of `Scores` -> what it is called.
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
@@ -51,30 +58,27 @@ def score_translations(
     Raises:
         ValueError: The two lists differ in length, or are empty; or there is no such tokenizer.
     """
-    from sacrebleu.metrics import BLEU, CHRF  # not with this module, which commands import before they score
-
     if len(translations) != len(references) or not references:
         raise ValueError(
             f"{len(translations)} translations for {len(references)} references; one for each, and at least one."
         )
-    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
-        raise ValueError(f"tokenize={tokenize!r}: sacreBLEU has {', '.join(BLEU.TOKENIZERS)}.")
-    # With force it does not ask at every evaluation whether tokenized text was meant to be scored.
-    bleu = BLEU(trg_lang=target_lang or "", tokenize=tokenize, force=True)
-    chrf = CHRF()
-    rows = [[row] if isinstance(row, str) else list(row) for row in references]
-    streams = [list(stream) for stream in itertools.zip_longest(*rows)]
-    bleu_score = bleu.corpus_score(translations, streams).score
-    chrf_score = chrf.corpus_score(translations, streams).score
-    matches = sum(translation in row for translation, row in zip(translations, rows))
-    return Scores(
-        bleu=bleu_score,
-        chrf=chrf_score,
-        exact_match=100 * matches / len(references),
-        bleu_signature=str(bleu.get_signature()),
-        chrf_signature=str(chrf.get_signature()),
-        sentences=len(references),
-    )
+    if tokenize is None and sum(text.endswith(" .") for text in translations) >= TOKENIZED_LINES:
+        warnings.warn(
+            "many translations end in ' .', so the text seems to be tokenized: BLEU of tokenized text is comparable "
+            "only with tokenize='none' (bleu_tokenize: none in a recipe).",
+            stacklevel=2,
+        )
+    from .evaluate_module import TranslationScores  # imports datasets, which only scoring needs
+
+    # The class itself: evaluate.load() would first copy its file into the user's cache. With keep_in_memory nothing is
+    # written to the folder that `evaluate` makes.
+    with tempfile.TemporaryDirectory() as folder:
+        module = TranslationScores(keep_in_memory=True, cache_dir=folder)
+        rows = [[row] if isinstance(row, str) else list(row) for row in references]
+        found = module.compute(
+            predictions=list(translations), references=rows, target_lang=target_lang, tokenize=tokenize
+        )
+    return Scores(**found)
 
 
 def write_predictions(path: str | os.PathLike, rows: Iterable[tuple[str, str, str]]):
