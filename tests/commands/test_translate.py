@@ -266,3 +266,20 @@ def test_ensembles_constraints_prefixes_and_shortlists(run, folder, tmp_path):
     assert (code, errors) == (2, "translate.py: required_phrases: needs num_beams of at least 2, not 1\n")
     code, output, errors = run(folder, "--shortlist", tmp_path / "none", text=text)
     assert code == 2 and errors.count("\n") == 1 and "none" in errors
+
+
+@pytest.mark.parametrize("option", ["--input", "--prefixes", "--shortlist"])
+def test_an_output_that_is_an_input_is_refused_before_anything_is_read(run, folder, tmp_path, option):
+    (tmp_path / "text").write_bytes(TEXT)
+    (tmp_path / "link").symlink_to("text")
+    options = (option, tmp_path / "text", "--output", tmp_path / "link")
+    code, output, errors = run(tmp_path / "no model is opened", *options, text=TEXT)
+    assert (code, output, errors.count("\n")) == (2, b"", 1)
+    assert f"{tmp_path / 'text'} is also the output" in errors
+    assert (tmp_path / "text").read_bytes() == TEXT and (tmp_path / "link").is_symlink()
+    assert len(list(tmp_path.iterdir())) == 2
+    for script in ("score", "align"):
+        code, _, errors = run(
+            folder, tmp_path / "text", tmp_path / "link", "--output", tmp_path / "text", script=script
+        )
+        assert code == 2 and f"{tmp_path / 'text'} is also the output" in errors

@@ -1,10 +1,11 @@
 """Text files: what ends a line, what is refused, and when a file takes its name."""
 
 import gzip
+import os
 
 import pytest
 
-from vanilla_transformer_hf.common.files import decode_lines, open_output, read_lines
+from vanilla_transformer_hf.common.files import decode_lines, open_output, read_lines, refuse_overwriting
 
 
 @pytest.mark.parametrize("name", ["text", "text.gz"])
@@ -58,3 +59,19 @@ def test_output_takes_its_name_when_it_is_whole(tmp_path):
         raise ZeroDivisionError
     assert path.read_bytes() == b"whole"
     assert [entry.name for entry in tmp_path.iterdir()] == ["output"]
+
+
+def test_an_output_that_is_an_input_is_refused_under_any_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("one\n")
+    (tmp_path / "folder").mkdir()
+    os.symlink("text", "link")
+    os.link("text", "hard")
+    for output in ("text", "./text", "folder/../text", str(tmp_path / "text"), "link", "hard"):
+        with pytest.raises(ValueError, match=f"text is also the output \\({output}\\), which would replace it"):
+            refuse_overwriting(output, ["nothing", "text"])
+    (tmp_path / "new.partial").write_text("one\n")
+    with pytest.raises(ValueError, match=r"new\.partial is also the output"):
+        refuse_overwriting("new", ["new.partial"])
+    for output in ("new", "text2", os.devnull, None):
+        refuse_overwriting(output, ["text", None, os.devnull])

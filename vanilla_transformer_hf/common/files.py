@@ -124,6 +124,36 @@ def regular_file(path: str | os.PathLike) -> Path:
     return path
 
 
+def refuse_overwriting(output: str | os.PathLike | None, inputs: Iterable[str | os.PathLike | None]) -> None:
+    """
+    See that a command does not write where it reads; called before anything is opened.
+
+    Args:
+        output: File to write; None: standard output.
+        inputs: Files to read; None: standard input. A file is the same under any spelling of its path, through links,
+            and as `output` + ".partial", where the output is written first.
+
+    Raises:
+        ValueError: An input is the output.
+    """
+
+    def identity(path: str | os.PathLike | int) -> tuple[int, int] | None:
+        """Device and inode of a regular file."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+
+    places: list[str | os.PathLike | int] = [1] if output is None else [output, f"{os.path.realpath(output)}.partial"]
+    written = {identity(place) for place in places} - {None}
+    for name in inputs:
+        if identity(0 if name is None else name) in written:
+            source = "standard input" if name is None else name
+            target = "standard output" if output is None else output
+            raise ValueError(f"{source} is also the output ({target}), which would replace it; name another file")
+
+
 @contextmanager
 def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """

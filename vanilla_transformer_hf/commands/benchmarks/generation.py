@@ -37,7 +37,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.common.files import open_output, read_lines
+from vanilla_transformer_hf.common.files import open_output, read_lines, refuse_overwriting
 from vanilla_transformer_hf.common.matmul import (
     MATMULS,
     choose_matmul,
@@ -325,6 +325,8 @@ def run(arguments: argparse.Namespace) -> None:
         ValueError: Arguments do not fit each other, or a model cannot be written for an engine.
     """
     check(arguments)
+    for output in filter(None, (arguments.json, arguments.picture)):
+        refuse_overwriting(output, [arguments.source])
     logging.disable_progress_bar()  # of weights that are written and opened
     torch.set_num_threads(arguments.threads)
     probed = probe_matmul()

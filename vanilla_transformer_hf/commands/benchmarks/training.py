@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from vanilla_transformer_hf import VanillaTransformerConfig
-from vanilla_transformer_hf.common.files import open_output
+from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.common.matmul import (
     choose_matmul,
     describe_matmul,
@@ -158,6 +158,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--source and --target are given together or not at all")
     if min(arguments.rounds, arguments.block, arguments.tokens, arguments.threads) < 1:
         raise ValueError("--rounds, --block, --tokens and --threads are 1 or more")
+    if arguments.json:
+        refuse_overwriting(arguments.json, filter(None, [arguments.source, arguments.target]))
     torch.set_num_threads(arguments.threads)
     probed = probe_matmul()
     chosen = choose_matmul("auto", probed)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from ...common.files import open_input, read_lines
+from ...common.files import open_input, read_lines, refuse_overwriting
 from ...common.matmul import choose_matmul, describe_matmul
 from ...common.opening import vocabularies
 from ..translator import WINDOW, Translator
@@ -126,10 +126,11 @@ def run_command(
 
     Raises:
         OSError: A file or the model cannot be opened.
-        ValueError: The input is damaged, or arguments are out of range.
+        ValueError: The input is damaged or also the output, or arguments are out of range.
     """
     if arguments.processes < 1:
         raise ValueError(f"processes={arguments.processes}: must be at least 1")
+    refuse_overwriting(arguments.output, [*inputs, *([] if shortlist is None else [shortlist])])
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
     work = replace(work, options={**work.options, **limits})
     with ExitStack() as stack:
