@@ -6,10 +6,12 @@ import shutil
 import pytest
 import torch
 from counting_model import SOURCES, TARGETS
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf.common.opening import open_config
 from vanilla_transformer_hf.translation.translator import Translator
 
 
@@ -113,3 +115,18 @@ def test_layers_that_the_config_leaves_out_are_refused(broken):
     assert (
         "tensors have no place in the model that the config describes, the first is model.decoder.layers.1." in message
     )
+
+
+def test_without_a_network_the_hub_is_asked_once(monkeypatch):
+    asked = []
+
+    def ask(self, name, timeout=None):
+        asked.append((name, timeout))
+        raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", ask)
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", None)
+    with pytest.raises(OSError, match=r"config of no/such \(no such folder, so taken as a Hub id\): Name or service"):
+        open_config("no/such")
+    assert asked == [("no/such", 10)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -249,7 +250,8 @@ def test_a_stream_has_no_epochs(prepare, tmp_path, capsys):
 def test_an_adapter_is_not_trained_further(prepare, tmp_path, monkeypatch):
     base = prepare().trainer.model.requires_grad_(False)
     base.config.save_pretrained(tmp_path / "adapter")
-    monkeypatch.setattr(AutoModelForSeq2SeqLM, "from_pretrained", lambda *args, **kwargs: base)
+    report = dict.fromkeys(("missing_keys", "mismatched_keys", "unexpected_keys"), ())
+    monkeypatch.setattr(AutoModelForSeq2SeqLM, "from_pretrained", lambda *args, **kwargs: (base, report))
     prepare().trainer.processing_class.save_pretrained(tmp_path / "adapter")
     size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
     with pytest.raises(ValueError, match="is an adapter, whose base model is frozen"):
@@ -436,6 +438,16 @@ def test_a_name_that_is_nothing_is_refused_before_any_text_is_read(prepare, tmp_
     for name in ("no/such/folder", "no-such-model"):
         with pytest.raises(OSError, match=name):
             prepare(**size_fields_removed(prepare), model_name_or_path=name)
+
+
+def test_weights_that_are_missing_are_not_filled_with_random_numbers(prepare, tmp_path):
+    prepare().trainer.save_model(tmp_path / "base")
+    weights = load_file(tmp_path / "base" / "model.safetensors")
+    name = next(name for name in weights if "encoder" in name)
+    save_file({other: value for other, value in weights.items() if other != name}, tmp_path / "base/model.safetensors")
+    further = {**size_fields_removed(prepare), "model_name_or_path": str(tmp_path / "base")}
+    with pytest.raises(OSError, match=rf"weights of .*base: 1 tensors are missing .*{name}"):
+        prepare(**further)
 
 
 def test_a_config_field_that_contradicts_the_model_is_refused(prepare, tmp_path):

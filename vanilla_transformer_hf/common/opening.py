@@ -3,11 +3,13 @@
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -18,6 +20,7 @@ from transformers import (
 )
 
 
+HUB_TIMEOUT = 10  # seconds
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 # Models often carry some rows more than their tokenizer has pieces, up to a multiple of this.
 VOCABULARY_PADDING = 128
@@ -40,19 +43,7 @@ def open_model(
     hub = {"trust_remote_code": trust_remote_code, "revision": revision}
     config = open_config(name, **hub)
     tokenizer = open_tokenizer(name, **hub)
-    with naming("weights", name):
-        # Missing tensors would be filled with random numbers and only logged; so would those of other shapes.
-        model, report = AutoModelForSeq2SeqLM.from_pretrained(
-            name, config=config, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **hub
-        )
-        lacking = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
-        if lacking:
-            raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")
-        if surplus := sorted(report["unexpected_keys"]):
-            raise ValueError(
-                f"{len(surplus)} tensors have no place in the model of this config, the first is {surplus[0]}"
-            )
-        check_finite(model)
+    model = open_weights(name, config=config, dtype=dtype, **hub)
     return _to_device(model, device), tokenizer
 
 
@@ -67,6 +58,7 @@ def open_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
     if Path(name).is_file() or not (Path(name).is_dir() or REPO_ID.fullmatch(str(name))):
         raise FileNotFoundError(f"{name}: no such folder")
     with naming("config", name):
+        _reach_hub(str(name))
         config = AutoConfig.from_pretrained(name, **hub)
     if not config.is_encoder_decoder:
         raise ValueError(f"{name}: model type {config.model_type!r} is not an encoder–decoder and cannot translate")
@@ -80,6 +72,40 @@ def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBa
     """
     with naming("tokenizer", name):
         return AutoTokenizer.from_pretrained(name, **hub)
+
+
+def open_weights(name: str | os.PathLike, **settings: Any) -> PreTrainedModel:
+    """
+    A model with all of its weights; `settings` are those of the host's `from_pretrained`.
+
+    Raises:
+        OSError: Weights are missing, of another shape, left over, or not finite; one line says which.
+    """
+    with naming("weights", name):
+        # Missing tensors would be filled with random numbers and only logged; so would those of other shapes.
+        model, report = AutoModelForSeq2SeqLM.from_pretrained(
+            name, output_loading_info=True, ignore_mismatched_sizes=True, **settings
+        )
+        lacking = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
+        if lacking:
+            raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")
+        if surplus := sorted(report["unexpected_keys"]):
+            raise ValueError(
+                f"{len(surplus)} tensors have no place in the model that the config describes, the first is {surplus[0]}"
+            )
+        check_finite(model)
+    return model
+
+
+def _reach_hub(name: str) -> None:
+    """
+    Ask the Hub once for what is neither a folder nor in the cache: the host asks several times, for half a minute,
+    where there is no network. What the Hub answers is left to the host's messages.
+    """
+    if constants.HF_HUB_OFFLINE or Path(name).is_dir() or try_to_load_from_cache(name, "config.json") is not None:
+        return
+    with suppress(HfHubHTTPError):
+        HfApi().model_info(name, timeout=HUB_TIMEOUT)
 
 
 def check_finite(model: torch.nn.Module) -> None:

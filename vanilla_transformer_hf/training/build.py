@@ -10,6 +10,7 @@ from typing import Any
 import datasets
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForSeq2SeqLM,
     GenerationConfig,
     PreTrainedConfig,
@@ -20,7 +21,7 @@ from transformers import (
 )
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
-from ..common.opening import check_fit, naming, open_tokenizer
+from ..common.opening import check_fit, naming, open_tokenizer, open_weights
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
@@ -199,9 +200,9 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     backend = {"attn_implementation": attention} if attention else {}
     if run.model.model_name_or_path:
         # Updates are too small for weights in half precision, which a published model may have.
-        settings = {"dtype": torch.float32, **run.config, **backend}
-        with naming("weights", run.model.model_name_or_path):
-            model = AutoModelForSeq2SeqLM.from_pretrained(run.model.model_name_or_path, **settings)
+        with naming("config", run.model.model_name_or_path):
+            config = AutoConfig.from_pretrained(run.model.model_name_or_path, **run.config)
+        model = open_weights(run.model.model_name_or_path, config=config, dtype=torch.float32, **backend)
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ValueError(
                 f"{run.model.model_name_or_path} is an adapter, whose base model is frozen; merge the two first "
