@@ -91,7 +91,8 @@ def open_weights(name: str | os.PathLike, **settings: Any) -> PreTrainedModel:
             raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")
         if surplus := sorted(report["unexpected_keys"]):
             raise ValueError(
-                f"{len(surplus)} tensors have no place in the model that the config describes, the first is {surplus[0]}"
+                f"{len(surplus)} tensors have no place in the model that the config describes, the first is "
+                f"{surplus[0]}"
             )
         check_finite(model)
     return model
