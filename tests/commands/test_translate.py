@@ -228,7 +228,11 @@ def test_errors_are_one_line_and_leave_nothing(run, folder, tmp_path):
     code, _, errors = run(folder, "--output", output, "--matmul", "default", text=b"one\n\xff")
     assert (code, errors.count("\n")) == (2, 1)
     assert "<stdin>, line 2: not valid UTF-8" in errors
-    assert [entry.name for entry in tmp_path.iterdir()] == ["bad"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bad", "output.partial", "output.partial.json"]
+    assert (tmp_path / "output.partial").read_bytes() == b"eins\n", "of a pipe, what was whole"
+    code, content, errors = run(folder, "--input", bad, "--on_bad_bytes", "skip", "--matmul", "default")
+    assert (code, content) == (0, b"eins\nzwei\n\n")
+    assert run(folder, "--matmul", "default", text=b"one\ntwo\n\xff\n")[:2] == (2, b"eins\nzwei\n")
 
 
 def test_corrupt_weights_are_one_line(run, folder, tmp_path):
