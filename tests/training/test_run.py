@@ -152,18 +152,19 @@ def test_a_published_model_is_trained_further(prepare, tmp_path):
 
 def test_the_published_tokenizer_says_how_long_sources_were(prepare, tmp_path):
     """Translator splits longer texts by it."""
-    run_job(prepare(max_source_length=25))
+    run_job(prepare(max_source_length=12))
     base = tmp_path / "out"
-    assert AutoTokenizer.from_pretrained(base).model_max_length == 25
-    assert Translator.from_pretrained(base, device="cpu").max_source_length == 25
+    assert AutoTokenizer.from_pretrained(base).model_max_length == 12
+    assert Translator.from_pretrained(base, device="cpu").max_source_length == 12
     size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
     further = {**size_fields, "model_name_or_path": str(base), "output_dir": str(tmp_path / "more")}
-    for limit, known in ((20, 25), (30, 30)):
-        tokenizer = prepare(**further, max_source_length=limit).trainer.processing_class
-        assert tokenizer.model_max_length == known
+    for limit, known in ((10, 12), (14, 14), (50, None)):
+        trainer = prepare(**further, max_source_length=limit).trainer
+        longest = max(trainer.train_dataset["length"])
+        assert trainer.processing_class.model_max_length == (known or longest) < 50, "no sentence has 50 tokens"
     unknown = AutoTokenizer.from_pretrained(base, model_max_length=int(1e30))
     unknown.save_pretrained(base)
-    assert prepare(**further, max_source_length=20).trainer.processing_class.model_max_length == 20
+    assert prepare(**further, max_source_length=14).trainer.processing_class.model_max_length == 14
 
 
 def test_long_training_pairs_bring_no_warning_of_the_host(prepare, warnings_of_the_host):

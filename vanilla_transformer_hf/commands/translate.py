@@ -27,8 +27,8 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         "--format",
         choices=["text", "tsv", "jsonl"],
         help="text: the best translation of each line; tsv: line number, score, text, alignment; jsonl: a record for "
-        "each line with number, source and translations: text, score, finished, tokens, alignment (default: text, or tsv "
-        "with --n_best or --alignment)",
+        "each line with number, source and translations: text, score, finished (false: cut off at the limit of "
+        "tokens), tokens, alignment (default: text, or tsv with --n_best or --alignment)",
     )
     parser.add_argument("--n_best", type=int, metavar="N", help="write the N best translations of each line")
     parser.add_argument("--alignment", action="store_true", help="write which words translate which: 0-0 1-2 …")

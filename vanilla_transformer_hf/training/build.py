@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from transformers import (
     AutoConfig,
@@ -176,14 +177,19 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) ->
     return f"{text}."
 
 
-def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> None:
+def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments, train: Any) -> None:
     """
-    Save `max_source_length` as the tokenizer's `model_max_length`: translation splits longer texts, of whose length
-    the model has seen none. A model that is trained further keeps a longer one that it was trained on before.
+    Save how long sentences were as the tokenizer's `model_max_length`: translation splits longer texts, as the model
+    has seen none of their length. It is `max_source_length`, or less where the tokenized corpus `train` has no sentence of
+    so many tokens (`length` counts the longer side of a pair). A model that is trained further keeps a larger one that
+    it was trained with before.
     """
+    longest = run.data.max_source_length
+    if not run.data.streaming:
+        longest = min(longest, int(np.max(train.with_format("numpy")["length"][:])))
     known = tokenizer.model_max_length if run.model.model_name_or_path is not None else 0
     known = known if known <= LARGE_INTEGER else 0  # the host's mark for "not known"
-    tokenizer.model_max_length = max(known, run.data.max_source_length)
+    tokenizer.model_max_length = max(known, longest)
 
 
 def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

@@ -193,8 +193,8 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
                 say(training, f"{names}: of later steps than {start.checkpoint}, moved to {moved[0].parent}.")
         tokenizer = get_tokenizer(run, corpora["train"], checkpoints / "tokenizer", start)
         say(training, describe_tokenizer(tokenizer, run))
-        record_longest_source(tokenizer, run)
         data = tokenize(corpora, tokenizer, run)
+        record_longest_source(tokenizer, run, data["train"])
     if training.device.type == "cpu":
         training.matmul = _set_matmul(training.matmul)
     set_seed(training.seed)

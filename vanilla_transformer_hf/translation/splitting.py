@@ -12,7 +12,7 @@ Count = Callable[[Sequence[str]], list[int]]
 NEED_NO_SPACE = "。！？｡।"
 SENTENCE_ENDS = re.compile(rf"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[{NEED_NO_SPACE}])[\"'”’»)\]」』）]*")
 # Behind these a full stop ends no sentence: initials, abbreviations without a vowel (Dr., St., Nr.), ordinals (3.).
-ABBREVIATION = re.compile(r"(?:^|[\s(\"'“„«])(?:[^\W\d_]|[b-df-hj-np-tv-xzB-DF-HJ-NP-TV-XZ]{2,4}|\d{1,2})\.$")
+ABBREVIATION = re.compile(r"(?:^|[\s.(\"'“„«])(?:[^\W\d_]|[b-df-hj-np-tv-xzB-DF-HJ-NP-TV-XZ]{2,4}|\d{1,2})\.$")
 # Where a sentence that is too long is cut, best first; then between characters.
 BREAKS = (re.compile(r"(?<=[,;:،؛—–])\s+|(?<=[、，；：])"), re.compile(r"\s+"))
 
@@ -41,22 +41,24 @@ def sentences(text: str) -> list[Span]:
     for found in SENTENCE_ENDS.finditer(text):
         has_words = has_words or any(map(str.isalnum, text[seen : found.end()]))
         seen = found.end()
-        if has_words and _ends_sentence(text, found):
+        if spans and not has_words:  # marks alone belong to the sentence before them
+            spans[-1] = (spans[-1][0], seen)
+            start = seen
+        elif has_words and _ends_sentence(text, found):
             spans.append((start, seen))
             start, has_words = seen, False
-    if spans and not any(map(str.isalnum, text[start:])):  # marks alone belong to the last sentence
+    if spans and not any(map(str.isalnum, text[start:])):
         start = spans.pop()[0]
     return _stripped(text, [*spans, (start, len(text))])
 
 
 def _ends_sentence(text: str, found: re.Match[str]) -> bool:
-    """Whether what looks like the end of a sentence is one."""
+    """Whether what looks like the end of a sentence is one; a small letter may follow, as in lower-cased texts."""
     place = found.start() - 1
-    mark, before, behind = text[place], text[place - 1 : place], text[found.end() : found.end() + 1]
-    if mark in NEED_NO_SPACE or before.isspace():  # a space before the mark, too: tokenized text
+    mark, before = text[place], text[place - 1 : place]
+    if mark != "." or before.isspace():  # a space before the mark, too: tokenized text
         return True
-    is_abbreviation = mark == "." and ABBREVIATION.search(text[max(0, place - 6) : place + 1]) is not None
-    return not (behind.islower() or is_abbreviation)
+    return ABBREVIATION.search(text[max(0, place - 6) : place + 1]) is None
 
 
 def _fitting(text: str, groups: list[list[Span]], level: int, limit: int, count: Count) -> Iterator[Span]:
