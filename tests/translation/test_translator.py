@@ -14,7 +14,7 @@ from transformers import pipeline
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.matmul import available_matmuls
 from vanilla_transformer_hf.model import packed_weights_vanilla_transformer
-from vanilla_transformer_hf.translation import alignment
+from vanilla_transformer_hf.translation import alignment, tally, texts
 from vanilla_transformer_hf.translation.streams.lines import read_items, run_lines
 from vanilla_transformer_hf.translation.streams.resumable_output import StreamOutput
 from vanilla_transformer_hf.translation.streams.work import LineWork
@@ -81,6 +81,60 @@ def test_a_split_line_is_joined_and_scored_as_a_whole(translator, caplog):
         assert whole.score == pytest.approx(total / len(whole.tokens), abs=1e-5)
     with pytest.raises(ValueError, match="has 8 tokens and at most 4 go through the model at once"):
         translator.translate(line, too_long="error")
+
+
+def test_of_a_paragraph_every_sentence_is_translated(counting_folder, tmp_path, caplog):
+    """Training saves how long its sentences were; a line beyond that lost almost all of its text."""
+    folder = shutil.copytree(counting_folder, tmp_path / "known")
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(folder)
+    tokenizer.model_max_length = max(len(tokenizer(f"{source}.")["input_ids"]) for source in SOURCES)
+    tokenizer.save_pretrained(folder)
+    opened = Translator.from_pretrained(folder, device="cpu", matmul_backend="default")
+    sentences = [f"{SOURCES[number * 7 % len(SOURCES)]}." for number in range(30)]
+    expected = " ".join(opened.translate(sentences))
+    assert caplog.messages == []
+    assert opened.translate(" ".join(sentences)) == expected
+    limit = tokenizer.model_max_length
+    assert caplog.messages == [f"1 over-long line split into parts of at most {limit} tokens"]
+    (record,) = pipeline("translation", model=folder, device="cpu")(" ".join(sentences))
+    assert record == {"translation_text": expected}
+    opened.max_source_length = 4  # the longest of its training, without a mark
+    without_marks = " ".join(sentences).replace(".", "")
+    assert len(opened.translate(without_marks).split()) == len(without_marks.split())
+
+
+def test_long_sources_are_doubted_where_nobody_says_how_long_they_were(translator, monkeypatch, caplog):
+    monkeypatch.setattr(tally, "SENSIBLE_SOURCE", 5)
+    monkeypatch.setattr(texts, "SENSIBLE_SOURCE", 5)
+    long = "one two three four five"
+    translator.translate([long, "two", long])
+    message = "2 lines with more than 5 source tokens: the model does not say how long sentences were in its training"
+    assert len(caplog.messages) == 1 and caplog.messages[0].startswith(message)
+    translator.translate(long)
+    assert len(caplog.messages) == 1, "once for each translator"
+    translator.max_source_length = 60
+    assert translator.encoder()([long], counted := Tally()) and counted.doubtful == 0, "the user has said it"
+    monkeypatch.setattr(translator.tokenizer, "model_max_length", 64)
+    other = Translator(translator.model, translator.tokenizer, matmul_backend="default")
+    assert other.encoder()([long], counted) and counted.doubtful == 0, "training has said it"
+
+
+def test_a_translation_that_was_cut_off_says_so(translator, caplog):
+    source = "one two three"
+    for options in ({}, {"num_beams": 3, "num_return_sequences": 3}):
+        best = translator.translate([source, ""], **options)
+        assert all(each.is_complete for each in (best if not options else itertools.chain(*best)))
+    assert caplog.messages == []
+    for options in ({}, {"num_beams": 2, "return_scores": True}):
+        cut, whole, empty = translator.translate([source, "two", ""], max_new_tokens=2, **options)
+        assert (cut.is_complete, whole.is_complete, empty.is_complete) == (False, True, True)
+        assert "</s>" not in cut.tokens and whole.tokens[-1] == "</s>"
+    translator.max_source_length = 3
+    joined = translator.translate("one two three. two.", max_new_tokens=2, num_beams=1)
+    assert not joined.is_complete, "a part of it was"
+    note = "1 line with a translation that was cut off at the limit of tokens, see max_new_tokens and max_extra_tokens"
+    assert caplog.messages[0] == caplog.messages[1] == note
+    assert copy.copy(cut).is_complete is False
 
 
 def test_batches_by_tokens_change_nothing(translator, generated):

@@ -180,9 +180,9 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) ->
 def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments, train: Any) -> None:
     """
     Save how long sentences were as the tokenizer's `model_max_length`: translation splits longer texts, as the model
-    has seen none of their length. It is `max_source_length`, or less where the tokenized corpus `train` has no sentence of
-    so many tokens (`length` counts the longer side of a pair). A model that is trained further keeps a larger one that
-    it was trained with before.
+    has seen none of their length. It is `max_source_length`, or less where the tokenized `train` has no sentence of
+    so many tokens (`length` counts the longer side of a pair). A model that is trained further keeps a larger one
+    that it was trained with before.
     """
     longest = run.data.max_source_length
     if not run.data.streaming:

@@ -43,9 +43,9 @@ class Tally:
         """The counts that a user is told at the end."""
         return {name: count for name, count in vars(self).items() if name in TOLD}
 
-    def notes(self, too_long: str, source_limit: int, target_limit: int | None = None) -> list[str]:
+    def notes(self, too_long: str, source_limit: int, target_limit: int | None = None) -> dict[str, str]:
         """
-        A line for each loss that was counted.
+        A line for each loss that was counted, by the name of its count.
 
         Args:
             too_long: What became of texts that were too long, a key of `TOO_LONG`.
@@ -63,7 +63,7 @@ class Tally:
             "say how long sentences were in its training (model_max_length), and of longer ones much may be lost; "
             "max_source_length splits them",
         }
-        return [note for name, note in notes.items() if getattr(self, name)]
+        return {name: note for name, note in notes.items() if getattr(self, name)}
 
 
 TOLD = ("too_long", "lacking", "unfinished", "doubtful")

@@ -87,6 +87,7 @@ class Translator:
         positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
         self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", None) or positions
         self.max_source_length = self._guessed_source_length = min(tokenizer.model_max_length, positions)
+        self._has_doubted = False
         backend, self.matmul_rows = "default", list[MatmulRow]()
         if matmul_backend != "default" and model.device.type == "cpu" and model.dtype == torch.float32:
             self.matmul_rows = probe_matmul()
@@ -365,10 +366,12 @@ class Translator:
         return math.inf if is_endless else getattr(config, "max_position_embeddings", None) or math.inf
 
     def warn(self, tally: Tally, too_long: str, has_targets: bool = False) -> None:
-        """Log what was lost of how many texts, if anything was."""
+        """Log what was lost of how many texts, if anything was; that lengths are doubtful, once."""
         target_limit = self.max_target_length if has_targets else None
-        for note in tally.notes(too_long, self.max_source_length, target_limit):
-            logger.warning(note)
+        for name, note in tally.notes(too_long, self.max_source_length, target_limit).items():
+            if name != "doubtful" or not self._has_doubted:
+                logger.warning(note)
+            self._has_doubted |= name == "doubtful"
 
     def collate(self, sources: Sequence[Sequence[int]]) -> dict[str, Any]:
         """`input_ids` and `attention_mask` (B, S) of B sources of at most S tokens; S is at least 1."""

@@ -165,5 +165,5 @@ def run_command(
             print(f"{arguments.output}: continued behind line {output.lines:,}", file=sys.stderr)
         tally = run_lines(worker, items, output, window, total, str(arguments.output))
         limits = worker.description.limits[: 1 if work.kind == "translate" else 2]
-        for note in tally.notes(work.options["too_long"], *limits):
+        for note in tally.notes(work.options["too_long"], *limits).values():
             print(note, file=sys.stderr)
