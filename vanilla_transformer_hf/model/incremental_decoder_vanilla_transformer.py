@@ -48,7 +48,8 @@ class IncrementalDecoder:
         shortlist: Ids of the tokens that get logits (V), all if None.
 
     Attributes:
-        attention: Those of the last step (B, n, S), the mean over heads.
+        states: What the last step returned (B, n, D).
+        attention: Weights of the last step's attention to the source (B, n, S), the mean over heads.
     """
 
     def __init__(
@@ -101,7 +102,8 @@ class IncrementalDecoder:
         states = self.decoder.embed(self.decoder.look_up_tokens(tokens, None), positions)  # (B, n, D)
         for number in range(len(self.weights.layers)):
             states = self._layer(number, states, start)
-        return self.decoder.layer_norm(states)
+        self.states = self.decoder.layer_norm(states)
+        return self.states
 
     def _layer(self, number: int, states: torch.Tensor, start: int) -> torch.Tensor:
         """States (B, n, D) through a layer, keys and values put into slots from `start` on."""
@@ -222,6 +224,11 @@ class Ensemble:
 
     def __init__(self, decoders: Sequence[IncrementalDecoder]):
         self.decoders = decoders
+
+    @property
+    def states(self) -> torch.Tensor:
+        """What the last step of each returned, side by side (B, n, sum of D)."""
+        return torch.cat([decoder.states for decoder in self.decoders], dim=-1)
 
     @property
     def attention(self) -> torch.Tensor:

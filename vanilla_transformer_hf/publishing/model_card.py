@@ -24,7 +24,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from ..common.files import open_output
 from ..evaluation.scores import METRICS, Scores
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_vanilla_transformer import VanillaTransformerGenerationConfig
+from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
