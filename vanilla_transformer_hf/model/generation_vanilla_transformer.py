@@ -36,6 +36,7 @@ from .search_plan_vanilla_transformer import (
     check_ensemble,
     check_request,
     find_obstacle,
+    most_target_tokens,
 )
 from .search_vanilla_transformer import BeamSearch, DiverseBeamSearch, GreedySearch, Search, run_together
 
@@ -116,7 +117,15 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """
         StepWeights.expect_fixed(self)
 
-    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def generate(
+        self: Any,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """
         transformers' `generate`, after a check of the token ids it is given.
 
@@ -127,7 +136,39 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             ValueError: A source or target id lies outside its vocabulary; an option of this package is out of range,
                 or is asked for where only transformers' own loop can do the work; or the model's scores are NaN.
         """
-        return self._generate(None, *args, **kwargs)
+        place_in_stream = kwargs.pop("place_in_stream", None)
+        requests = {name: kwargs.pop(name) for name in REQUESTS if name in kwargs}
+        requests = {name: value for name, value in requests.items() if value is not None}
+        custom = kwargs.get("custom_generate")
+        if requests and custom is not None:
+            raise ValueError(f"{next(iter(requests))}: not possible together with custom_generate")
+        sizes = {
+            "input_ids": self.config.source_vocab_size or self.config.vocab_size,
+            "decoder_input_ids": self.config.vocab_size,
+        }
+        for name, ids in {"input_ids": inputs, **kwargs}.items():
+            if name in sizes and ids is not None:
+                check_token_ids(ids, sizes[name], name)
+        if isinstance(custom, str):  # the name of a repository whose code does everything
+            arguments = (inputs, generation_config, logits_processor, stopping_criteria, *args)
+            return super().generate(*arguments, **kwargs)  # type: ignore[misc]
+        settings = Settings(dict(kwargs), generation_config, self.generation_config)
+        options, most = SearchOptions.of(settings.get), most_target_tokens(self)
+        request = SearchRequest(options, requests, most_tokens=most, place_in_stream=place_in_stream)
+        host = request.limit(settings, *self._lengths(inputs, kwargs, settings))
+        if custom is None and settings.get("num_beam_groups") is not None:
+            host["num_beam_groups"] = 1  # transformers would look for its own on the Hub
+        kwargs = {name: value for name, value in kwargs.items() if name not in SEARCH_OPTIONS}
+        if generation_config is None:
+            kwargs |= host
+        else:
+            generation_config = copy.deepcopy(generation_config)
+            for name, value in host.items():
+                kwargs.pop(name, None)
+                setattr(generation_config, name, value)
+        kwargs |= self._read_source(request, inputs, kwargs, settings)
+        criteria = StoppingCriteriaList([*(stopping_criteria or []), request])
+        return super().generate(inputs, generation_config, logits_processor, criteria, *args, **kwargs)  # type: ignore[misc]
 
     @torch.no_grad()
     def generate_stream(self: Any, batches: Iterable[dict[str, Any]], **kwargs: Any) -> Iterator[Any]:
@@ -146,7 +187,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             ValueError: As `generate`; or a batch has an argument that has to be the same for all.
         """
         works = (
-            self._generate(place, **arguments_of_batch(place, batch), **kwargs) for place, batch in enumerate(batches)
+            self.generate(**arguments_of_batch(place, batch), **kwargs, place_in_stream=place)
+            for place, batch in enumerate(batches)
         )
         for work in run_together(works):
             yield answer(work) if isinstance(work, Search) else work
@@ -154,49 +196,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def adjust_generation_fn(self: Any, *args: Any, **kwargs: Any) -> None:
         super().adjust_generation_fn(*args, **kwargs)  # type: ignore[misc]
         self.generation_config = VanillaTransformerGenerationConfig.of(self.generation_config)
-
-    def _generate(
-        self: Any,
-        place_in_stream: int | None,
-        inputs: torch.Tensor | None = None,
-        generation_config: GenerationConfig | None = None,
-        logits_processor: Any = None,
-        stopping_criteria: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """`generate` with the number of the batch in a stream, if it is one of a stream."""
-        requests = {name: kwargs.pop(name) for name in REQUESTS if name in kwargs}
-        requests = {name: value for name, value in requests.items() if value is not None}
-        custom = kwargs.get("custom_generate")
-        if requests and custom is not None:
-            raise ValueError(f"{next(iter(requests))}: not possible together with custom_generate")
-        sizes = {
-            "input_ids": self.config.source_vocab_size or self.config.vocab_size,
-            "decoder_input_ids": self.config.vocab_size,
-        }
-        for name, ids in {"input_ids": inputs, **kwargs}.items():
-            if name in sizes and ids is not None:
-                check_token_ids(ids, sizes[name], name)
-        if isinstance(custom, str):  # the name of a repository whose code does everything
-            arguments = (inputs, generation_config, logits_processor, stopping_criteria, *args)
-            return super().generate(*arguments, **kwargs)  # type: ignore[misc]
-        settings = Settings(dict(kwargs), generation_config, self.generation_config)
-        request = SearchRequest(SearchOptions.of(settings.get), requests, place_in_stream=place_in_stream)
-        host = request.limit(settings, *self._lengths(inputs, kwargs, settings))
-        if custom is None and settings.get("num_beam_groups") is not None:
-            host["num_beam_groups"] = 1  # transformers would look for its own on the Hub
-        kwargs = {name: value for name, value in kwargs.items() if name not in SEARCH_OPTIONS}
-        if generation_config is None:
-            kwargs |= host
-        else:
-            generation_config = copy.deepcopy(generation_config)
-            for name, value in host.items():
-                kwargs.pop(name, None)
-                setattr(generation_config, name, value)
-        kwargs |= self._read_source(request, inputs, kwargs, settings)
-        criteria = StoppingCriteriaList([*(stopping_criteria or []), request])
-        return super().generate(inputs, generation_config, logits_processor, criteria, *args, **kwargs)  # type: ignore[misc]
 
     def _lengths(
         self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
@@ -295,13 +294,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # generate() has repeated what has been read for each beam; here the beams of a row share it.
         memory, mask = kwargs["encoder_outputs"][0][:: plan.beams], kwargs.get("attention_mask")
         mask = mask if mask is None else mask[:: plan.beams]
-        models = [self, *plan.members]
+        models, packed = [self, *plan.members], [*filter(None, request.weights)] or [StepWeights.of(self)]
         memories = [memory, *(each.repeat_interleave(plan.groups, dim=0) for each in request.memories)]
         shortlist = None if plan.constraints.shortlist is None else plan.constraints.shortlist.ids
         records_attention = kind is BeamSearch and plan.options.coverage_penalty > 0
-        decoders = [
+        decoders: list[Any] = [
             IncrementalDecoder(model, weights, states, mask, plan.beams, records_attention, shortlist)
-            for model, weights, states in zip(models, request.weights or [StepWeights.of(self)], memories)
+            for model, weights, states in zip(models, packed, memories)
         ]
         decoder = Ensemble(decoders) if len(decoders) > 1 else decoders[0]
         return (DiverseBeamSearch if plan.groups > 1 else kind)(decoder, plan)
@@ -322,7 +321,7 @@ def begin(search: Search) -> Any:
     return answer(search)
 
 
-def answer(search: Search) -> Any:
+def answer(search: Any) -> Any:
     """
     What `generate()` returns of a search that is over: token ids, or transformers' output of a beam search.
 

@@ -250,6 +250,12 @@ def row_limits(
     return limits
 
 
+def most_target_tokens(model: Any) -> int:
+    """Tokens that the model's decoder has positions for, and the one behind them, which it can still predict."""
+    is_learned = model.config.decoder_position_encoding == "learned"
+    return 1 + model.config.decoder_max_position_embeddings if is_learned else sys.maxsize
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # What only the loops of transformers can do
 # ---------------------------------------------------------------------------------------------------------------------
@@ -363,4 +369,12 @@ def check_ensemble(model: Any, members: Any, has_input_ids: bool) -> None:
                 raise ValueError(f"{name}: not possible together with {reason}")
 
 
-__all__ = ["REQUESTS", "SearchPlan", "SearchRequest", "check_ensemble", "check_request", "find_obstacle"]
+__all__ = [
+    "REQUESTS",
+    "SearchPlan",
+    "SearchRequest",
+    "check_ensemble",
+    "check_request",
+    "find_obstacle",
+    "most_target_tokens",
+]

@@ -124,7 +124,8 @@ class Rows:
 
     def keep(self, rows: Any) -> "Rows":
         """These rows alone."""
-        return replace(self, **{name: tensor[rows] for name, tensor, _ in self.tensors()})
+        made: dict[str, Any] = {name: tensor[rows] for name, tensor, _ in self.tensors()}
+        return replace(self, **made)
 
     def put(self, others: "Rows", places: torch.Tensor, unused: int, prompt_length: int) -> "Rows":
         """
@@ -135,7 +136,7 @@ class Rows:
             prompt_length: Columns of the others' tokens.
         """
         ahead = self.running.shape[-1] - unused - prompt_length
-        made = {}
+        made: dict[str, Any] = {}
         for name, old, kind in self.tensors():
             new = getattr(others, name)
             filler = 0
