@@ -68,7 +68,7 @@ def test_score_of_greedy_search_follows_the_length_penalty(translator):
 
 
 def test_length_limit_is_source_plus_50_where_nobody_gives_one(translator, generated, monkeypatch):
-    endless = {"bad_words_ids": [[translator.tokenizer.eos_token_id]], "num_beams": 1}
+    endless = {"suppress_tokens": [0, 1], "num_beams": 1}
     texts = ["two", "four five"]
     lengths = [len(ids) for ids in translator.tokenizer(texts)["input_ids"]]
     found = translator.translate(texts, **endless)
