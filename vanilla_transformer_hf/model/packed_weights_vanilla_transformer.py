@@ -122,7 +122,7 @@ class StepLayer(SimpleNamespace):
             inner["fc1"], activation_fn = side_by_side(layer.fc1, after="relu"), AFTER["none"]
         super().__init__(
             **inner,
-            qkv=side_by_side(own.q_proj, own.k_proj, own.v_proj),
+            qkv=side_by_side(*own.projections),
             out=side_by_side(own.out_proj),
             cross_query=side_by_side(cross.q_proj),
             cross_out=side_by_side(cross.out_proj),
@@ -160,6 +160,9 @@ class StepWeights:
 
     def __init__(self, model: Any):
         self.model = weakref.proxy(model)
+
+    def __deepcopy__(self, memo: dict) -> "StepWeights":
+        return self  # they are this model's, in a copy of a generation config too
 
     @cached_property
     def layers(self) -> list[StepLayer]:

@@ -24,7 +24,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from ..common.files import open_output
 from ..evaluation.scores import METRICS, Scores
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
+from ..model.generation_vanilla_transformer import VanillaTransformerGenerationConfig
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
@@ -297,10 +297,10 @@ def _card_data(facts: CardFacts, config: VanillaTransformerConfig, title: str, l
 def _architecture(config: VanillaTransformerConfig) -> list[tuple[str, Any, Any]]:
     """Rows (field, value, value in the paper's base model): the sizes, and whatever else differs from that model."""
     paper = VanillaTransformerConfig()
-    stated, plain = config.to_dict(), paper.to_dict()
     names = [name for name in type(config).__annotations__ if name not in HOST_FIELDS and not name.endswith("_id")]
-    rows = [name for name in names if name in SIZES or stated[name] != plain[name]]
-    return [(name, _value(config, name), _value(paper, name)) for name in rows]
+    rows = [(name, _value(config, name), _value(paper, name)) for name in names]
+    stated = config.to_dict()  # where a field that only follows another one is None
+    return [row for row in rows if row[0] in SIZES or (row[1] != row[2] and stated[row[0]] is not None)]
 
 
 def _value(config: VanillaTransformerConfig, name: str) -> Any:

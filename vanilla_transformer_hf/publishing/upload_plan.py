@@ -16,7 +16,7 @@ from huggingface_hub import ModelCard, get_token
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..model.configuration_vanilla_transformer import AUTO_MODELS, VanillaTransformerConfig
-from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
+from ..model.generation_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
 from .model_card import (
     CARD_FILE,

@@ -24,7 +24,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..common.opening import check_fit, naming, open_tokenizer, open_weights
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
+from ..model.generation_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .averaging import AverageCheckpointsCallback, MovingAverageCallback
 from .bpe_dropout import BpeDropoutCollator
