@@ -30,6 +30,10 @@ WINDOW = 2048
 OF_EACH_SENTENCE = ("prefixes", "required_phrases", "decoder_input_ids")
 
 
+# In the settings of a tokenizer: language -> the tag that a source begins with to be translated to it.
+TARGET_LANG_TAGS = "target_lang_tags"
+
+
 class Translator:
     """
     A model and its tokenizer, as one thing that turns text into text.
@@ -51,6 +55,8 @@ class Translator:
     Attributes:
         shortlist (`list[int]`, *optional*): Token ids that translations may be made of, for example `pieces_of` a
             text; None: all.
+        source_prefix (`str`): What is put before each source text, such as the tag of the language to translate to;
+            `use_target_lang` sets it.
         matmul (`str`): The library that is used.
         matmul_rows (`list`): What was measured to choose it; empty if nothing had to be.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once. It starts as
@@ -84,6 +90,7 @@ class Translator:
         check_fit(model, tokenizer)
         self.tokenizer, self.ensemble = tokenizer, [member.eval() for member in ensemble]
         self.shortlist: list[int] | None = None
+        self.source_prefix = ""
         positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
         self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", None) or positions
         self.max_source_length = self._guessed_source_length = min(tokenizer.model_max_length, positions)
@@ -133,6 +140,22 @@ class Translator:
         if hasattr(model, "expect_fixed_weights"):  # nobody else has this model
             model.expect_fixed_weights()
         return translator
+
+    def use_target_lang(self, language: str) -> None:
+        """
+        Translate to this language from now on: its tag becomes the `source_prefix`.
+
+        Args:
+            language: One of the languages that a multilingual model was trained with (`target_lang_tags`).
+
+        Raises:
+            ValueError: The tokenizer has no tag for it.
+        """
+        tags = self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
+        if language not in tags:
+            known = f"expected one of {', '.join(tags)}" if tags else "its tokenizer has no target_lang_tags"
+            raise ValueError(f"{language!r} is not a target language of this model: {known}.")
+        self.source_prefix = tags[language]
 
     def translate(
         self,
@@ -352,7 +375,8 @@ class Translator:
             and self.tokenizer.model_max_length > LARGE_INTEGER
             and self.max_source_length == self._guessed_source_length
         )
-        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess)
+        prefix = "" if is_target else self.source_prefix
+        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess, prefix)
         if not is_target and limit <= encoder.around:
             raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")
         if not is_target and limit > self._most_source_positions:
