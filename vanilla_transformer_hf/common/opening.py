@@ -19,6 +19,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from .command_line import message_of
+
 
 HUB_TIMEOUT = 10  # seconds
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
@@ -174,4 +176,4 @@ def naming(part: str, name: str | os.PathLike) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return (message_of(error) or type(error).__name__).splitlines()[0]
