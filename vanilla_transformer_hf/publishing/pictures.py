@@ -20,7 +20,7 @@ def clean_picture(content: bytes, name: str) -> bytes:
             picture.load()
             pixels = Image.frombytes(picture.mode, picture.size, picture.tobytes())
             if picture.mode == "P":
-                pixels.putpalette(picture.getpalette("RGBA"), "RGBA")
+                pixels.putpalette(picture.getpalette("RGBA") or [], "RGBA")
     except UnidentifiedImageError as error:
         raise ValueError(f"{name} is not a PNG picture.") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

@@ -49,7 +49,7 @@ def _detectors() -> list[tuple[str, Any]]:
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
     from detect_secrets.plugins.base import RegexBasedDetector
 
-    classes = get_mapping_from_secret_type_to_class().items()
+    classes: Any = get_mapping_from_secret_type_to_class().items()
     return [
         (kind, detector())
         for kind, detector in classes
@@ -128,6 +128,7 @@ def find_private_text(name: str, content: bytes) -> list[str]:
     Raises:
         ValueError: The JSON is damaged.
     """
+    lines: list[tuple[str, str, str | None]]
     is_learned = name in TOKENIZER_FILES.values()
     if name.endswith(".json"):
         places = [(f"field {field}", field, value) for field, value in _fields(parse_json(content, name))]
