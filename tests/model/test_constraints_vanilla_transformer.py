@@ -319,7 +319,6 @@ def range_ids(*limits):
         ({"shortlist": [EOS]}, "shortlist: must name a token that does not end a sentence"),
         ({"shortlist": [5, -1]}, "shortlist: token id -1 lies outside the vocabulary"),
         ({"shortlist": [5], "do_sample": True}, "shortlist: not possible together with sampling"),
-        ({"shortlist": [5], "prompt_lookup_num_tokens": 3, "num_beams": 1}, "shortlist: not .* assisted_generation"),
         ({"shortlist": [5], "custom_generate": lambda *a, **k: 0}, "shortlist: not .* custom_generate"),
         ({"prefixes": [[5]] * 9, "use_cache": False}, "prefixes: not possible together with use_cache=False"),
     ],
@@ -330,13 +329,19 @@ def test_requests_that_cannot_be_met_are_refused(tiny_model, source, options, me
         tiny_model().generate(**source, **{"num_beams": 2, **options})
 
 
+def test_requests_are_refused_in_assisted_generation(tiny_model, source):
+    one = {name: tensor[:1] for name, tensor in source.items()}
+    with pytest.raises(ValueError, match="shortlist: only greedy search and beam search can do this"):
+        tiny_model().generate(**one, shortlist=[5], prompt_lookup_num_tokens=3)
+
+
 def test_models_that_do_not_fit_are_refused(tiny_model, source):
     model = tiny_model()
     sizes = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
     marian = MarianMTModel(MarianConfig(vocab_size=99, pad_token_id=0, decoder_start_token_id=0, d_model=16, **sizes))
     tiny_model(source_vocab_size=99, embedding_sharing="none").generate(**source, max_new_tokens=2, ensemble=[model])
     others = {
-        "MarianMTModel is no model of this kind": marian,
+        "MarianMTModel is not a model of this package": marian,
         "its vocab_size is 101 and the model's is 99": tiny_model(vocab_size=101),
         "its source_vocab_size is 98 and the model's is 99": tiny_model(
             source_vocab_size=98, embedding_sharing="none"

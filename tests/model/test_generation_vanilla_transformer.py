@@ -16,6 +16,7 @@ from vanilla_transformer_hf.model import (
     incremental_decoder_vanilla_transformer,
     packed_weights_vanilla_transformer,
 )
+from vanilla_transformer_hf.model.generation_config_vanilla_transformer import LENGTH_PENALTIES
 from vanilla_transformer_hf.model.incremental_decoder_vanilla_transformer import (
     ROOM,
     IncrementalDecoder,
@@ -23,7 +24,8 @@ from vanilla_transformer_hf.model.incremental_decoder_vanilla_transformer import
     attend_fused,
     kernel_for,
 )
-from vanilla_transformer_hf.model.search_vanilla_transformer import LENGTH_PENALTIES
+from vanilla_transformer_hf.model.search_plan_vanilla_transformer import model_obstacles
+from vanilla_transformer_hf.model.search_vanilla_transformer import Search
 
 
 EOS = 1
@@ -79,7 +81,7 @@ RELATIVE = {
 @pytest.mark.parametrize("fields", RELATIVE.values(), ids=RELATIVE)
 def test_variants_are_searched_in_steps_as_by_the_hosts_loops(fields, options, decided_model, source):
     model = decided_model(**fields)
-    assert not any(model._model_obstacles().values())
+    assert not any(model_obstacles(model).values())
     same(model, source, **options)
 
 
@@ -503,7 +505,7 @@ def test_a_stream_reads_one_batch_ahead_and_its_weights_once(decided_model, many
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_what_is_no_number_in_a_stream_stays_in_its_sentence(decided_model, many, beams):
+def test_nan_in_a_stream_stays_in_its_sentence(decided_model, many, beams, monkeypatch):
     """A sentence whose states overflow, as they can in float16, leaves its place to others."""
     model, batches = decided_model(source_vocab_size=95), batches_of(many, 20, 20, 20)
     options = {"num_beams": beams, "max_new_tokens": 20}
@@ -511,8 +513,44 @@ def test_what_is_no_number_in_a_stream_stays_in_its_sentence(decided_model, many
     with torch.no_grad():
         model.model.encoder.embed_tokens.weight[94] = math.inf
     batches[0]["input_ids"][3, 0] = 94
+    monkeypatch.setattr(Search, "check_scores", lambda self: None)
     for one, other in zip(alone, [*model.generate_stream(batches, **options)][1:], strict=True):
         assert torch.equal(one, other)
+
+
+def nan_in_a_source(model):
+    model.model.encoder.embed_tokens.weight[94] = math.nan
+
+
+def nan_in_a_decoder_layer(model):
+    model.get_decoder().layers[1].fc2.weight[0, 0] = math.nan
+
+
+def infinity_in_a_norm(model):
+    model.get_decoder().layers[0].final_layer_norm.weight[0] = math.inf
+
+
+@pytest.mark.parametrize("damage, rows", [(nan_in_a_source, 3), (nan_in_a_decoder_layer, 0), (infinity_in_a_norm, 0)])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_beams": 3}, {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}], ids=str
+)
+@torch.no_grad()
+def test_nan_scores_are_an_error(decided_model, many, damage, rows, options):
+    model, batches = decided_model(source_vocab_size=95), batches_of(many, 20, 40)
+    damage(model)
+    batches[1]["input_ids"][rows, 0] = 94
+    with pytest.raises(ValueError, match=f"sentence {rows} of the batch: the model's scores are NaN"):
+        model.generate(**batches[1], max_new_tokens=20, **options)
+    with pytest.raises(ValueError, match="the model's scores are NaN"):
+        list(model.generate_stream(batches, max_new_tokens=20, **options))
+
+
+@torch.no_grad()
+def test_nan_in_the_output_matrix_is_an_error_of_beam_search(decided_model, source):
+    model = decided_model()
+    model.lm_head.weight[50, 3] = math.nan
+    with pytest.raises(ValueError, match="sentence 0 of the batch: the model's scores are NaN"):
+        model.generate(**source, max_new_tokens=9, num_beams=3)
 
 
 @pytest.mark.parametrize("beams", [1, 3])

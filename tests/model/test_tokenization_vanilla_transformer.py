@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -134,6 +135,17 @@ def test_two_vocabularies(trained):
         vocab_size=len(tokenizer), source_vocab_size=tokenizer.source_vocab_size, embedding_sharing="decoder"
     )
     assert (config.source_vocab_size, config.vocab_size) == (source.get_vocab_size(), target.get_vocab_size())
+
+
+def test_a_thread_does_not_read_with_the_vocabulary_of_another(trained):
+    """One that switches to targets while another reads a source."""
+    tokenizer = copy.deepcopy(trained["two vocabularies"])
+    expected = tokenizer("the dog")["input_ids"]
+    tokenizer._switch_to_target_mode()
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(lambda: tokenizer("the dog")["input_ids"]).result() == expected
+    assert tokenizer._encode_plus("der Hund")["input_ids"] == tokenizer(text_target="der Hund")["input_ids"]
+    assert tokenizer("the dog")["input_ids"] == expected
 
 
 def test_shared_vocabulary(trained):

@@ -68,8 +68,12 @@ def test_score_of_greedy_search_follows_the_length_penalty(translator):
 
 
 def test_length_limit_is_source_plus_50_where_nobody_gives_one(translator, generated, monkeypatch):
-    translator.translate(["two", "four five"])
-    assert (generated[-1]["max_extra_tokens"], "max_new_tokens" in generated[-1]) == (50, False), "for each its own"
+    endless = {"suppress_tokens": [0, 1], "num_beams": 1}
+    texts = ["two", "four five"]
+    lengths = [len(ids) for ids in translator.tokenizer(texts)["input_ids"]]
+    found = translator.translate(texts, **endless)
+    assert [len(one.tokens) for one in found] == [length + 50 for length in lengths], "for each its own"
+    assert not any(name.startswith("max") for name in generated[-1])
     for given in ({"max_new_tokens": 7}, {"max_length": 9}, {"max_extra_tokens": 3}):
         translator.translate("two", **given)
         limits = {name: value for name, value in generated[-1].items() if name.startswith("max")}

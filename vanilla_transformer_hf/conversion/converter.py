@@ -21,7 +21,8 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_vanilla_transformer import SEARCH_OPTIONS, VanillaTransformerGenerationConfig, check_token_ids
+from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS, VanillaTransformerGenerationConfig
+from ..model.generation_vanilla_transformer import check_token_ids
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..publishing.model_card import write_card
 from .card import card_facts, describe_file

@@ -24,7 +24,7 @@ from ctranslate2.specs import common_spec, model_spec, transformer_spec
 from transformers import GenerationConfig
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_vanilla_transformer import SEARCH_OPTIONS
+from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerForConditionalGeneration,

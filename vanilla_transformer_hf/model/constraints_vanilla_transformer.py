@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 
-# Score of a hypothesis that is none.
+# Score of a place in the beam that holds no hypothesis.
 NEVER = -1.0e9
 
 
@@ -22,8 +22,8 @@ def as_ids(ids: Any, name: str, vocab_size: int, ends: Sequence[int] = ()) -> li
     A list or tensor of token ids as a list.
 
     Raises:
-        ValueError: It is none, or an id lies outside the vocabulary or is among those that end a sentence; the message
-            begins with `name`.
+        ValueError: It is not a list of token ids, or an id lies outside the vocabulary or is among those that end a
+            sentence; the message begins with `name`.
     """
     ids = ids.tolist() if torch.is_tensor(ids) else ids
     if not isinstance(ids, (list, tuple)) or not all(type(one) is int for one in ids):
@@ -238,7 +238,7 @@ class PhraseSearch:
                 at, token_ids = torch.tensor(wanted, device=log_probs.device).unbind(1)
                 found += zip(wanted, (log_probs[place, at, token_ids] + running_scores[place, at]).tolist())
             picked = self._pick(row, {key: score for key, score in found if score > NEVER / 2}, last[place])
-            # As bad as none, but better than one that has ended, which must not run on.
+            # A score as bad as that of an empty place, but better than one that has ended, which must not run on.
             nothing = Candidate(0.75 * NEVER, 0, self.sentences[row].phrases[0][0], 1)
             picked += [nothing] * (scores.shape[1] - len(picked))
             columns = list(zip(*picked))
@@ -280,13 +280,80 @@ class PhraseSearch:
                 self.states[row] = [advance(states[beam], token) for beam, token in zip(beams, added)]
 
 
+def read_phrases(required: Any, batch: int, vocab_size: int, ends: Sequence[int]) -> list[list[list[int]]]:
+    """
+    The phrases of each of the `batch` sentences, as lists.
+
+    Raises:
+        ValueError: They are not lists of non-empty lists of token ids, or not one for each sentence.
+    """
+    phrases = []
+    for row, each in enumerate(one_for_each(required, "required_phrases", batch)):
+        name = f"required_phrases[{row}]"
+        if not isinstance(each, (list, tuple)):
+            raise ValueError(f"{name}: must be a list of phrases, not {str(each)[:40]}")
+        named = [(f"{name}[{number}]", phrase) for number, phrase in enumerate(each)]
+        phrases.append([as_ids(phrase, name, vocab_size, ends) for name, phrase in named])
+        if [] in phrases[-1]:
+            raise ValueError(f"{name}: a phrase is empty")
+    return phrases
+
+
 @dataclass
 class Constraints:
-    """Those of a call; None: there is no such one."""
+    """Those of a call; None where the call has none of a kind."""
 
     prefixes: Prefixes | None = None
     phrases: PhraseSearch | None = None
     shortlist: Shortlist | None = None
 
+    @classmethod
+    def read(
+        cls,
+        asked: dict[str, Any],
+        batch: int,
+        beams: int,
+        ends: Sequence[int],
+        vocab_size: int,
+        device: torch.device,
+        groups: int = 1,
+    ) -> "Constraints":
+        """
+        Those that a call of `generate()` asks for by its arguments.
 
-__all__ = ["NEVER", "Constraints", "PhraseSearch", "Prefixes", "Shortlist", "as_ids", "one_for_each"]
+        Args:
+            asked: `prefixes`, `required_phrases` and `shortlist`, as far as they are given.
+            batch: B.
+            beams: Beams of each sentence.
+            ends: Ids that end a sentence.
+            vocab_size: V.
+            device: Where the search runs.
+            groups: Groups of beams; each of them is a row of its own to the search.
+
+        Raises:
+            ValueError: Constraints are not token ids of the vocabulary, there is not one entry for each sentence, or
+                the search cannot meet them.
+        """
+        made = cls()
+        if "prefixes" in asked:
+            prefixes = one_for_each(asked["prefixes"], "prefixes", batch)
+            prefixes = [as_ids(ids, f"prefixes[{row}]", vocab_size, ends) for row, ids in enumerate(prefixes)]
+            made.prefixes = Prefixes([ids for ids in prefixes for _ in range(groups)], device)
+        if "required_phrases" in asked:
+            if beams < 2:
+                raise ValueError(f"required_phrases: needs num_beams of at least 2, not {beams}")
+            if groups > 1:
+                raise ValueError("required_phrases: not possible together with num_beam_groups")
+            phrases = read_phrases(asked["required_phrases"], batch, vocab_size, ends)
+            made.phrases = PhraseSearch(phrases, ends, beams)
+        if "shortlist" in asked:
+            shortlist = set(as_ids(asked["shortlist"], "shortlist", vocab_size))
+            if not shortlist - {*ends}:
+                raise ValueError("shortlist: must name a token that does not end a sentence")
+            required = set() if made.phrases is None else made.phrases.tokens
+            ids = torch.tensor(sorted(shortlist | required | {*ends}), device=device)
+            made.shortlist = Shortlist(ids, vocab_size)
+        return made
+
+
+__all__ = ["NEVER", "Constraints", "PhraseSearch", "Prefixes", "Shortlist", "as_ids"]

@@ -1,12 +1,12 @@
 """
 `generate()` with the search of this package, and with options that transformers does not have.
 
-`generate()` prepares the work and hands it to `_sample` or `_beam_search`. Here these two look whether the work is
-plain search; if so they do it with an `IncrementalDecoder`, otherwise it goes to transformers' loop.
+`generate()` of transformers prepares the work and hands it to `_sample` or `_beam_search`. Here these two look whether
+the work is plain search; if so they do it with an `IncrementalDecoder`, otherwise it goes to transformers' loop.
 """
 
-import math
-import sys
+import copy
+import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,48 +15,32 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, QuantizedCache
 from transformers.generation import (
-    EosTokenCriteria,
     GenerateBeamEncoderDecoderOutput,
     GenerationConfig,
     GenerationMixin,
-    LogitsProcessorList,
-    MaxLengthCriteria,
-    StoppingCriteria,
     StoppingCriteriaList,
-    logits_process,
 )
-from transformers.generation.utils import GENERATION_MODES_MAPPING
-from transformers.utils import output_capturing
 
-from .constraints_vanilla_transformer import (
-    Constraints,
-    PhraseSearch,
-    Prefixes,
-    Shortlist,
-    as_ids,
-    one_for_each,
+from .generation_config_vanilla_transformer import (
+    SEARCH_OPTIONS,
+    SearchOptions,
+    Settings,
+    VanillaTransformerGenerationConfig,
 )
 from .incremental_decoder_vanilla_transformer import Ensemble, IncrementalDecoder
 from .packed_weights_vanilla_transformer import StepWeights
-from .search_vanilla_transformer import (
-    LENGTH_PENALTIES,
-    BeamSearch,
-    GreedySearch,
-    Search,
-    run_together,
+from .search_plan_vanilla_transformer import (
+    REQUESTS,
+    SearchPlan,
+    SearchRequest,
+    check_ensemble,
+    check_request,
+    find_obstacle,
+    most_target_tokens,
 )
+from .search_vanilla_transformer import BeamSearch, DiverseBeamSearch, GreedySearch, Search, run_together
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Options that transformers does not have
-# ---------------------------------------------------------------------------------------------------------------------
-
-# Name in generation_config.json and among the arguments of `generate()` -> value where it is not given or None.
-SEARCH_OPTIONS: dict[str, Any] = {"length_penalty_type": "power", "coverage_penalty": 0.0, "max_extra_tokens": None}
-
-
-# Arguments of `generate()` that belong to one call and its source.
-REQUESTS = ("ensemble", "prefixes", "required_phrases", "shortlist")
 # Arguments of `generate` that say something about its sentences; batches of a stream may differ in them alone.
 OF_SENTENCES = (
     "inputs", "input_ids", "inputs_embeds", "attention_mask", "encoder_outputs", "decoder_input_ids",
@@ -67,7 +51,7 @@ OF_SENTENCES = (
 def arguments_of_batch(place: int, batch: dict[str, Any]) -> dict[str, Any]:
     """
     Raises:
-        ValueError: The batch has an argument that is none of its sentences'.
+        ValueError: The batch has an argument that has to be the same for all batches.
     """
     for name in batch:
         if name not in OF_SENTENCES:
@@ -75,104 +59,11 @@ def arguments_of_batch(place: int, batch: dict[str, Any]) -> dict[str, Any]:
     return batch
 
 
-def check_search_options(options: Any):
-    """
-    Raises:
-        ValueError: An option of ours has a value that it cannot have.
-    """
-    given = {name: getattr(options, name, None) for name in SEARCH_OPTIONS}
-    kind, coverage, extra = (SEARCH_OPTIONS[name] if value is None else value for name, value in given.items())
-    if kind not in LENGTH_PENALTIES:
-        raise ValueError(f"length_penalty_type={kind!r}: must be one of {', '.join(map(repr, LENGTH_PENALTIES))}")
-    if not isinstance(coverage, (int, float)) or not 0 <= coverage < math.inf:
-        raise ValueError(f"coverage_penalty={coverage!r}: must be a number of at least 0")
-    penalty = getattr(options, "length_penalty", None)
-    if penalty is not None and not math.isfinite(penalty):
-        raise ValueError(f"length_penalty={penalty!r}: must be a finite number")
-    if extra is not None and (not isinstance(extra, int) or isinstance(extra, bool) or extra < 1):
-        raise ValueError(f"max_extra_tokens={extra!r}: must be an integer of at least 1, or None")
-
-
-class VanillaTransformerGenerationConfig(GenerationConfig):
-    """transformers' generation config, where the options of ours are fields that are checked; None: not given."""
-
-    length_penalty_type: str | None = None
-    coverage_penalty: float | None = None
-    max_extra_tokens: int | None = None
-
-    def __init__(self, **kwargs: Any):
-        for name in SEARCH_OPTIONS.keys() & kwargs.keys():
-            setattr(self, name, kwargs.pop(name))
-        super().__init__(**kwargs)
-
-    @classmethod
-    def of(cls, config: GenerationConfig) -> "VanillaTransformerGenerationConfig":
-        """The same settings in this class."""
-        made = cls.__new__(cls)
-        vars(made).update(vars(config))
-        return made
-
-    def validate(self, *args: Any, **kwargs: Any) -> None:
-        check_search_options(self)
-        super().validate(*args, **kwargs)
-
-    def to_dict(self) -> dict[str, Any]:
-        settings = super().to_dict()
-        # Of a file with this mark, transformers reads nothing but its own fields, and somebody may add one of ours.
-        settings.pop("_from_model_config", None)
-        return settings
-
-
 @dataclass
 class VanillaTransformerBeamOutput(GenerateBeamEncoderDecoderOutput):
     """transformers' output of a beam search, and whether each sequence contains all its `required_phrases`."""
 
     phrases_met: torch.Tensor | None = None
-
-
-class SourceLengthCriteria(StoppingCriteria):
-    """Ends each hypothesis at a length of its own: that of its source plus what `max_extra_tokens` allows."""
-
-    def __init__(self, limits: torch.Tensor):
-        self.limits = limits  # (B), decoder prompt included
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        rows = input_ids.shape[0] // len(self.limits)
-        return input_ids.shape[1] >= self.limits.to(input_ids.device).repeat_interleave(rows)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What generate() calls
-# ---------------------------------------------------------------------------------------------------------------------
-
-# They look at each row alone, so rows may leave.
-PROCESSORS = {
-    logits_process.ExponentialDecayLengthPenalty,
-    logits_process.ForcedBOSTokenLogitsProcessor,
-    logits_process.ForcedEOSTokenLogitsProcessor,
-    logits_process.InfNanRemoveLogitsProcessor,
-    logits_process.LogitNormalization,
-    logits_process.MinLengthLogitsProcessor,
-    logits_process.MinNewTokensLengthLogitsProcessor,
-    logits_process.NoBadWordsLogitsProcessor,
-    logits_process.NoRepeatNGramLogitsProcessor,
-    logits_process.SequenceBiasLogitsProcessor,
-    logits_process.SuppressTokensAtBeginLogitsProcessor,
-    logits_process.SuppressTokensLogitsProcessor,
-}
-CRITERIA = {EosTokenCriteria, MaxLengthCriteria, SourceLengthCriteria}
-# These count tokens from the end of the decoder prompt, which prefixes would have to move for each row.
-COUNTING_PROCESSORS = {
-    logits_process.ExponentialDecayLengthPenalty,
-    logits_process.ForcedEOSTokenLogitsProcessor,
-    logits_process.MinNewTokensLengthLogitsProcessor,
-    logits_process.SuppressTokensAtBeginLogitsProcessor,
-}
-ATTENTIONS = {"eager", "sdpa"}
-# Arguments that the search uses or that cannot matter to it.
-KNOWN = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep", "synced_gpus"}
-# Settings with which the host's loop returns what these do not.
-OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
 def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str):
@@ -183,15 +74,6 @@ def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str):
     wrong = ids[(ids < 0) | (ids >= vocab_size)]
     if wrong.numel():
         raise ValueError(f"{name}: token id {wrong[0].item()} lies outside the vocabulary of {vocab_size} pieces")
-
-
-def ids_of(config: Any) -> dict[str, int]:
-    """What models must share that take and give the same token ids."""
-    return {
-        "vocab_size": config.vocab_size,
-        "source_vocab_size": config.source_vocab_size or config.vocab_size,
-        "decoder_start_token_id": config.decoder_start_token_id,
-    }
 
 
 # transformers types self as a protocol that its own models do not meet either.
@@ -235,25 +117,58 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """
         StepWeights.expect_fixed(self)
 
-    def generate(self: Any, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+    def generate(
+        self: Any,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """
         transformers' `generate`, after a check of the token ids it is given.
 
+        Limits of length (`max_length`, `max_new_tokens`, `max_extra_tokens`) of the call replace those that were saved
+        with the model. If neither has any, a translation has at most as many tokens as its source and 50.
+
         Raises:
-            ValueError: A source or target id lies outside its vocabulary; or an option of ours is out of range, or
-                has to be honoured where only transformers' own loop can do the work.
+            ValueError: A source or target id lies outside its vocabulary; an option of this package is out of range,
+                or is asked for where only transformers' own loop can do the work; or the model's scores are NaN.
         """
+        place_in_stream = kwargs.pop("place_in_stream", None)
+        requests = {name: kwargs.pop(name) for name in REQUESTS if name in kwargs}
+        requests = {name: value for name, value in requests.items() if value is not None}
+        custom = kwargs.get("custom_generate")
+        if requests and custom is not None:
+            raise ValueError(f"{next(iter(requests))}: not possible together with custom_generate")
         sizes = {
             "input_ids": self.config.source_vocab_size or self.config.vocab_size,
             "decoder_input_ids": self.config.vocab_size,
         }
-        requested = [name for name in REQUESTS if kwargs.get(name) is not None]
-        if requested and kwargs.get("custom_generate") is not None:
-            raise ValueError(f"{requested[0]}: not possible together with custom_generate")
         for name, ids in {"input_ids": inputs, **kwargs}.items():
             if name in sizes and ids is not None:
                 check_token_ids(ids, sizes[name], name)
-        return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
+        if isinstance(custom, str):  # the name of a repository whose code does everything
+            arguments = (inputs, generation_config, logits_processor, stopping_criteria, *args)
+            return super().generate(*arguments, **kwargs)  # type: ignore[misc]
+        settings = Settings(dict(kwargs), generation_config, self.generation_config)
+        options, most = SearchOptions.of(settings.get), most_target_tokens(self)
+        request = SearchRequest(options, requests, most_tokens=most, place_in_stream=place_in_stream)
+        host = request.limit(settings, *self._lengths(inputs, kwargs, settings))
+        if custom is None and settings.get("num_beam_groups") is not None:
+            host["num_beam_groups"] = 1  # transformers would look for its own on the Hub
+        kwargs = {name: value for name, value in kwargs.items() if name not in SEARCH_OPTIONS}
+        if generation_config is None:
+            kwargs |= host
+        else:
+            generation_config = copy.deepcopy(generation_config)
+            for name, value in host.items():
+                kwargs.pop(name, None)
+                setattr(generation_config, name, value)
+        kwargs |= self._read_source(request, inputs, kwargs, settings)
+        criteria = StoppingCriteriaList([*(stopping_criteria or []), request])
+        return super().generate(inputs, generation_config, logits_processor, criteria, *args, **kwargs)  # type: ignore[misc]
 
     @torch.no_grad()
     def generate_stream(self: Any, batches: Iterable[dict[str, Any]], **kwargs: Any) -> Iterator[Any]:
@@ -261,7 +176,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         The same as `generate(**batch, **kwargs)` of each batch, in their order and sooner: as soon as sentences are
         done, those of the next batch take their places in the search, so that none waits for the longest translation
         of another batch (continuous batching). What greedy and beam search of this package cannot do, or only in step
-        (`prefixes`, `required_phrases`, decoder prompts), is done batch by batch.
+        (`prefixes`, `required_phrases`, decoder prompts, groups of beams), is done batch by batch.
 
         Args:
             batches: For each batch the arguments of `generate` that belong to it, as `input_ids` and `attention_mask`.
@@ -282,140 +197,53 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         super().adjust_generation_fn(*args, **kwargs)  # type: ignore[misc]
         self.generation_config = VanillaTransformerGenerationConfig.of(self.generation_config)
 
-    def _prepare_generation_config(self: Any, generation_config: Any, **kwargs: Any) -> Any:
-        own = {name: kwargs.pop(name) for name in SEARCH_OPTIONS if name in kwargs}
-        requests = {name: kwargs.pop(name) for name in REQUESTS if name in kwargs}
-        place_in_stream = kwargs.pop("place_in_stream", None)
-        mask = kwargs.get("attention_mask")
-        generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)  # type: ignore[misc]
-        for name, default in SEARCH_OPTIONS.items():
-            value = own.get(name, getattr(generation_config, name, None))
-            setattr(generation_config, name, default if value is None else value)
-        check_search_options(generation_config)
-        generation_config._requests = {name: value for name, value in requests.items() if value is not None}
-        generation_config._place_in_stream = place_in_stream
-        generation_config._source_lengths = None if mask is None else mask.sum(dim=-1)
-        return generation_config, model_kwargs
+    def _lengths(
+        self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
+    ) -> tuple[int, torch.Tensor]:
+        """Tokens of the decoder prompt, and of each source (B)."""
+        prompt, prompt_length = kwargs.get("decoder_input_ids"), 1
+        if prompt is not None:
+            start = settings.get("decoder_start_token_id", settings.get("bos_token_id"))
+            # transformers puts it in front of prompts that do not begin with it.
+            is_added = start is not None and (prompt[:, 0] != torch.as_tensor(start, device=prompt.device)).all()
+            prompt_length = prompt.shape[1] + int(is_added)
+        if (mask := kwargs.get("attention_mask")) is not None:
+            return prompt_length, mask.sum(dim=-1)
+        encoded = kwargs.get("encoder_outputs")
+        given = (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), None if encoded is None else encoded[0])
+        source = next((tensor for tensor in given if tensor is not None), torch.zeros(1, 1, device=self.device))
+        return prompt_length, torch.full(source.shape[:1], source.shape[1], device=source.device)
 
-    def _prepare_generated_length(self: Any, generation_config: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        extra, source, prompt = generation_config.max_extra_tokens, kwargs["inputs_tensor"], kwargs["input_ids_length"]
-        generation_config._limits_new_tokens = (
-            generation_config.max_new_tokens is not None or kwargs["has_default_max_length"]
-        )
-        if extra is not None:
-            lengths = generation_config._source_lengths
-            if lengths is None:
-                lengths = torch.full(source.shape[:1], source.shape[1], device=source.device)
-            generation_config._limits = lengths + (prompt + extra)
-            if kwargs["has_default_max_length"] and generation_config.max_new_tokens is None:
-                generation_config.max_new_tokens = int(lengths.max()) + extra
-        generation_config = super()._prepare_generated_length(generation_config, **kwargs)  # type: ignore[misc]
-        # Learned positions end somewhere; the token behind the last one can still be predicted.
-        longest = self.get_decoder().embed_positions.longest
-        generation_config._most_tokens = sys.maxsize if longest is None else 1 + longest
-        generation_config.max_length = min(generation_config.max_length, generation_config._most_tokens)
-        return generation_config
-
-    def _get_stopping_criteria(self: Any, generation_config: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        criteria = super()._get_stopping_criteria(generation_config, **kwargs)  # type: ignore[misc]
-        if generation_config.max_extra_tokens is not None:
-            criteria.append(SourceLengthCriteria(generation_config._limits))
-        return criteria
-
-    def _validate_generation_mode(self: Any, generation_mode: Any, generation_config: Any, *args: Any) -> None:
-        for name in generation_config._requests:
-            if GENERATION_MODES_MAPPING[generation_mode] not in ("_sample", "_beam_search"):
-                raise ValueError(f"{name}: not possible together with {generation_mode.value}")
-        super()._validate_generation_mode(generation_mode, generation_config, *args)  # type: ignore[misc]
-
-    def _maybe_prepare_encoder_kwargs_for_generation(  # type: ignore[override]
-        self: Any, inputs: torch.Tensor, model_kwargs: dict, input_name: str, generation_config: Any
-    ) -> Any:
-        # Here is all that requests depend on, and nothing has been computed yet.
-        requests = getattr(generation_config, "_requests", {})  # that of an assistant was not prepared by us
-        generation_config._constraints = self._read_constraints(requests, len(inputs), generation_config)
-        members = requests.get("ensemble", ())
-        self._check_ensemble(members, input_name, model_kwargs)
-        read = not getattr(generation_config, "_place_in_stream", None)  # once for a stream
-        weights = [None if model.training else StepWeights.of(model, read) for model in (self, *members)]
-        memories = [
-            member._encode(its, inputs, dict(model_kwargs), input_name, generation_config)["encoder_outputs"][0]
-            for member, its in zip(members, weights[1:])
-        ]
-        generation_config._weights, generation_config._members = weights, [*zip(members, memories)]
-        return self._encode(weights[0], inputs, model_kwargs, input_name, generation_config)
-
-    def _encode(self: Any, weights: StepWeights | None, *args: Any) -> Any:
-        """What transformers does instead of `_maybe_prepare_encoder_kwargs_for_generation`, with packed weights."""
-        plain = weights is None or torch.is_autocast_enabled("cpu")
-        with nullcontext() if plain else weights.reading_the_source():  # type: ignore[union-attr]
-            return super()._maybe_prepare_encoder_kwargs_for_generation(*args)  # type: ignore[misc]
-
-    def _check_ensemble(self: Any, members: Any, input_name: str, model_kwargs: dict[str, Any]):
+    @torch.no_grad()
+    def _read_source(
+        self: Any, request: SearchRequest, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
+    ) -> dict[str, Any]:
         """
+        Let the encoders of the model and of its ensemble read the source, by packed weights.
+
+        Returns:
+            What `generate()` needs so that it does not read the source again; nothing if it is to do so itself.
+
         Raises:
-            ValueError: A member of the ensemble does not fit the model, or cannot search as it does.
+            ValueError: The ensemble does not fit.
         """
-        if not isinstance(members, (list, tuple)):
-            raise ValueError(f"ensemble: must be a list of models, not {type(members).__name__}")
-        if members and (input_name != "input_ids" or model_kwargs.get("encoder_outputs") is not None):
-            raise ValueError("ensemble: needs input_ids, so that each model reads the source itself")
-        for number, member in enumerate(members):
-            name = f"ensemble[{number}]"
-            if not hasattr(member, "_model_obstacles"):
-                raise ValueError(f"{name}: {type(member).__name__} is no model of this kind")
-            found_ids, expected_ids = ids_of(member.config), ids_of(self.config)
-            for field, found in found_ids.items():
-                if found != (expected := expected_ids[field]):
-                    raise ValueError(f"{name}: its {field} is {found} and the model's is {expected}")
-            if member.device != self.device:
-                raise ValueError(f"{name}: it is on {member.device} and the model on {self.device}")
-            for reason, found in member._model_obstacles().items():
-                if found:
-                    raise ValueError(f"{name}: not possible together with {reason}")
-
-    def _read_constraints(self: Any, requests: dict[str, Any], batch: int, config: Any) -> Constraints:
-        """
-        Raises:
-            ValueError: Constraints are no token ids of the vocabulary, or not as many as sentences.
-        """
-        size, device, constraints = self.config.vocab_size, self.device, Constraints()
-        if not requests:
-            return constraints
-        eos = [] if config._eos_token_tensor is None else config._eos_token_tensor.tolist()
-        if "prefixes" in requests:
-            prefixes = one_for_each(requests["prefixes"], "prefixes", batch)
-            prefixes = [as_ids(ids, f"prefixes[{row}]", size, eos) for row, ids in enumerate(prefixes)]
-            constraints.prefixes = Prefixes(prefixes, device)
-        if "required_phrases" in requests:
-            if config.num_beams < 2:
-                raise ValueError(f"required_phrases: needs num_beams of at least 2, not {config.num_beams}")
-            phrases = self._read_phrases(requests["required_phrases"], batch, eos)
-            constraints.phrases = PhraseSearch(phrases, eos, config.num_beams)
-        if "shortlist" in requests:
-            shortlist = set(as_ids(requests["shortlist"], "shortlist", size))
-            if not shortlist - {*eos}:
-                raise ValueError("shortlist: must name a token that does not end a sentence")
-            required = set() if constraints.phrases is None else constraints.phrases.tokens
-            ids = torch.tensor(sorted(shortlist | required | {*eos}), device=device)
-            constraints.shortlist = Shortlist(ids, size)
-        return constraints
-
-    def _read_phrases(self: Any, required: Any, batch: int, eos: list[int]) -> list[list[list[int]]]:
-        """
-        Raises:
-            ValueError: They are not lists of non-empty lists of token ids, or not as many as sentences.
-        """
-        phrases = []
-        for row, each in enumerate(one_for_each(required, "required_phrases", batch)):
-            name = f"required_phrases[{row}]"
-            if not isinstance(each, (list, tuple)):
-                raise ValueError(f"{name}: must be a list of phrases, not {str(each)[:40]}")
-            named = [(f"{name}[{number}]", phrase) for number, phrase in enumerate(each)]
-            phrases.append([as_ids(phrase, name, self.config.vocab_size, eos) for name, phrase in named])
-            if [] in phrases[-1]:
-                raise ValueError(f"{name}: a phrase is empty")
-        return phrases
+        ids, embeddings = kwargs.get("input_ids") if inputs is None else inputs, kwargs.get("inputs_embeds")
+        is_read = kwargs.get("encoder_outputs") is not None
+        members = request.requests.get("ensemble", ())
+        check_ensemble(self, members, ids is not None and not is_read)
+        extras = settings.get("output_attentions") or settings.get("output_hidden_states")
+        if is_read or (ids is None) == (embeddings is None) or extras or hasattr(self, "hf_device_map"):
+            return {}
+        if "encoder_outputs" not in inspect.signature(self.forward).parameters:  # of a subclass
+            return {}
+        names = ("attention_mask", "inputs_embeds", "position_ids")
+        source = {"input_ids": ids, **{name: kwargs[name] for name in names if kwargs.get(name) is not None}}
+        models = (self, *members)
+        read = not request.place_in_stream  # once for a stream
+        request.weights = [None if model.training else StepWeights.of(model, read) for model in models]
+        found = [encode(model, weights, source) for model, weights in zip(models, request.weights)]
+        request.memories = [outputs[0] for outputs in found[1:]]
+        return {"encoder_outputs": found[0]}
 
     def _prepare_cache_for_generation(
         self: Any, generation_config: Any, model_kwargs: dict, *args: Any, **kwargs: Any
@@ -430,143 +258,83 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):  # type: ignore
-        config = generation_config
-        obstacle = self._obstacle(logits_processor, stopping_criteria, config, kwargs) or (
-            "a dictionary of outputs" if config.return_dict_in_generate else None
-        )
-        if obstacle is not None:
-            self._check_own_options(config, obstacle)
-            return super()._sample(input_ids, logits_processor, stopping_criteria, config, **kwargs)
-        limits = self._limits(stopping_criteria, input_ids, config, logits_processor)
-        decoder = self._decoder(kwargs, config, beams=1)
-        return begin(GreedySearch(decoder, input_ids, limits, config, logits_processor, config._constraints))
+        arguments = (input_ids, logits_processor, stopping_criteria, generation_config)
+        search = self._search(GreedySearch, *arguments, kwargs)
+        return super()._sample(*arguments, **kwargs) if search is None else begin(search)
 
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):  # type: ignore
-        config, beams = generation_config, generation_config.num_beams
-        obstacle = self._obstacle(logits_processor, stopping_criteria, config, kwargs)
+        arguments = (input_ids, logits_processor, stopping_criteria, generation_config)
+        search = self._search(BeamSearch, *arguments, kwargs)
+        return super()._beam_search(*arguments, **kwargs) if search is None else begin(search)
+
+    def _search(
+        self: Any,
+        kind: type[Search],
+        input_ids: torch.Tensor,
+        processors: Any,
+        criteria: Any,
+        config: Any,
+        kwargs: dict,
+    ) -> Search | None:
+        """
+        The search for what `generate()` has prepared; None if the loop of transformers has to do it.
+
+        Raises:
+            ValueError: It has to, but the call asks for something that this loop cannot do; or constraints cannot be
+                read.
+        """
+        request = SearchRequest.among(criteria)
+        obstacle = find_obstacle(self, processors, criteria, config, kwargs)
+        if obstacle is None and kind is GreedySearch and config.return_dict_in_generate:
+            obstacle = "a dictionary of outputs"
         if obstacle is not None:
-            self._check_own_options(config, obstacle)
-            return super()._beam_search(input_ids, logits_processor, stopping_criteria, config, **kwargs)
-        prompt = input_ids[::beams]
-        decoder = self._decoder(kwargs, config, beams)
-        limits = self._limits(stopping_criteria, prompt, config, logits_processor)
-        search = BeamSearch(decoder, prompt, limits, config, logits_processor, config._constraints)
-        return begin(search)
-
-    def _decoder(self: Any, kwargs: dict[str, Any], config: Any, beams: int) -> IncrementalDecoder | Ensemble:
-        """What has read the source and takes the tokens of each sentence's beams."""
-        # generate() has repeated them for each beam; here the beams of a sentence share them.
-        memory, mask = kwargs["encoder_outputs"][0][::beams], kwargs.get("attention_mask")
-        mask = mask if mask is None else mask[::beams]
-        shortlist = config._constraints.shortlist
-        ids = None if shortlist is None else shortlist.ids
-        is_covering = beams > 1 and config.coverage_penalty > 0
-        decoders = [
-            IncrementalDecoder(model, weights, states, mask, beams, is_covering, ids)
-            for (model, states), weights in zip([(self, memory), *config._members], config._weights)
+            check_request(request, config, obstacle)
+            return None
+        plan = SearchPlan.of(request, self, input_ids, processors, criteria, config)
+        # generate() has repeated what has been read for each beam; here the beams of a row share it.
+        memory, mask = kwargs["encoder_outputs"][0][:: plan.beams], kwargs.get("attention_mask")
+        mask = mask if mask is None else mask[:: plan.beams]
+        models, packed = [self, *plan.members], [*filter(None, request.weights)] or [StepWeights.of(self)]
+        memories = [memory, *(each.repeat_interleave(plan.groups, dim=0) for each in request.memories)]
+        shortlist = None if plan.constraints.shortlist is None else plan.constraints.shortlist.ids
+        records_attention = kind is BeamSearch and plan.options.coverage_penalty > 0
+        decoders: list[Any] = [
+            IncrementalDecoder(model, weights, states, mask, plan.beams, records_attention, shortlist)
+            for model, weights, states in zip(models, packed, memories)
         ]
-        return Ensemble(decoders) if len(decoders) > 1 else decoders[0]
+        decoder = Ensemble(decoders) if len(decoders) > 1 else decoders[0]
+        return (DiverseBeamSearch if plan.groups > 1 else kind)(decoder, plan)
 
-    @staticmethod
-    def _limits(
-        criteria: StoppingCriteriaList, prompt: torch.Tensor, config: Any, processors: LogitsProcessorList
-    ) -> torch.Tensor:
-        """
-        Most tokens of each of the B sentences' hypotheses (B), prompt and prefixes included.
 
-        Raises:
-            ValueError: A prefix leaves no room, or something counts from the prompt and prefixes alike.
-        """
-        limits = torch.full(prompt.shape[:1], int(criteria.max_length or 0), device=prompt.device)
-        prefixes = config._constraints.prefixes
-        given = torch.zeros_like(limits) if prefixes is None else prefixes.lengths
-        if config._limits_new_tokens:
-            limits = limits + given
-        for criterion in criteria:
-            if isinstance(criterion, SourceLengthCriteria):
-                limits = limits.minimum(criterion.limits.to(limits.device) + given)
-        limits = limits.clamp(max=config._most_tokens)
-        for one in processors:
-            if prefixes is not None and type(one) in COUNTING_PROCESSORS:
-                raise ValueError(f"prefixes: not possible together with {type(one).__name__}")
-        full = (limits <= prompt.shape[1] + given).nonzero()
-        if prefixes is not None and len(full):
-            raise ValueError(f"prefixes[{int(full[0])}]: leaves no room for another token within max_length")
-        return limits
-
-    @staticmethod
-    def _check_own_options(config: Any, obstacle: str):
-        """
-        Raises:
-            ValueError: An option of ours has to be honoured, and something stands in the way.
-        """
-        # One hypothesis alone is ranked by nothing; so a saved generation config does not keep anybody from sampling.
-        for name in ("length_penalty_type", "coverage_penalty") if config.num_beams > 1 else ():
-            if getattr(config, name) != SEARCH_OPTIONS[name]:
-                raise ValueError(f"{name}={getattr(config, name)!r}: not possible together with {obstacle}")
-        for name in config._requests:
-            raise ValueError(f"{name}: not possible together with {obstacle}")
-
-    def _obstacle(
-        self: Any, processors: LogitsProcessorList, criteria: StoppingCriteriaList, config: Any, kwargs: dict[str, Any]
-    ) -> str | None:
-        """What transformers' own loop is needed for, None if for nothing."""
-        cache = kwargs.get("past_key_values")
-        halves = () if cache is None else (cache.self_attention_cache, cache.cross_attention_cache)
-        reasons = {
-            "sampling": config.do_sample,
-            "assisted decoding": config.is_assistant,
-            "synced_gpus": kwargs.get("synced_gpus"),
-            "use_cache=False": cache is None or not kwargs.get("use_cache", True),
-            "a cache of its own kind": any(type(half) is not DynamicCache for half in halves)
-            or config.cache_implementation not in (None, "dynamic"),
-            "past_key_values": any(half.get_seq_length() for half in halves) or hasattr(cache, "_is_user_defined"),
-            "prefill_chunk_size": config.prefill_chunk_size is not None,
-            "low_memory": config.low_memory,
-            **self._model_obstacles(),
-            **{name: getattr(config, name) for name in OUTPUTS},
-            **{type(one).__name__: type(one) not in PROCESSORS for one in processors},
-            **{type(one).__name__: type(one) not in CRITERIA for one in criteria},
-            **{name: value is not None and value is not False for name, value in kwargs.items() if name not in KNOWN},
-        }
-        return next((reason for reason, found in reasons.items() if found), None)
-
-    def _model_obstacles(self: Any) -> dict[str, bool]:
-        """What of a model a step would not respect, and whether it is so."""
-        stack = self.get_decoder()
-        # What a step does without calling the module, so that nothing may be put around or in place of it.
-        layers = [module for layer in stack.layers for module in (layer, layer.self_attn, layer.encoder_attn)]
-        head = self.lm_head.weight() if callable(self.lm_head.weight) else self.lm_head.weight
-        attention = self.config._attn_implementation
-        return {
-            "training mode": self.training,
-            f"attn_implementation={attention!r}": attention not in ATTENTIONS,
-            "a subclass of the model": type(self).forward is not type(self)._step_forward,
-            "modules of another kind": any(type(module) not in self._step_types for module in (stack, *layers)),
-            "hooks": any(map(is_hooked, (self, self.model, stack, *layers))),
-            "weights on several devices": hasattr(head, "device_mesh") or head.device != self.device,
-        }
+def encode(model: Any, weights: StepWeights | None, source: dict[str, torch.Tensor]) -> Any:
+    """What the model's encoder makes of a source, by packed weights where there are some."""
+    plain = weights is None or torch.is_autocast_enabled("cpu")
+    with nullcontext() if plain else weights.reading_the_source():  # type: ignore[union-attr]
+        return model.get_encoder()(**source, return_dict=True)
 
 
 def begin(search: Search) -> Any:
     """The search itself if it is to join others and can, else what it finds."""
-    if search.config._place_in_stream is not None and search.can_join:
+    if search.plan.joins and search.can_join:
         return search
     search.run()
     return answer(search)
 
 
-def answer(search: Search) -> Any:
-    """What `generate()` returns of a search that is over: token ids, or transformers' output of a beam search."""
+def answer(search: Any) -> Any:
+    """
+    What `generate()` returns of a search that is over: token ids, or transformers' output of a beam search.
+
+    Raises:
+        ValueError: The model's scores were NaN.
+    """
+    search.check_scores()
     if isinstance(search, GreedySearch):
         return search.results["running"][:, : search.length]
-    config, prompt_length = search.config, search.prompt_length
-    found: dict[str, Any] = {
-        name: tensor[:, : config.num_return_sequences].flatten(0, 1) for name, tensor in search.results.items()
-    }
+    plan, found = search.plan, search.best()
     longest = int(found["finished_lengths"].max())
-    sequences = found["finished"][:, : prompt_length + longest]
-    if not config.return_dict_in_generate:
+    sequences = found["finished"][:, : plan.prompt.shape[1] + longest]
+    if not plan.returns_dict:
         return sequences
     missing = found.get("finished_missing")
     return VanillaTransformerBeamOutput(
@@ -577,15 +345,4 @@ def answer(search: Search) -> Any:
     )
 
 
-def is_hooked(module: torch.nn.Module) -> bool:
-    """
-    Whether something has been put around the module's forward. What transformers leaves there to record outputs, and
-    Accelerate to compute in another type, does not count.
-    """
-    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    strange = any(getattr(hook, "__module__", "") != output_capturing.__name__ for hook in hooks)
-    wrapped = "forward" in vars(module) and "_original_forward" not in vars(module)
-    return strange or wrapped or hasattr(module, "_hf_hook")
-
-
-__all__ = ["LENGTH_PENALTIES", "SEARCH_OPTIONS", "VanillaTransformerGenerationMixin", "check_token_ids"]
+__all__ = ["VanillaTransformerGenerationMixin", "check_token_ids"]

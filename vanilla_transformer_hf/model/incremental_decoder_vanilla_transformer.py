@@ -44,7 +44,8 @@ class IncrementalDecoder:
         shortlist: Ids of the tokens that get logits (V), all if None.
 
     Attributes:
-        attention: Those of the last step (B, n, S), the mean over heads.
+        states: What the last step returned (B, n, D).
+        attention: Weights of the last step's attention to the source (B, n, S), the mean over heads.
     """
 
     def __init__(
@@ -104,7 +105,8 @@ class IncrementalDecoder:
             mask = mask + scheme.bias(positions, self.key_positions).to(mask.dtype)
         for number in range(len(self.weights.layers)):
             states = self._layer(number, states, slice(start, self.filled), mask, turn)
-        return self.decoder.layer_norm(states)
+        self.states = self.decoder.layer_norm(states)
+        return self.states
 
     def _layer(
         self, number: int, states: torch.Tensor, own_slots: slice, mask: torch.Tensor, turn: Callable
@@ -223,6 +225,11 @@ class Ensemble:
 
     def __init__(self, decoders: Sequence[IncrementalDecoder]):
         self.decoders = decoders
+
+    @property
+    def states(self) -> torch.Tensor:
+        """What the last step of each returned, side by side (B, n, sum of D)."""
+        return torch.cat([decoder.states for decoder in self.decoders], dim=-1)
 
     @property
     def attention(self) -> torch.Tensor:

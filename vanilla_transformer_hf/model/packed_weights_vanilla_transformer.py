@@ -161,9 +161,6 @@ class StepWeights:
     def __init__(self, model: Any):
         self.model = weakref.proxy(model)
 
-    def __deepcopy__(self, memo: dict) -> "StepWeights":
-        return self  # they are this model's, in a copy of a generation config too
-
     @cached_property
     def layers(self) -> list[StepLayer]:
         """Of the decoder's layers."""

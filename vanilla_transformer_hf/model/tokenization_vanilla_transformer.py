@@ -8,6 +8,7 @@ import copy
 import itertools
 import os
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Literal
 
@@ -47,6 +48,9 @@ MODELS = {
     ),
 }
 
+# Set by the host between the two texts of a call; each thread has its own.
+NEXT_TEXT_IS_TARGET = ContextVar("NEXT_TEXT_IS_TARGET", default=False)
+
 UNICODE_NORMALIZATIONS = {name: getattr(normalizers, name) for name in ("NFC", "NFKC", "NFD", "NFKD")}
 
 
@@ -84,7 +88,6 @@ class VanillaTransformerTokenizer(TokenizersBackend):
 
     vocab_files_names = TOKENIZER_FILES
     _source_tokenizer: Tokenizer | None = None
-    _next_text_is_target = False
 
     def __init__(
         self,
@@ -252,14 +255,14 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         return converted, encodings
 
     def _switch_to_target_mode(self) -> None:
-        self._next_text_is_target = True
+        NEXT_TEXT_IS_TARGET.set(True)
 
     def _switch_to_input_mode(self) -> None:
-        self._next_text_is_target = False
+        NEXT_TEXT_IS_TARGET.set(False)
 
     def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
-        side = self if self._next_text_is_target else self._source_side()
-        self._next_text_is_target = False  # the host would stay in target mode after an error
+        side = self if NEXT_TEXT_IS_TARGET.get() else self._source_side()
+        NEXT_TEXT_IS_TARGET.set(False)  # the host would stay in target mode after an error
         if side is not self:
             return side._encode_plus(*args, **kwargs)
         splits = kwargs.get("split_special_tokens")

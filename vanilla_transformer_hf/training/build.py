@@ -26,7 +26,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..common.opening import check_fit, naming, open_tokenizer, open_weights
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_vanilla_transformer import VanillaTransformerGenerationConfig
+from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..translation.translator import TARGET_LANG_TAGS
 from .averaging import AverageCheckpointsCallback, MovingAverageCallback

@@ -12,18 +12,18 @@ from typing import Any
 import torch
 
 from ..common.matmul import matmul
-from ..model.generation_vanilla_transformer import (
+from ..model.generation_config_vanilla_transformer import (
+    EXTRA_TARGET_TOKENS,
+    LENGTH_LIMITS,
     LENGTH_PENALTIES,
-    REQUESTS,
     SEARCH_OPTIONS,
-    VanillaTransformerGenerationMixin,
+    Settings,
 )
+from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from ..model.search_plan_vanilla_transformer import REQUESTS
 from .scoring import score_sequences
 
 
-# "We set the maximum output length during inference to input length + 50" (section 6.1).
-EXTRA_TARGET_TOKENS = 50
-LENGTH_LIMITS = ("max_length", "max_new_tokens", "max_extra_tokens")
 # Arguments that `generate()` does not check itself.
 COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
 
@@ -50,9 +50,7 @@ class TokenTranslator:
 
     def setting(self, name: str, options: dict[str, Any]) -> Any:
         """The value that `generate()` will use with these options, None where it has only its own default."""
-        configs = (options.get("generation_config"), self.model.generation_config)
-        values = (options.get(name), *(getattr(config, name, None) for config in configs))
-        return next((value for value in values if value is not None), None)
+        return Settings(options, options.get("generation_config"), self.model.generation_config).get(name)
 
     def ids_of_end(self, options: dict[str, Any]) -> torch.Tensor:
         """The end-of-sentence tokens."""
@@ -128,11 +126,8 @@ class TokenTranslator:
         beams, n_best = (self.setting(name, options) or 1 for name in ("num_beams", "num_return_sequences"))
         if n_best > beams and not self.setting("do_sample", options):
             raise ValueError(f"num_return_sequences={n_best}: needs num_beams of at least {n_best}, not {beams}")
-        if not any(self.setting(name, options) for name in LENGTH_LIMITS):
-            if self.has_own_options:
-                options["max_extra_tokens"] = EXTRA_TARGET_TOKENS
-            else:
-                options["max_new_tokens"] = min(source_length + EXTRA_TARGET_TOKENS, self.max_positions)
+        if not self.has_own_options and not any(self.setting(name, options) for name in LENGTH_LIMITS):
+            options["max_new_tokens"] = min(source_length + EXTRA_TARGET_TOKENS, self.max_positions)
         return options
 
     def _tells_scores(self, options: dict[str, Any], return_scores: bool) -> bool:

@@ -1,0 +1,381 @@
+"""
+From a call of `generate()` to a search: what the call asks for, what the search then does, and what only the loops of
+transformers can do.
+
+Shapes: B sentences, n beams of each.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers.cache_utils import DynamicCache
+from transformers.generation import (
+    EosTokenCriteria,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    logits_process,
+)
+from transformers.utils import output_capturing
+
+from .constraints_vanilla_transformer import Constraints
+from .generation_config_vanilla_transformer import SearchOptions, Settings
+from .packed_weights_vanilla_transformer import StepWeights
+
+
+# Arguments of `generate()` that belong to one call and its source.
+REQUESTS = ("ensemble", "prefixes", "required_phrases", "shortlist")
+# Options that rank the hypotheses of a beam search, which the loops of transformers ignore.
+RANKING = ("length_penalty_type", "coverage_penalty", "num_beam_groups")
+
+# They look at each row alone, so rows may leave.
+PROCESSORS = {
+    logits_process.ExponentialDecayLengthPenalty,
+    logits_process.ForcedBOSTokenLogitsProcessor,
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.InfNanRemoveLogitsProcessor,
+    logits_process.LogitNormalization,
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.NoBadWordsLogitsProcessor,
+    logits_process.NoRepeatNGramLogitsProcessor,
+    logits_process.SequenceBiasLogitsProcessor,
+    logits_process.SuppressTokensAtBeginLogitsProcessor,
+    logits_process.SuppressTokensLogitsProcessor,
+}
+# These count tokens from the end of the decoder prompt, which prefixes would have to move for each row.
+COUNTING_PROCESSORS = {
+    logits_process.ExponentialDecayLengthPenalty,
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.SuppressTokensAtBeginLogitsProcessor,
+}
+ATTENTIONS = {"eager", "sdpa"}
+# Arguments that the search uses or that cannot matter to it.
+KNOWN = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep", "synced_gpus"}
+# Settings that ask for outputs which only the loops of transformers return.
+OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+
+
+@dataclass(eq=False)
+class SearchRequest(StoppingCriteria):
+    """
+    What a call of `generate()` asks for beyond what transformers knows.
+
+    It travels to the loop among the stopping criteria, which `generate()` hands to every loop as they are. In the
+    loops of transformers it ends each hypothesis at the limit of its sentence.
+
+    Attributes:
+        options: Options of the search.
+        requests: Arguments of `REQUESTS` that are given.
+        limits: Most tokens of the hypotheses of each sentence (B), decoder prompt included; None: no such limits.
+        most_tokens: Most tokens that the model has positions for, and one.
+        counts_new_tokens: Whether the limits count from the end of the prompt, so that prefixes are not part of them.
+        weights: Packed weights of the model and of the members of the ensemble; None where they are not used.
+        memories: What the encoders of the members make of the source.
+        place_in_stream: Number of the batch in a stream, None outside of one.
+    """
+
+    options: SearchOptions = field(default_factory=SearchOptions)
+    requests: dict[str, Any] = field(default_factory=dict)
+    limits: torch.Tensor | None = None
+    most_tokens: int = sys.maxsize
+    counts_new_tokens: bool = False
+    weights: list[StepWeights | None] = field(default_factory=list)
+    memories: list[torch.Tensor] = field(default_factory=list)
+    place_in_stream: int | None = None
+
+    @classmethod
+    def among(cls, criteria: StoppingCriteriaList) -> "SearchRequest":
+        """The one that stands among the criteria; an empty one if there is none."""
+        return next((one for one in criteria if isinstance(one, cls)), None) or cls()
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        for name in self.requests:
+            raise ValueError(f"{name}: only greedy search and beam search can do this, and this is neither")
+        if self.limits is None:
+            return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        rows = input_ids.shape[0] // len(self.limits)
+        return input_ids.shape[1] >= self.limits.to(input_ids.device).repeat_interleave(rows)
+
+    def limit(self, settings: Settings, prompt_length: int, lengths: torch.Tensor) -> dict[str, int | None]:
+        """
+        Find the limits of length.
+
+        Args:
+            settings: Those of the call.
+            prompt_length: Tokens of the decoder prompt.
+            lengths: Tokens of each source (B).
+
+        Returns:
+            The arguments by which transformers' `generate()` has the same limits.
+
+        Raises:
+            ValueError: There is no room for a token behind the prompt.
+        """
+        stated = settings.length_limits
+        new, whole, extra = (stated.get(name) for name in ("max_new_tokens", "max_length", "max_extra_tokens"))
+        self.counts_new_tokens = new is not None or whole is None
+        if extra is not None:
+            self.limits = lengths + (prompt_length + extra)
+        if new is None:
+            new = whole - prompt_length if whole is not None else int(lengths.max()) + (extra or 0)
+            if new < 1:
+                raise ValueError(
+                    f"max_length={whole}: leaves no room behind a decoder prompt of {prompt_length} tokens"
+                )
+        if new > self.most_tokens - prompt_length:
+            new = self.most_tokens - prompt_length
+            if new < 1:
+                raise ValueError(
+                    f"decoder_input_ids: {prompt_length} tokens, and the model has {self.most_tokens - 1} positions"
+                )
+        both = "max_new_tokens" in stated and "max_length" in stated  # transformers warns of this
+        return {"max_new_tokens": new} if both else {"max_new_tokens": new, "max_length": None}
+
+
+@dataclass
+class SearchPlan:
+    """
+    What a search does, made once from all that it depends on.
+
+    Attributes:
+        prompt: First tokens of the hypotheses of each row (A, P). A row is a sentence, or a group of its beams.
+        limits: Most tokens of a hypothesis of each row, prompt included (A).
+        beams: Hypotheses of each row.
+        eos: Ids that end a sentence, None if there are none.
+        pad: Id that fills up what has ended, None if there is none.
+        processors: What changes the scores of the next tokens; must not know one row from another.
+        constraints: What hypotheses must begin with or contain, and what they may be made of.
+        options: Options of transformers' search that it does not have.
+        early_stopping, length_penalty: As in transformers' generation config.
+        n_best: Sequences to return of each sentence.
+        returns_dict: Whether to return a dictionary of outputs.
+        joins: Whether to share the search with other batches of a stream.
+        groups: Groups of beams of each sentence; its rows follow each other.
+        members: Other models of the ensemble.
+    """
+
+    prompt: torch.Tensor
+    limits: torch.Tensor
+    beams: int
+    eos: torch.Tensor | None
+    pad: int | None
+    processors: LogitsProcessorList
+    constraints: Constraints
+    options: SearchOptions
+    early_stopping: bool | str | None
+    length_penalty: float
+    n_best: int
+    returns_dict: bool
+    joins: bool
+    groups: int
+    members: Sequence[Any]
+
+    @classmethod
+    def of(
+        cls,
+        request: SearchRequest,
+        model: Any,
+        input_ids: torch.Tensor,
+        processors: LogitsProcessorList,
+        criteria: StoppingCriteriaList,
+        config: Any,
+    ) -> "SearchPlan":
+        """
+        The plan for what `generate()` hands to a loop: decoder prompts, one for each beam (B n, P), processors,
+        criteria and its generation config.
+
+        Raises:
+            ValueError: Constraints cannot be read, or a prefix leaves no room, or something counts from the prompt and
+                prefixes alike.
+        """
+        groups = request.options.num_beam_groups if config.num_beams > 1 else 1
+        prompt = input_ids[:: config.num_beams // groups]
+        eos, pad = config._eos_token_tensor, config._pad_token_tensor
+        ends = [] if eos is None else eos.tolist()
+        sizes = len(prompt) // groups, config.num_beams, ends, model.config.vocab_size, model.device, groups
+        constraints = Constraints.read(request.requests, *sizes)
+        return cls(
+            prompt=prompt,
+            limits=row_limits(request, prompt, groups, constraints, processors, criteria),
+            beams=config.num_beams // groups,
+            eos=eos,
+            pad=None if pad is None else int(pad),
+            processors=processors,
+            constraints=constraints,
+            options=request.options,
+            early_stopping=config.early_stopping,
+            length_penalty=config.length_penalty,
+            n_best=config.num_return_sequences,
+            returns_dict=config.return_dict_in_generate,
+            joins=request.place_in_stream is not None,
+            groups=groups,
+            members=request.requests.get("ensemble", ()),
+        )
+
+
+def row_limits(
+    request: SearchRequest,
+    prompt: torch.Tensor,
+    groups: int,
+    constraints: Constraints,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+) -> torch.Tensor:
+    """
+    Most tokens of the hypotheses of each row (A), prompt and prefixes included.
+
+    Raises:
+        ValueError: A prefix leaves no room, or something counts from the prompt and prefixes alike.
+    """
+    limits = torch.full(prompt.shape[:1], int(criteria.max_length or 0), device=prompt.device)
+    prefixes = constraints.prefixes
+    given = torch.zeros_like(limits) if prefixes is None else prefixes.lengths
+    if request.counts_new_tokens:
+        limits = limits + given
+    if request.limits is not None:
+        limits = limits.minimum(request.limits.to(limits.device).repeat_interleave(groups) + given)
+    limits = limits.clamp(max=request.most_tokens)
+    for one in processors:
+        if prefixes is not None and type(one) in COUNTING_PROCESSORS:
+            raise ValueError(f"prefixes: not possible together with {type(one).__name__}")
+    full = (limits <= prompt.shape[1] + given).nonzero()
+    if prefixes is not None and len(full):
+        raise ValueError(f"prefixes[{int(full[0]) // groups}]: leaves no room for another token within max_length")
+    return limits
+
+
+def most_target_tokens(model: Any) -> int:
+    """Tokens that the model's decoder has positions for, and the one behind them, which it can still predict."""
+    longest = model.get_decoder().embed_positions.longest
+    return sys.maxsize if longest is None else 1 + longest
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What only the loops of transformers can do
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def find_obstacle(
+    model: Any, processors: LogitsProcessorList, criteria: StoppingCriteriaList, config: Any, kwargs: dict[str, Any]
+) -> str | None:
+    """What the loop of transformers is needed for, None if the search of this package can do all of it."""
+    cache = kwargs.get("past_key_values")
+    halves = () if cache is None else (cache.self_attention_cache, cache.cross_attention_cache)
+    reasons = {
+        "sampling": config.do_sample,
+        "assisted decoding": config.is_assistant,
+        "synced_gpus": kwargs.get("synced_gpus"),
+        "use_cache=False": cache is None or not kwargs.get("use_cache", True),
+        "a cache of its own kind": any(type(half) is not DynamicCache for half in halves)
+        or config.cache_implementation not in (None, "dynamic"),
+        "past_key_values": any(half.get_seq_length() for half in halves) or hasattr(cache, "_is_user_defined"),
+        "prefill_chunk_size": config.prefill_chunk_size is not None,
+        "low_memory": config.low_memory,
+        **model_obstacles(model),
+        **{name: getattr(config, name) for name in OUTPUTS},
+        **{type(one).__name__: type(one) not in PROCESSORS for one in processors},
+        **{type(one).__name__: type(one) not in CRITERIA for one in criteria},
+        **{name: value is not None and value is not False for name, value in kwargs.items() if name not in KNOWN},
+    }
+    return next((reason for reason, found in reasons.items() if found), None)
+
+
+CRITERIA = {EosTokenCriteria, MaxLengthCriteria, SearchRequest}
+
+
+def model_obstacles(model: Any) -> dict[str, bool]:
+    """What of a model a step would not respect, and whether it is so."""
+    stack = model.get_decoder()
+    # What a step does without calling the module, so that nothing may be put around or in place of it.
+    layers = [module for layer in stack.layers for module in (layer, layer.self_attn, layer.encoder_attn)]
+    head = model.lm_head.weight() if callable(model.lm_head.weight) else model.lm_head.weight
+    attention = model.config._attn_implementation
+    return {
+        "training mode": model.training,
+        f"{type(stack.embed_positions).__name__}, which has no step": not stack.embed_positions.has_step,
+        f"attn_implementation={attention!r}": attention not in ATTENTIONS,
+        "a subclass of the model": type(model).forward is not type(model)._step_forward,
+        "modules of another kind": any(type(module) not in model._step_types for module in (stack, *layers)),
+        "hooks": any(map(is_hooked, (model, model.model, stack, *layers))),
+        "weights on several devices": hasattr(head, "device_mesh") or head.device != model.device,
+    }
+
+
+def is_hooked(module: torch.nn.Module) -> bool:
+    """
+    Whether something has been put around the module's forward. What transformers leaves there to record outputs, and
+    Accelerate to compute in another type, does not count.
+    """
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    strange = any(getattr(hook, "__module__", "") != output_capturing.__name__ for hook in hooks)
+    wrapped = "forward" in vars(module) and "_original_forward" not in vars(module)
+    return strange or wrapped or hasattr(module, "_hf_hook")
+
+
+def check_request(request: SearchRequest, config: Any, obstacle: str) -> None:
+    """
+    Raises:
+        ValueError: The call asks for something that the loop of transformers cannot do, and needs this loop.
+    """
+    # One hypothesis alone is ranked by nothing; so a saved generation config does not keep anybody from sampling.
+    default = SearchOptions()
+    for name in RANKING if config.num_beams > 1 else ():
+        if (value := getattr(request.options, name)) != getattr(default, name):
+            raise ValueError(f"{name}={value!r}: not possible together with {obstacle}")
+    for name in request.requests:
+        raise ValueError(f"{name}: not possible together with {obstacle}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ensembles
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def ids_of(config: Any) -> dict[str, int]:
+    """What models must share that take and give the same token ids."""
+    return {
+        "vocab_size": config.vocab_size,
+        "source_vocab_size": config.source_vocab_size or config.vocab_size,
+        "decoder_start_token_id": config.decoder_start_token_id,
+    }
+
+
+def check_ensemble(model: Any, members: Any, has_input_ids: bool) -> None:
+    """
+    Raises:
+        ValueError: A member of the ensemble does not fit the model, or cannot search as it does.
+    """
+    if not isinstance(members, (list, tuple)):
+        raise ValueError(f"ensemble: must be a list of models, not {type(members).__name__}")
+    if members and not has_input_ids:
+        raise ValueError("ensemble: needs input_ids, so that each model reads the source itself")
+    for number, member in enumerate(members):
+        name = f"ensemble[{number}]"
+        if not hasattr(member, "generate_stream"):
+            raise ValueError(f"{name}: {type(member).__name__} is not a model of this package")
+        found_ids, expected_ids = ids_of(member.config), ids_of(model.config)
+        for key, found in found_ids.items():
+            if found != (expected := expected_ids[key]):
+                raise ValueError(f"{name}: its {key} is {found} and the model's is {expected}")
+        if member.device != model.device:
+            raise ValueError(f"{name}: it is on {member.device} and the model on {model.device}")
+        for reason, found in model_obstacles(member).items():
+            if found:
+                raise ValueError(f"{name}: not possible together with {reason}")
+
+
+__all__ = [
+    "REQUESTS",
+    "SearchPlan",
+    "SearchRequest",
+    "check_ensemble",
+    "check_request",
+    "find_obstacle",
+    "most_target_tokens",
+]
