@@ -179,7 +179,7 @@ def test_a_pipe_is_not_waited_for(folder):
 
 def test_pictures_are_decoded(folder, tmp_path):
     path = folder / "training_curves.png"
-    for content in (pickle.dumps({"private": PRIVATE}), png()[:50], PRIVATE, b"\x89PNG\r\n\x1a\n" + PRIVATE):
+    for content in (pickle.dumps({"private": PRIVATE}), png()[:43], PRIVATE, b"\x89PNG\r\n\x1a\n" + PRIVATE):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"training_curves.png is not a (whole )?PNG picture"):
             plan_upload(folder, NAME)

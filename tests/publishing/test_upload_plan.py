@@ -161,6 +161,13 @@ def resize(tensors):
     tensors["model.encoder.layers.0.fc1.bias"] = torch.zeros(3)
 
 
+def poison(value):
+    def change(tensors):
+        tensors["model.encoder.layers.1.fc1.weight"][3, 5] = value
+
+    return change
+
+
 @pytest.mark.parametrize(
     "change, problem",
     [
@@ -170,6 +177,8 @@ def resize(tensors):
             lambda tensors: tensors.update({"lm_head.weight": torch.zeros(1)}),
             "hold lm_head.weight a second time, tied",
         ),
+        (poison(float("nan")), "model.encoder.layers.1.fc1.weight holds NaN or infinite values"),
+        (poison(float("-inf")), "model.encoder.layers.1.fc1.weight holds NaN or infinite values"),
         (resize, r"model.encoder.layers.0.fc1.bias has the shape \[3\] instead of \[64\]"),
     ],
 )

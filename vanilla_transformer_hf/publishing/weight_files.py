@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..common.opening import is_finite
 from ..model import modeling_vanilla_transformer as modeling
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .private_text import parse_json
@@ -183,8 +184,11 @@ def check_weights(
     config: VanillaTransformerConfig, sources: dict[str, Path | bytes | Shard], may_repeat: bool = False
 ) -> list[str]:
     """
-    What is wrong with the weights for this config: each tensor has to be there once, in its shape; `may_repeat`: tied
-    ones may be there twice.
+    What is wrong with the weights for this config, a sentence each: every tensor has to be there once, in its shape
+    and without NaN or infinite values.
+
+    Args:
+        may_repeat: Tied tensors may be there twice.
 
     Raises:
         ValueError: A file is damaged.
@@ -197,17 +201,20 @@ def check_weights(
     tied = model.all_tied_weights_keys.keys()
     expected = {name: list(value.shape) for name, value in model.state_dict().items() if name not in tied}
     found: dict[str, list[int]] = {}
+    not_finite: set[str] = set()
     for path in {value.weights if isinstance(value, Shard) else value for value in sources.values()}:
         if isinstance(path, Path) and path.suffix == ".safetensors":
             try:
                 with safe_open(path, framework="pt") as file:
                     found |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+                    not_finite |= {name for name in file.keys() if not is_finite(file.get_tensor(name))}  # noqa: SIM118
             except SafetensorError as error:
                 raise ValueError(f"{path} is damaged or incomplete ({error}).") from error
     problems = [f"the weights lack {name}" for name in expected.keys() - found.keys()]
     if not may_repeat:
         problems += [f"the weights hold {name} a second time, tied" for name in found.keys() & tied]
     problems += [f"the weights hold {name}, which the model has not" for name in found.keys() - expected.keys() - tied]
+    problems += [f"{name} holds NaN or infinite values" for name in not_finite]
     problems += [
         f"{name} has the shape {found[name]} instead of {expected[name]}"
         for name in expected.keys() & found.keys()
