@@ -177,7 +177,7 @@ def test_yaml_makes_no_objects(tmp_path):
     evil = f"!!python/object/apply:os.system ['touch {marker}']"
     test_marian.make(tmp_path)
     (tmp_path / "decoder.yml").write_text(f"vocabs: {evil}\n")
-    with pytest.raises(ConversionError, match="no YAML"):
+    with pytest.raises(ConversionError, match="not YAML"):
         convert("marian", tmp_path, tmp_path / "out")
     (tmp_path / "decoder.yml").unlink()
     (tmp_path / "target.vocab.yml").write_text(f"a: {evil}\n")
@@ -227,10 +227,10 @@ WITHOUT_CHECKSUMS = {"safetensors": marianmt, "old pt": old_fairseq}
 def open_all(source, folder):
     """Config and tensors of a checkpoint, as the conversion reads them."""
     module = CONVERTERS[source]
-    found = module.read(folder)
+    found = module.read(folder, False)
     assert not module.unsupported(found)
     config = module.to_config(found)
-    table = module.keys(config, found) if hasattr(module, "keys") else module.KEYS
+    table = module.keys(config, found)
     return config.to_dict(), {name: tensor.clone() for name, tensor in convert_tensors(table, found.tensors, config)}
 
 

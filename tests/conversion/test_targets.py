@@ -180,7 +180,7 @@ def test_all_that_a_target_cannot_express_is_listed(target, lines, tiny_model, t
 
 def test_what_is_there_is_not_overwritten_and_targets_are_named(tiny_model, tmp_path):
     tiny_model().save_pretrained(tmp_path / "ours")
-    with pytest.raises(ConversionError, match=r"ours exists already"):
+    with pytest.raises(ValueError, match=r"ours exists already"):
         export("marianmt", tmp_path / "ours", tmp_path / "ours")
     with pytest.raises(ConversionError, match=r"there are marianmt, bart, fairseq"):
         export("onnx", tmp_path / "ours", tmp_path / "out")

@@ -1,18 +1,28 @@
 """
 Text files, line by line: only `\\n` and `\\r\\n` end a line, so that what Unicode calls a line separator inside a
-sentence (U+2028, U+0085, …) never splits one; and a file takes its name when it is whole.
+sentence (U+2028, U+0085, …) never splits one. And new files and folders: whole, or not at all.
 """
 
 import codecs
 import gzip
 import logging
 import os
+import shutil
+import signal
 import stat
+import sys
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 logger = logging.getLogger(__name__)
@@ -157,9 +167,10 @@ def refuse_overwriting(output: str | os.PathLike | None, inputs: Iterable[str | 
 @contextmanager
 def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """
-    A new file that takes its name when it is whole: until then it is called `path` + ".partial".
+    A new file, whole or not at all: it is written beside, as `path` + ".partial", and takes its name when it is on the
+    disk.
 
-    On an exception the partial file is removed. What is no regular file, such as a pipe, is written to directly.
+    On an exception the partial file is removed. What is not a regular file, such as a pipe, is written to directly.
 
     Raises:
         OSError: The file cannot be written.
@@ -173,35 +184,104 @@ def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
     try:
         with partial.open("wb") as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(path)
+        _sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def read_regular_file(path: str | os.PathLike) -> bytes:
+def check_new(output: str | os.PathLike):
     """
-    The content of a regular file that has this path itself.
+    Raises:
+        ValueError: There is something at `output` already that is not an empty folder.
+    """
+    output = Path(output)
+    if os.path.lexists(output) and (not output.is_dir() or any(output.iterdir())):
+        raise ValueError(f"{output} exists already; name a new folder")
+
+
+@contextmanager
+def new_folder(output: str | os.PathLike) -> Iterator[Path]:
+    """
+    A new folder, whole or not at all: it is filled beside, as `.NAME.unfinished`, and takes its name when all of it is
+    on the disk.
+
+    On an exception, on Ctrl-C and on SIGTERM the unfinished folder is removed. What a process leaves that could not do
+    so (SIGKILL, a power cut) is removed by the next one that writes the same output.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is a symbolic link, which is not followed, or a folder, a pipe or a device.
+        ValueError: There is something at `output` already, or another process is writing it.
+        OSError: The folder cannot be written.
     """
-    check_regular_file(path)
-    # A link that has come since then fails here; Windows has neither flag.
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-        return file.read()
+    output = Path(os.path.abspath(output))
+    check_new(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = output.with_name(f".{output.name}.unfinished")
+    with _ended_by_sigterm(), _locked(unfinished):
+        try:
+            yield unfinished
+            for path in sorted(unfinished.rglob("*"), reverse=True):
+                _sync(path)
+            _sync(unfinished)
+            check_new(output)
+            os.replace(unfinished, output)
+            _sync(output.parent)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def check_regular_file(path: str | os.PathLike):
-    """
-    See that a path is that of a regular file itself.
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """An empty folder that no other process fills; one that a dead process left is emptied."""
+    if fcntl is None:  # Windows: a folder that is in use cannot be removed
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        yield
+        return
+    while True:
+        folder.mkdir(exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ValueError(f"{folder} is being written by another process") from error
+            if not folder.is_dir() or not os.path.samestat(os.fstat(descriptor), folder.stat()):
+                continue  # another process has just removed it
+            for path in folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            yield
+            return
+        finally:
+            os.close(descriptor)
 
-    Raises:
-        FileNotFoundError, ValueError: As `read_regular_file`.
-    """
-    mode = os.lstat(path).st_mode
-    if stat.S_ISLNK(mode):
-        raise ValueError(f"{path} is a symbolic link, which is not followed: put a copy of the file in its place.")
-    if not stat.S_ISREG(mode):
-        raise ValueError(f"{path} is not a regular file.")
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM as an exception, so that a process which it ends cleans up; unless somebody else handles it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: object):
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _sync(path: Path):
+    """Have a file's bytes, or a folder's names, on the disk before anything else is done."""
+    if path.is_symlink() or (fcntl is None and path.is_dir()):  # Windows opens no folders
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -5,7 +5,7 @@ A source is a module with the names that `Source` lists, and a row in `CONVERTER
 """
 
 from .converter import CONVERTERS, convert
-from .key_table import ConversionError
+from .source import ConversionError
 
 
 __all__ = ["CONVERTERS", "ConversionError", "convert"]

@@ -1,41 +1,16 @@
-"""What every source is made of: a checkpoint as found, and a table of its keys that is applied in one place."""
+"""A table of the keys of a checkpoint, applied in one place."""
 
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-
-
-class ConversionError(ValueError):
-    """Why a checkpoint cannot be converted, in words for the user: one line, or a list with a line for each reason."""
-
-
-@dataclass
-class Checkpoint:
-    """
-    What a source's `read` returns; nothing is computed on.
-
-    `options` are the toolkit's own names and values as found, defaults not filled in; `tensors` the toolkit's own
-    names, each tensor read when it is asked for; `vocabulary` whatever the source's `to_tokenizer` needs; `folder`
-    where everything was found; `files` those that were read, some more than once, for the model card's checksums.
-    """
-
-    options: dict[str, Any]
-    tensors: Mapping[str, torch.Tensor]
-    vocabulary: Any
-    folder: Path
-    files: list[Path] = field(default_factory=list)
-
-    def uses(self, path: Path) -> Path:
-        """The path of a file that is about to be read."""
-        self.files.append(path)
-        return path
+from .source import FLOATS, ConversionError, Tensors
 
 
 Transform = Callable[[torch.Tensor, VanillaTransformerConfig], torch.Tensor]
@@ -86,6 +61,37 @@ def _look_up(patterns: list[tuple[re.Pattern, list[Rule]]], name: str) -> list[R
     return None
 
 
+# Fields of a config that are sizes of tensors.
+SIZES = (
+    *("vocab_size", "source_vocab_size", "d_model", "encoder_d_model", "encoder_ffn_dim", "decoder_ffn_dim"),
+    *("d_k", "d_v", "encoder_attention_heads", "decoder_attention_heads"),
+)
+POSITIONS = {
+    "max_position_embeddings": "position_encoding",
+    "decoder_max_position_embeddings": "decoder_position_encoding",
+}
+
+
+def check_sizes(config: VanillaTransformerConfig, tensors: Tensors):
+    """
+    Compare the sizes that the options ask for with the tensors that are there, before a model of these sizes is built.
+
+    Raises:
+        ConversionError: There are more layers than tensors, or a size is larger than any tensor is long.
+    """
+    shapes = [tensors.shape(name) for name in tensors]
+    longest = max((size for shape in shapes for size in shape), default=0)
+    layers = config.encoder_layers + config.decoder_layers
+    problems = [f"{layers:,} layers, and there are {len(shapes):,} tensors"] if layers > len(shapes) else []
+    learned = [name for name, kind in POSITIONS.items() if getattr(config, kind) == "learned"]
+    for name in (*SIZES, *learned):
+        value = getattr(config, name) or 0
+        if value > longest + 1:  # a source may add a token of its own
+            problems.append(f"{name}={value:,}, and no tensor is longer than {longest:,}")
+    if problems:
+        raise ConversionError("the options describe a larger model than the weights:\n  " + "\n  ".join(problems))
+
+
 def empty_model(config: VanillaTransformerConfig) -> VanillaTransformerForConditionalGeneration:
     """The model of a config, with names and shapes and no memory for weights."""
     with torch.device("meta"):
@@ -93,7 +99,7 @@ def empty_model(config: VanillaTransformerConfig) -> VanillaTransformerForCondit
 
 
 def convert_tensors(
-    table: KeyTable, tensors: Mapping[str, torch.Tensor], config: VanillaTransformerConfig
+    table: KeyTable, tensors: Tensors, config: VanillaTransformerConfig
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """
     The tensors of a source under our names, one at a time, each as it is asked for; a tied matrix comes once.
@@ -128,7 +134,7 @@ def convert_tensors(
 
 def _apply(
     plan: dict[str, list[tuple[str, Rule]]],
-    tensors: Mapping[str, torch.Tensor],
+    tensors: Tensors,
     config: VanillaTransformerConfig,
     shapes: dict[str, torch.Size],
 ) -> Iterator[tuple[str, torch.Tensor]]:
@@ -138,8 +144,8 @@ def _apply(
             raise ConversionError(
                 f"{first} has the shape {tuple(tensor.shape)}, and {target} needs {tuple(shapes[target])}"
             )
-        if not tensor.is_floating_point():
-            raise ConversionError(f"{first} holds {tensor.dtype}, which is no floating-point type")
+        if tensor.dtype not in FLOATS:
+            raise ConversionError(f"{first} holds {tensor.dtype}; {', '.join(map(str, FLOATS))} are read")
         if not all(torch.isfinite(value) for value in torch.aminmax(tensor)):  # with no copy of a large tensor
             raise ConversionError(f"{first} holds values that are not finite; the file is damaged or training failed")
         for name, other in others:
@@ -151,6 +157,10 @@ def _apply(
 def filled(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """`defaults` with what is `given`, where None stands for "not given"."""
     return {**defaults, **{name: value for name, value in given.items() if value is not None}}
+
+
+# Where a toolkit has a whole number it is smaller than this.
+LARGEST_OPTION = 2**31
 
 
 def wrong_types(given: Any, defaults: Mapping[str, Any], where: str = "") -> list[str]:
@@ -165,5 +175,7 @@ def wrong_types(given: Any, defaults: Mapping[str, Any], where: str = "") -> lis
         value = given.get(name, default)
         kinds = (int, float) if type(default) is float else type(default)
         if default is not None and (not isinstance(value, kinds) or (type(value) is bool) != (type(default) is bool)):
-            problems.append(f"{where}{name}: {value!r} (a value such as {default!r} is needed)")
+            problems.append(f"{where}{name}: {reprlib.repr(value)} (a value such as {default!r} is needed)")
+        elif isinstance(value, int) and abs(value) >= LARGEST_OPTION:
+            problems.append(f"{where}{name}: {reprlib.repr(value)} (a smaller number is needed)")
     return problems

@@ -15,22 +15,16 @@ from typing import Any, NamedTuple
 import torch
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
 
+from ..common.files import check_new, new_folder
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..publishing.weight_files import open_config
-from .converter import (
-    TOLERANCE,
-    assemble,
-    check_new,
-    example_batch,
-    logits_of,
-    new_folder,
-    settings_without_ours,
-)
-from .key_table import ConversionError
+from .converter import assemble, settings_without_ours
+from .source import TOLERANCE, ConversionError
 from .sources import fairseq
 from .sources.saved_model import FIELDS
+from .verification import example_batch, logits_of
 
 
 # Fields that every target needs to have one value, and that value.
@@ -274,7 +268,7 @@ def _marianmt_problems(config: VanillaTransformerConfig) -> list[str]:
 
 def _open_fairseq(folder: Path) -> torch.nn.Module:
     found = fairseq.read(folder)
-    return assemble(fairseq, found, fairseq.to_config(found))
+    return assemble(fairseq.SOURCE, found, fairseq.to_config(found))
 
 
 class Target(NamedTuple):
@@ -298,7 +292,8 @@ def export(target: str, model_folder: str | os.PathLike, output: str | os.PathLi
 
     Raises:
         ConversionError: The format cannot express the model, or does not give its logits; nothing is left behind.
-        ValueError: The folder's weights are not those of its config.
+        ValueError: There is something at `output` already, another process is writing it, or the folder's weights are
+            not those of its config.
         OSError: A file cannot be read or written.
     """
     if target not in TARGETS:

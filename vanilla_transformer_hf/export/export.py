@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import GenerationConfig
 
-from ..conversion.converter import check_new, new_folder, settings_without_ours
+from ..common.files import check_new, new_folder
+from ..conversion.converter import settings_without_ours
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +23,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..common.files import check_new, new_folder
 from ..model.configuration_vanilla_transformer import VERSION_FIELD, VanillaTransformerConfig
 from ..publishing.model_card import (
     FACTS_FILE,
@@ -152,19 +152,15 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
     Raises:
         FileNotFoundError: A folder is no checkpoint, or has no safetensors.
         ValueError: A file is damaged; the models differ in a field of their config or in a tensor's name, type or
-            shape; a tensor holds NaN; or `output` exists already.
+            shape; a tensor holds NaN; there is something at `output` already, or another process is writing it.
         OSError: A file cannot be written.
     """
     output = Path(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ValueError(f"{output} exists already; name a new folder.")
+    check_new(output)
     checkpoints = _open_checkpoints(folders)
     first, last = checkpoints[0], checkpoints[-1]
     origin = {"average_of": ", ".join(checkpoint.folder.name for checkpoint in checkpoints)}
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as unfinished:
-        folder = Path(unfinished, output.name)
-        folder.mkdir()
+    with new_folder(output) as folder:
         for file in first.files:
             names = [tensor for tensor, (place, _) in first.tensors.items() if place == file]
             _save_weights({tensor: _mean(checkpoints, tensor) for tensor in names}, folder / file, origin)
@@ -177,7 +173,6 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
             names = [checkpoint.folder.name for checkpoint in checkpoints]
             run: dict[str, Any] = {"minutes": None, "co2": None, "scored": [], "conversion": None}
             write_card(replace(CardFacts.read(last.folder), name=output.name, average_of=names, **run), folder)
-        folder.replace(output)
     return output
 
 

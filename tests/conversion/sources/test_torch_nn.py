@@ -224,7 +224,8 @@ def test_what_no_file_says_the_reference_tells(tmp_path, settings):
         settings.get("norm_first", False),
         settings.get("activation", "relu"),
     )
-    found = f"nhead={heads}, norm_first={first}, activation={kind}, scale_embedding=False: not in the files"
+    found = f"nhead={heads}, norm_first={first}, activation={kind}, scale_embedding=False, "
+    found += "layer_norm_eps=1e-05: not in the files"
     assert done.notes[0].startswith(found)
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert found in card
@@ -232,6 +233,21 @@ def test_what_no_file_says_the_reference_tells(tmp_path, settings):
     folder = write(tmp_path / "wrong", model.state_dict(), **wrong)
     with pytest.raises(ConversionError, match=r"from those of .*ref.npz; 1e-05 is allowed\n  note: "):
         convert("torch_nn", folder, tmp_path / "other", reference=reference)
+
+
+@pytest.mark.parametrize("eps", [1e-5, 1e-6, 1e-12])
+def test_the_epsilon_of_the_norms_is_what_the_reference_tells(eps, tmp_path):
+    model = Tutorial(layer_norm_eps=eps)
+    for name in ("src_tok_emb", "tgt_tok_emb"):  # small numbers, beside which ε counts
+        getattr(model, name).embedding.weight.data *= 1e-3
+    model.positional_encoding.pos_embedding *= 1e-3
+    folder = write(tmp_path / "run", model.state_dict(), nhead=4, norm_first=True)
+    model_pre = Tutorial(layer_norm_eps=eps, norm_first=True)
+    model_pre.load_state_dict(model.state_dict())
+    reference = write_reference(tmp_path / "ref.npz", model_pre.logits, (11, 9), start=2)
+    done = convert("torch_nn", folder, tmp_path / "out", reference=reference)
+    assert done.config.layer_norm_eps == eps and done.reference <= 1e-5
+    assert f"layer_norm_eps={eps}: not in the files" in done.notes[0]
 
 
 # ------------------------------------------------------------------------------------------- refusals and vocabularies

@@ -3,15 +3,20 @@ The way to every file of a checkpoint: what another file names lies beside it, i
 regular file. Then the readers of texts, JSON and YAML.
 """
 
-import json
+import io
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ...common import files
-from ..key_table import ConversionError
+from ...common import files, settings
+from ..source import ConversionError
+
+
+LARGEST_VOCABULARY = 32 * 2**20  # bytes
+MOST_TOKENS = 1_000_000
 
 
 def named(folder: Path, name: object) -> Path:
@@ -41,62 +46,93 @@ def checked(path: Path) -> Path:
         raise ConversionError(str(error)) from error
 
 
-def read_lines(path: Path) -> Iterator[str]:
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except ConversionError:
+        raise
+    except ValueError as error:
+        raise ConversionError(str(error)) from error
+
+
+def read_bounded(path: Path) -> bytes:
     """
-    The lines of a text file, as `common.files.read_lines` gives them.
+    The bytes of a vocabulary or of a model that cuts words.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ConversionError: The file may not be read, or it is not UTF-8 text.
+        ConversionError: The file may not be read, or is too large.
     """
-    try:
-        yield from files.read_lines(checked(path))
-    except ValueError as error:
-        raise ConversionError(str(error)) from error
+    with _refusals():
+        return settings.read_bounded(checked(path), LARGEST_VOCABULARY)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """
+    The lines of a text file, as `common.files.decode_lines` gives them.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ConversionError: The file may not be read, is too large, or is not UTF-8 text.
+    """
+    with _refusals():
+        yield from files.decode_lines(io.BytesIO(read_bounded(path)), path)
 
 
 def read_text(path: Path) -> str:
     """
     Raises:
-        ConversionError: The file is no UTF-8 text.
+        ConversionError: The file may not be read, is too large for settings, or is not UTF-8 text.
     """
-    try:
-        return checked(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConversionError(f"{path} is no UTF-8 text ({error}); copy it again") from error
+    with _refusals():
+        return settings.read_text(checked(path))
 
 
 def read_json(path: Path, kind: type = dict) -> Any:
     """
+    The content of a JSON file, which is a `kind`.
+
     Raises:
-        ConversionError: There is no such file, or it holds no JSON of that kind, an object unless told otherwise.
+        ConversionError: The file may not be read, is too large, is not JSON, or holds something else.
     """
     try:
-        content = json.loads(checked(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        with _refusals():
+            content = settings.read_json(checked(path), LARGEST_VOCABULARY)
+    except OSError as error:
         raise ConversionError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(content, kind):
-        raise ConversionError(f"{path} holds no JSON object")
+        raise ConversionError(f"{path} does not hold a JSON object")
     return content
 
 
-def parse_yaml(text: str, where: str, loader: Any = yaml.SafeLoader) -> dict[str, Any]:
+def parse_yaml(text: str, where: str, loader: Any = yaml.SafeLoader, most: int = settings.MOST_VALUES) -> dict:
     """
     Raises:
-        ConversionError: The text is no YAML, or not of names with values.
+        ConversionError: The text is not YAML, or not of names with values.
     """
-    try:
-        content = yaml.load(text, loader)  # all loaders in use build plain values only
-    except yaml.YAMLError as error:
-        raise ConversionError(f"{where} is no YAML: {' '.join(str(error).split())}") from error
+    with _refusals():
+        content = settings.parse_yaml(text, where, loader, most)
     if not isinstance(content, dict):
-        raise ConversionError(f"{where} holds no names with values")
+        raise ConversionError(f"{where} does not hold names with values")
     return content
 
 
-def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict:
     """
     Raises:
-        ConversionError: The file is no UTF-8 text, no YAML, or not of names with values.
+        ConversionError: As `read_text` and `parse_yaml`.
     """
-    return parse_yaml(read_text(path), str(path), loader)
+    return parse_yaml(read_text(path), str(path))
+
+
+def read_yaml_words(path: Path) -> dict[str, str]:
+    """
+    A vocabulary in YAML, all of whose words are left as they stand: YAML would read `no` and `1_000` as other things.
+
+    Raises:
+        ConversionError: As `parse_yaml`.
+    """
+    with _refusals():
+        text = read_bounded(path).decode("utf-8")
+    return parse_yaml(text, str(path), getattr(yaml, "CBaseLoader", yaml.BaseLoader), most=2 * MOST_TOKENS)

@@ -9,13 +9,15 @@ def read_number(data: bytes, at: int) -> tuple[int, int]:
 
     Raises:
         IndexError: The data end before the number does.
+        ValueError: The number has more than 64 bits.
     """
-    value = shift = 0
-    while True:
+    value = 0
+    for shift in range(0, 70, 7):
         byte = data[at]
-        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+        value, at = value | (byte & 0x7F) << shift, at + 1
         if byte < 0x80:
             return value, at
+    raise ValueError("a number of more than 64 bits")
 
 
 def read_fields(message: bytes) -> Iterator[tuple[int, int, bytes]]:

@@ -8,6 +8,7 @@ it is given and does nothing. No toolkit is imported.
 
 import argparse
 import io
+import itertools
 import pickletools
 import re
 import zipfile
@@ -20,8 +21,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ..key_table import ConversionError
+from ..source import ConversionError, Tensors
 from .files import checked
+
+
+MOST_OPCODES = 3_000_000
+LARGEST_PICKLE = 64 * 2**20  # bytes, without the tensors
+DEEPEST = 100
+MOST_SETTINGS = 200_000
 
 
 class Inert:
@@ -91,12 +98,101 @@ def _stand_in(name: str) -> Any:
 
 
 def _names_in_pickle(file: Any) -> Iterator[str]:
-    """The global names in one pickle, whose end `file` is left at."""
-    for opcode, argument, _ in pickletools.genops(file):
+    """
+    The global names in one pickle, whose end `file` is left at.
+
+    Raises:
+        ValueError: The pickle is damaged, too long, or nests containers too deeply.
+    """
+    nesting = Nesting()
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        if number > MOST_OPCODES:
+            raise ValueError(f"its pickle has more than {MOST_OPCODES:,} instructions")
+        nesting.follow(opcode.name, argument)
         if opcode.name == "GLOBAL":
             module, name = str(argument).split(" ", 1)
             module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
             yield f"{module}.{name}"
+    nesting.check()
+
+
+class Nesting:
+    """What stands in what in a pickle, from its instructions alone: each container is a list of those in it."""
+
+    _MARK = object()
+    _TAKEN = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "REDUCE": 2, "NEWOBJ": 2, "NEWOBJ_EX": 3, "BINPERSID": 1}
+    _FROM_MARK = ("TUPLE", "LIST", "DICT", "FROZENSET", "OBJ", "INST")
+    _INTO = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}
+
+    def __init__(self):
+        self.stack: list[Any] = []
+        self.memo: dict[Any, Any] = {}
+        self.made: list[list] = []
+
+    def _take(self, count: int | None) -> list:
+        """The last `count` things, or those behind the mark, without the numbers and texts among them."""
+        if count is None:
+            place = len(self.stack) - 1 - self.stack[::-1].index(self._MARK) if self._MARK in self.stack else -1
+            if place < 0:
+                raise ValueError("its pickle lacks a mark")
+            things = self.stack[place + 1 :]
+            del self.stack[place:]
+        else:
+            if len(self.stack) < count:
+                raise ValueError("its pickle takes more than there is")
+            things = self.stack[len(self.stack) - count :]
+            del self.stack[len(self.stack) - count :]
+        return [thing for thing in things if isinstance(thing, list)]
+
+    def follow(self, name: str, argument: Any):
+        """One instruction."""
+        if name in self._TAKEN or name in self._FROM_MARK:
+            self.made.append(self._take(self._TAKEN.get(name)))
+            self.stack.append(self.made[-1])
+        elif name in self._INTO or name in ("APPENDS", "ADDITEMS", "SETITEMS"):
+            parts = self._take(self._INTO.get(name))
+            if self.stack and isinstance(self.stack[-1], list):
+                self.stack[-1] += parts
+        elif name in ("EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET", "EMPTY_TUPLE"):
+            self.made.append([])
+            self.stack.append(self.made[-1])
+        elif name == "MARK":
+            self.stack.append(self._MARK)
+        elif name in ("POP", "POP_MARK"):
+            self._take(1 if name == "POP" else None)
+        elif name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "DUP"):
+            if not self.stack:
+                raise ValueError("its pickle keeps what is not there")
+            if name == "DUP":
+                self.stack.append(self.stack[-1])
+            else:
+                self.memo[len(self.memo) if name == "MEMOIZE" else argument] = self.stack[-1]
+        elif name in ("GET", "BINGET", "LONG_BINGET"):
+            self.stack.append(self.memo.get(argument))
+        elif name not in ("PROTO", "FRAME", "STOP"):
+            self.stack.append(None)
+
+    def check(self):
+        """
+        Raises:
+            ValueError: A container stands in itself, or the nesting is too deep.
+        """
+        depths: dict[int, int] = {}
+        for container in self.made:
+            path = [(container, iter(container))] if id(container) not in depths else []
+            while path:
+                current, rest = path[-1]
+                if len(path) > DEEPEST:
+                    raise ValueError(f"its pickle is nested more than {DEEPEST} deep")
+                for inner in rest:
+                    if id(inner) not in depths:
+                        path.append((inner, iter(inner)))
+                        break
+                else:
+                    depths[id(current)] = 1 + max((depths[id(inner)] for inner in current), default=0)
+                    if depths[id(current)] > DEEPEST:
+                        raise ValueError(f"its pickle is nested more than {DEEPEST} deep")
+                    path.pop()
 
 
 def _names_in_checkpoint(path: Path) -> set[str]:
@@ -105,20 +201,27 @@ def _names_in_checkpoint(path: Path) -> set[str]:
             pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
             if len(pickles) != 1:
                 raise ConversionError(f"{path} is a zip file, but not one that torch.save wrote")
+            if archive.getinfo(pickles[0]).file_size > LARGEST_PICKLE:
+                raise ConversionError(f"{path}: its pickle has more than {LARGEST_PICKLE:,} bytes")
             return set(_names_in_pickle(io.BytesIO(archive.read(pickles[0]))))
     with path.open("rb") as file:  # before torch 1.6: magic number, version, system, the object; then storages
         return {name for _ in range(4) for name in _names_in_pickle(file)}
 
 
-def check_archive(path: Path):
+def check_archive(path: Path, growth: int = 1):
     """
     Compare every file inside a zip archive (torch's `.pt`, numpy's `.npz`) with its checksum.
 
     Raises:
-        ConversionError: The archive is damaged; torch itself would not notice changed weights.
+        ConversionError: The archive is damaged, of which torch itself would not notice changed weights; or it inflates
+            to more than `growth` times its size.
     """
+    size = checked(path).stat().st_size
     try:
-        with zipfile.ZipFile(checked(path)) as archive:
+        with zipfile.ZipFile(path) as archive:
+            inflated = sum(info.file_size for info in archive.infolist())
+            if inflated > growth * size:
+                raise ConversionError(f"{path} has {size:,} bytes and inflates to {inflated:,}; save it uncompressed")
             damaged = archive.testzip()
     except (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise ConversionError(f"{path} is damaged ({error}); copy it again") from error
@@ -171,42 +274,46 @@ def plain(value: Any) -> Any:
     an interpolation "${a.b}" takes the value at that path of the whole; what omegaconf calls missing ("???") is left
     out.
     """
-    unpacked = _unpack(value)
+    unpacked = _unpack(value, itertools.count())
     return _resolve(unpacked, unpacked)
 
 
-def _unpack(value: Any) -> Any:
+def _unpack(value: Any, counter: Iterator[int]) -> Any:
+    if next(counter) > MOST_SETTINGS:  # one list may stand in another many times, in which it stands many times, ...
+        raise ConversionError(f"the settings have more than {MOST_SETTINGS:,} values")
     if isinstance(value, argparse.Namespace):
-        return _unpack(vars(value))
+        return _unpack(vars(value), counter)
     if isinstance(value, Mapping):
-        return {key: _unpack(item) for key, item in value.items()}
+        return {key: _unpack(item, counter) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_unpack(item) for item in value]
+        return [_unpack(item, counter) for item in value]
     if isinstance(value, Inert):
         state = value.state if isinstance(value.state, dict) else {}
         if "_content" in state:  # omegaconf.DictConfig and ListConfig, or an older omegaconf's
-            return _unpack(state["_content"])
+            return _unpack(state["_content"], counter)
         if "_val" in state:  # omegaconf's nodes
-            return _unpack(state["_val"])
+            return _unpack(state["_val"], counter)
         if len(value.args) == 1:  # an enumeration's member, by its value
-            return _unpack(value.args[0])
+            return _unpack(value.args[0], counter)
     return value
 
 
-def _resolve(value: Any, root: Any) -> Any:
+def _resolve(value: Any, root: Any, depth: int = 0) -> Any:
+    if depth > DEEPEST:
+        raise ConversionError("the settings have values that are taken from each other")
     if isinstance(value, dict):
-        return {key: _resolve(item, root) for key, item in value.items() if item != "???"}
+        return {key: _resolve(item, root, depth + 1) for key, item in value.items() if item != "???"}
     if isinstance(value, list):
-        return [_resolve(item, root) for item in value]
+        return [_resolve(item, root, depth + 1) for item in value]
     if isinstance(value, str) and (match := re.fullmatch(r"\$\{([\w.]+)\}", value)):
         found = root
         for step in match[1].split("."):
             found = found.get(step) if isinstance(found, dict) else None
-        return None if found == value else _resolve(found, root)
+        return None if found == value else _resolve(found, root, depth + 1)
     return value
 
 
-class SafetensorsFiles(Mapping):
+class SafetensorsFiles(Tensors):
     """The tensors of one or several safetensors files, each read when it is asked for."""
 
     def __init__(self, paths: list[Path]):
@@ -215,8 +322,11 @@ class SafetensorsFiles(Mapping):
             try:
                 self.files.append(safe_open(checked(path), framework="pt"))
             except SafetensorError as error:
-                raise ConversionError(f"{path} is no whole safetensors file ({error}); copy it again") from error
+                raise ConversionError(f"{path} is not a whole safetensors file ({error}); copy it again") from error
         self.places = {name: file for file in self.files for name in file.keys()}  # noqa: SIM118  # no mapping
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.places[name].get_slice(name).get_shape())
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.places[name].get_tensor(name)

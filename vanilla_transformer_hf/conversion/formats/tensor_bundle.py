@@ -6,21 +6,28 @@ core/lib/io/format.cc) from tensor names to `BundleEntryProto` messages (core/pr
 where in the data files a tensor lies. Every block and every tensor has a CRC-32C; all that is used are checked.
 """
 
+import glob
+import itertools
+import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from ..key_table import ConversionError
+from ...common import settings
+from ..source import ConversionError, Tensors
 from .files import checked
 from .protobuf import read_fields, read_number
 
 
 MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 FOOTER = 48  # two block handles, zeros up to 40 bytes, and the magic number
+
+LONGEST_NAME = 1_000  # bytes; names leave out what they share with the one before
+MOST_NAMES = 50_000
 
 # core/framework/types.proto
 TYPES = {
@@ -46,6 +53,15 @@ class Entry(NamedTuple):
     size: int
     checksum: int
     in_slices: bool
+
+
+def _check_size(name: str, entry: Entry):
+    if min((*entry.shape, entry.shard, entry.offset, entry.size), default=0) < 0 or len(entry.shape) > 8:
+        raise ValueError(f"{name} has the shape {entry.shape} in {entry.size:,} bytes")
+    if entry.kind in TYPES and not entry.in_slices:
+        needed = math.prod(entry.shape) * TYPES[entry.kind].itemsize
+        if needed != entry.size:
+            raise ValueError(f"{name} claims the shape {entry.shape}, {needed:,} bytes, and has {entry.size:,}")
 
 
 def masked_checksum(data: bytes | np.ndarray) -> int:
@@ -79,6 +95,8 @@ def _block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]
         unshared, position = read_number(data, position)
         length, position = read_number(data, position)
         key = key[:shared] + data[position : position + unshared]
+        if len(key) > LONGEST_NAME:
+            raise ValueError(f"a name of {len(key):,} bytes")
         position += unshared + length
         yield key, data[position - length : position]
 
@@ -104,7 +122,7 @@ def _first(message: bytes) -> int:
     return next((value for number, value, _ in read_fields(message) if number == 1), 0)
 
 
-class TensorBundle(Mapping):
+class TensorBundle(Tensors):
     """
     The tensors of a checkpoint PREFIX, which stay in the file until they are used; asked for, each is compared with
     its checksum.
@@ -117,16 +135,21 @@ class TensorBundle(Mapping):
         self.prefix = prefix
         index = Path(f"{prefix}.index")
         try:
-            table = self._read_table(checked(index).read_bytes())
+            table = self._read_table(settings.read_bounded(checked(index)))
             header = table.pop("")
             self.shards = _first(header)
             if any(number == 2 and value for number, value, _ in read_fields(header)):
                 raise ValueError("its numbers are big-endian")
             self.entries = {name: _entry(message) for name, message in table.items()}
+            there = sum(1 for _ in prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*"))
+            if not 0 < self.shards <= max(there, len(self.entries)):
+                raise ValueError(f"it tells of {self.shards:,} data files, and there are {there}")
             if any(entry.shard >= self.shards for entry in self.entries.values()):
                 raise ValueError("it names more data files than there are")
+            for name, entry in self.entries.items():
+                _check_size(name, entry)
         except (ValueError, IndexError, KeyError, struct.error) as error:
-            raise ConversionError(f"{index} is no whole checkpoint index: {error}; copy it again") from error
+            raise ConversionError(f"{index} is not a whole checkpoint index: {error}; copy it again") from error
 
     @staticmethod
     def _read_table(file: bytes) -> dict[str, bytes]:
@@ -135,16 +158,19 @@ class TensorBundle(Mapping):
         _, _, position = _handle(file, len(file) - FOOTER)  # the block of blocks about blocks is not needed
         offset, size, _ = _handle(file, position)
         blocks = [_handle(handle) for _, handle in _block(file, offset, size)]
-        return {
-            key.decode(errors="backslashreplace"): value
-            for offset, size, _ in blocks
-            for key, value in _block(file, offset, size)
-        }
+        pairs = (pair for offset, size, _ in blocks for pair in _block(file, offset, size))
+        table = {key.decode(errors="backslashreplace"): value for key, value in itertools.islice(pairs, MOST_NAMES)}
+        if next(pairs, None) is not None:
+            raise ValueError(f"it has more than {MOST_NAMES:,} names")
+        return table
 
     def files(self) -> tuple[Path, ...]:
         """The files of the checkpoint."""
         parts = (f"{self.prefix}.data-{shard:05d}-of-{self.shards:05d}" for shard in range(self.shards))
         return (Path(f"{self.prefix}.index"), *map(Path, parts))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.entries[name].shape
 
     def __getitem__(self, name: str) -> torch.Tensor:
         entry = self.entries[name]

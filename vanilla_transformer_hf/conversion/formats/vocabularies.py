@@ -16,10 +16,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..key_table import ConversionError
-from .files import read_json, read_lines
+from ..source import ConversionError
+from .files import MOST_TOKENS, read_json, read_lines
 from .sentencepiece_model import (
     BYTE,
+    LONGEST_TOKEN,
     NORMAL,
     USER_DEFINED,
     SentencePieceModel,
@@ -35,8 +36,19 @@ NO_CHARACTER = "\ufdd0"
 def check_unique(tokens: Sequence[str], where: str):
     """
     Raises:
-        ConversionError: A token stands twice in a vocabulary, so that it would have two ids.
+        ConversionError: A token stands twice in a vocabulary, so that it would have two ids; or something in it is not
+            a token, or there are far too many.
     """
+    if len(tokens) > MOST_TOKENS:
+        raise ConversionError(f"{where} has {len(tokens):,} tokens; at most {MOST_TOKENS:,} are read")
+    for index, token in enumerate(tokens):
+        if not isinstance(token, str) or len(token) > LONGEST_TOKEN:
+            what = f"{len(token):,} characters long" if isinstance(token, str) else f"a {type(token).__name__}"
+            raise ConversionError(f"{where}: entry {index} is {what}; expected at most {LONGEST_TOKEN:,}")
+    try:
+        "".join(tokens).encode()
+    except UnicodeEncodeError as error:
+        raise ConversionError(f"{where}: a token holds a lone surrogate, which is not a character") from error
     seen: set[str] = set()
     twice = [token for token in tokens if token in seen or seen.add(token)]  # type: ignore[func-returns-value]
     if twice:

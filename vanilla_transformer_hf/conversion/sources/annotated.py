@@ -37,12 +37,8 @@ from transformers import GenerationConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..key_table import (
-    Checkpoint,
-    KeyTable,
-    Rule,
-    unchanged,
-)
+from ..key_table import KeyTable, Rule, unchanged
+from ..source import Checkpoint, Source
 from . import state_dicts
 
 
@@ -77,8 +73,21 @@ EXPRESSED: dict[str, tuple] = {
     "positions": ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "none"),
 }
 
-# What a reference tells where the YAML file does not.
-UNSTATED = {"h": state_dicts.possible_heads, "activation": EXPRESSED["activation"]}
+
+def unstated(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a reference tells where neither the YAML file nor the training script's settings do."""
+    width = checkpoint.tensors.shape(_named(checkpoint, "model.decoder.embed_tokens.weight")[0])[1]
+    usual = _options(checkpoint)["layer_norm_eps"]
+    values = {
+        "h": state_dicts.possible_heads(width, OPTIONS["h"]),
+        "activation": EXPRESSED["activation"],
+        "layer_norm_eps": list(dict.fromkeys((usual, *state_dicts.NORM_EPSILONS))),
+    }
+    given = {ALIASES.get(name, name) for name in checkpoint.options}
+    if any(name.endswith(".a_2") for name in checkpoint.tensors):
+        given.add("layer_norm_eps")  # of a norm that is approximated
+    return {name: choices for name, choices in values.items() if name not in given}
+
 
 # Segments of names, in all the spellings that are known -> one spelling; "" leaves a segment out.
 SEGMENTS: dict[str, str] = {
@@ -296,6 +305,8 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
         for name, expressed in EXPRESSED.items()
         if options[name] not in expressed
     ]
+    if not isinstance(options["h"], int) or options["h"] < 1:
+        problems.append(f"h: {options['h']!r} (expressed: at least 1)")
     parts = {
         "source embedding": "model.encoder.embed_tokens.weight",
         "target embedding": "model.decoder.embed_tokens.weight",
@@ -389,3 +400,18 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     if any(name.endswith(".a_2") for name in checkpoint.tensors):
         found.append("the norm's unbiased standard deviation is folded into its weight; logits differ by some 5e-6")
     return found
+
+
+SOURCE = Source(
+    options=OPTIONS,
+    recognises=recognises,
+    read=read,
+    unsupported=unsupported,
+    to_config=to_config,
+    keys=keys,
+    to_tokenizer=to_tokenizer,
+    to_generation_config=to_generation_config,
+    decoding_notes=decoding_notes,
+    unstated=unstated,
+    tolerance=TOLERANCE,
+)

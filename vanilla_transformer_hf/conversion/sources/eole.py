@@ -15,15 +15,8 @@ from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats.files import read_json
 from ..formats.safe_load import SafetensorsFiles
-from ..key_table import (
-    Checkpoint,
-    ConversionError,
-    KeyTable,
-    Rule,
-    Transform,
-    unchanged,
-    wrong_types,
-)
+from ..key_table import KeyTable, Rule, Transform, unchanged, wrong_types
+from ..source import Checkpoint, ConversionError, Source
 from . import opennmt_common as common
 
 
@@ -426,3 +419,17 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
 def target_pieces(checkpoint: Checkpoint) -> list[str]:
     """The target vocabulary, in whose pieces the toolkit records its outputs."""
     return checkpoint.vocabulary["tgt"]
+
+
+SOURCE = Source(
+    options=OPTIONS,
+    recognises=recognises,
+    read=read,
+    unsupported=unsupported,
+    to_config=to_config,
+    keys=keys,
+    to_tokenizer=to_tokenizer,
+    to_generation_config=to_generation_config,
+    decoding_notes=decoding_notes,
+    target_pieces=target_pieces,
+)

@@ -18,14 +18,8 @@ from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenize
 from ..formats import vocabularies
 from ..formats.files import named, read_lines
 from ..formats.safe_load import load_torch, plain
-from ..key_table import (
-    Checkpoint,
-    ConversionError,
-    KeyTable,
-    Rule,
-    third,
-    wrong_types,
-)
+from ..key_table import KeyTable, Rule, third, wrong_types
+from ..source import Checkpoint, ConversionError, Source
 
 
 # Dictionary.__init__: these stand before what dict.txt lists.
@@ -222,8 +216,8 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
             for side, name in zip(languages, names, strict=True):
                 checkpoint.vocabulary[side] = _dictionary(checkpoint.uses(folder / name))
             return checkpoint
-    names = " and ".join(dict.fromkeys(names))
-    raise ConversionError(f"{names} are missing beside {found}: the dictionaries that lie with the preprocessed data")
+    missing = " and ".join(dict.fromkeys(names))
+    raise ConversionError(f"{missing} are missing beside {found}: they lie with the preprocessed data")
 
 
 def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
@@ -445,3 +439,16 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
             "no codes and no SentencePiece model lay beside the checkpoint: words are looked up as they stand"
         )
     return notes
+
+
+SOURCE = Source(
+    options=OPTIONS,
+    recognises=recognises,
+    read=read,
+    unsupported=unsupported,
+    to_config=to_config,
+    keys=lambda config, checkpoint: KEYS,
+    to_tokenizer=to_tokenizer,
+    to_generation_config=to_generation_config,
+    decoding_notes=decoding_notes,
+)

@@ -16,7 +16,8 @@ from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenize
 from ..formats import vocabularies
 from ..formats.files import read_json
 from ..formats.moses import abbreviations_of, moses, unescape
-from ..key_table import Checkpoint, KeyTable, wrong_types
+from ..key_table import KeyTable, wrong_types
+from ..source import Checkpoint, Source
 from .saved_model import (
     FIELDS,
     STACK_KEYS,
@@ -163,3 +164,16 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
             "installed when this model was converted"
         ]
     return ["translations come out with spaces between words and punctuation: they are not detokenized"]
+
+
+SOURCE = Source(
+    options=OPTIONS,
+    recognises=recognises,
+    read=read,
+    unsupported=unsupported,
+    to_config=to_config,
+    keys=lambda config, checkpoint: KEYS,
+    to_tokenizer=to_tokenizer,
+    to_generation_config=to_generation_config,
+    decoding_notes=decoding_notes,
+)

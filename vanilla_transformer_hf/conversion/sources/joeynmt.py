@@ -18,13 +18,8 @@ from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenize
 from ..formats import vocabularies
 from ..formats.files import named, read_lines, read_yaml
 from ..formats.safe_load import load_torch
-from ..key_table import (
-    Checkpoint,
-    ConversionError,
-    KeyTable,
-    Rule,
-    wrong_types,
-)
+from ..key_table import KeyTable, Rule, wrong_types
+from ..source import Checkpoint, ConversionError, Source
 
 
 # model.py, encoders.TransformerEncoder, decoders.TransformerDecoder, embeddings.Embeddings, config.py. An option of a
@@ -450,3 +445,17 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
 def target_pieces(checkpoint: Checkpoint) -> list[str]:
     """The target vocabulary, in whose pieces the toolkit records its outputs."""
     return _vocabulary(checkpoint, "trg")
+
+
+SOURCE = Source(
+    options=OPTIONS,
+    recognises=recognises,
+    read=read,
+    unsupported=unsupported,
+    to_config=to_config,
+    keys=keys,
+    to_tokenizer=to_tokenizer,
+    to_generation_config=to_generation_config,
+    decoding_notes=decoding_notes,
+    target_pieces=target_pieces,
+)

@@ -7,37 +7,27 @@ Marian has neither a padding token nor a start token: its decoder starts with a 
 others, does both: its embedding is zero, and its logit so low that its probability is zero in float32.
 """
 
-import os
 import re
-import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-import yaml
 from tokenizers import pre_tokenizers
 from transformers import GenerationConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
-from ..formats.files import named, parse_yaml, read_lines, read_yaml
+from ..formats.files import named, parse_yaml, read_lines, read_yaml, read_yaml_words
+from ..formats.npz import GROWTH, Arrays
 from ..formats.safe_load import check_archive
 from ..formats.sentencepiece_model import UNKNOWN, read_sentencepiece
-from ..key_table import (
-    Checkpoint,
-    ConversionError,
-    KeyTable,
-    Rule,
-    filled,
-    transposed,
-    wrong_types,
-)
+from ..key_table import KeyTable, Rule, filled, transposed, wrong_types
+from ..source import Checkpoint, ConversionError, Source
 
 
 SETTINGS = "special:model.yml"
@@ -119,8 +109,6 @@ SINUSOIDS = "sinusoidal_halves_inclusive"
 NORM_EPSILON = 1e-6
 
 LONGEST = 512  # tokens of a translation
-
-READ_LONG_HEADER = np.lib.format.read_array_header_2_0  # of `.npy` files of version 2
 
 # A logit of our padding token: e^-10000 is 0 in float32, and -10000 is a number in float16 too.
 NEVER = -1e4
@@ -227,42 +215,8 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
     return table
 
 
-def _decoder_layers(options: dict[str, Any]) -> list[int]:
-    return options["transformer-tied-layers"] or list(range(1, options["dec-depth"] + 1))
-
-
-class Arrays(Mapping):
-    """The tensors of an `.npz` file, which stay in the file until they are used; nothing in it is unpickled."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        with zipfile.ZipFile(path) as archive:
-            self.places = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        self.settings = self[SETTINGS]
-        del self.places[SETTINGS]
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        place = self.places[name]
-        try:
-            if place.compress_type != zipfile.ZIP_STORED:  # saved again by another program
-                with np.load(self.path, allow_pickle=False) as arrays:
-                    return torch.from_numpy(arrays[name])
-            with self.path.open("rb") as file:
-                file.seek(place.header_offset + 26)
-                file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)  # a name and what the zip adds to it
-                version = np.lib.format.read_magic(file)
-                read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else READ_LONG_HEADER
-                shape, by_columns, kind = read_header(file)
-                array = np.memmap(self.path, kind, "c", file.tell(), shape, "F" if by_columns else "C")
-            return torch.from_numpy(array)
-        except (ValueError, TypeError, struct.error) as error:  # objects, or numbers that torch does not have
-            raise ConversionError(f"{name} in {self.path} is no array of plain numbers: {error}") from error
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.places)
-
-    def __len__(self) -> int:
-        return len(self.places)
+def _decoder_layers(options: dict[str, Any]) -> Sequence[int]:
+    return options["transformer-tied-layers"] or range(1, options["dec-depth"] + 1)
 
 
 def _models(path: Path) -> list[Path]:
@@ -271,7 +225,7 @@ def _models(path: Path) -> list[Path]:
 
 
 def _has_settings(file: Path) -> bool:
-    if file.suffix != ".npz" or not zipfile.is_zipfile(file):
+    if file.suffix != ".npz" or not file.is_file() or not zipfile.is_zipfile(file):
         return False
     try:
         with zipfile.ZipFile(file) as archive:
@@ -298,16 +252,15 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     """
     models = _models(path)
     if not models and path.suffix == ".npz":
-        check_archive(path)
+        check_archive(path, GROWTH)
     if len(models) != 1:
         found = ", ".join(file.name for file in models) or f"no .npz file with {SETTINGS} inside"
         raise ConversionError(f"{path} should hold one model of Marian, and holds {found}; name the file itself")
-    check_archive(models[0])
     try:
         tensors = Arrays(models[0])
-        text = tensors.settings.numpy().tobytes().rstrip(b"\0").decode()
+        text = tensors.pop(SETTINGS).numpy().tobytes().rstrip(b"\0").decode()
     except (UnicodeDecodeError, ConversionError) as error:
-        raise ConversionError(f"{models[0]} is no whole model of Marian: {error}") from error
+        raise ConversionError(f"{models[0]} is not a whole model of Marian: {error}") from error
     options: dict[str, Any] = {}
     for settings in (beside := _settings_beside(models[0])):
         options |= read_yaml(settings)
@@ -355,8 +308,7 @@ def _read_vocabulary(file: Path, beside: Path) -> Vocabulary:
         unk = next((piece.text for piece in pieces if piece.kind == UNKNOWN), "<unk>")
         return Vocabulary([piece.text for piece in pieces], "</s>", unk, file, (file,))
     if file.suffix in (".yml", ".yaml", ".json"):
-        # Words only: YAML would read the tokens `no` and `1_000` as other things.
-        content = read_yaml(file, getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        content = read_yaml_words(file)
         try:
             ids = {int(number): token for token, number in content.items()}
         except (TypeError, ValueError) as error:
@@ -529,3 +481,16 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     if "Wpos" in checkpoint.tensors:
         notes.append("marian uses its last trained position for all that are behind it; here they are refused")
     return notes
+
+
+SOURCE = Source(
+    options=OPTIONS,
+    recognises=recognises,
+    read=read,
+    unsupported=unsupported,
+    to_config=to_config,
+    keys=keys,
+    to_tokenizer=to_tokenizer,
+    to_generation_config=to_generation_config,
+    decoding_notes=decoding_notes,
+)

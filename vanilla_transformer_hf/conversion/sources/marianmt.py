@@ -16,12 +16,8 @@ from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
 from ..formats.files import read_json
-from ..key_table import (
-    Checkpoint,
-    KeyTable,
-    Rule,
-    wrong_types,
-)
+from ..key_table import KeyTable, Rule, wrong_types
+from ..source import Checkpoint, Source
 from .saved_model import (
     FIELDS,
     STACK_KEYS,
@@ -186,3 +182,16 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     if not (checkpoint.folder / "vocab.json").is_file():
         return ["no vocab.json and SentencePiece models lay beside the checkpoint: there is no tokenizer"]
     return []
+
+
+SOURCE = Source(
+    options=OPTIONS,
+    recognises=recognises,
+    read=read,
+    unsupported=unsupported,
+    to_config=to_config,
+    keys=keys,
+    to_tokenizer=to_tokenizer,
+    to_generation_config=to_generation_config,
+    decoding_notes=decoding_notes,
+)

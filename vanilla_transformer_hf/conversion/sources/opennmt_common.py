@@ -10,7 +10,7 @@ from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
 from ..formats.files import named
-from ..key_table import Checkpoint
+from ..source import Checkpoint
 
 
 # constants.DefaultTokens

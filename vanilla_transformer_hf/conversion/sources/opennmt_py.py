@@ -18,14 +18,8 @@ from transformers import GenerationConfig
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats.safe_load import SafetensorsFiles, load_torch, plain
-from ..key_table import (
-    Checkpoint,
-    ConversionError,
-    KeyTable,
-    Rule,
-    unchanged,
-    wrong_types,
-)
+from ..key_table import KeyTable, Rule, unchanged, wrong_types
+from ..source import Checkpoint, ConversionError, Source
 from . import opennmt_common as common
 
 
@@ -327,3 +321,17 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
 def target_pieces(checkpoint: Checkpoint) -> list[str]:
     """The target vocabulary, in whose pieces the toolkit records its outputs."""
     return checkpoint.vocabulary["tgt"]
+
+
+SOURCE = Source(
+    options=OPTIONS,
+    recognises=recognises,
+    read=read,
+    unsupported=unsupported,
+    to_config=to_config,
+    keys=lambda config, checkpoint: KEYS,
+    to_tokenizer=to_tokenizer,
+    to_generation_config=to_generation_config,
+    decoding_notes=decoding_notes,
+    target_pieces=target_pieces,
+)

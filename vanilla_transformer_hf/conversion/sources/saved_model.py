@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 
 from ..formats.files import named, read_json
 from ..formats.safe_load import SafetensorsFiles, load_torch
-from ..key_table import Checkpoint, ConversionError
+from ..source import Checkpoint, ConversionError
 
 
 # Fields of a config whose names and meanings are ours.
@@ -51,8 +51,10 @@ def _weights(folder: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], lis
     """
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (index := folder / f"{name}.index.json").is_file():
-            names = read_json(index).get("weight_map", {}).values()
-            paths, files = [named(folder, part) for part in dict.fromkeys(names)], [index]
+            places = read_json(index).get("weight_map")
+            if not isinstance(places, dict) or not all(isinstance(part, str) for part in places.values()):
+                raise ConversionError(f"{index} does not say which file holds which tensor")
+            paths, files = [named(folder, part) for part in sorted(set(places.values()))], [index]
         elif (folder / name).is_file():
             paths, files = [folder / name], []
         else:

@@ -29,12 +29,13 @@ from tokenizers import Tokenizer, processors
 from transformers import GenerationConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ...model.positions_vanilla_transformer import POSITION_ENCODINGS
+from ...model.modeling_vanilla_transformer import POSITION_ENCODINGS
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
 from ..formats.files import named, read_json, read_lines, read_yaml
 from ..formats.safe_load import SafetensorsFiles, load_torch, plain
-from ..key_table import Checkpoint, ConversionError, wrong_types
+from ..key_table import wrong_types
+from ..source import Checkpoint, ConversionError
 
 
 OPTIONS: dict[str, Any] = {
@@ -52,6 +53,9 @@ OPTIONS: dict[str, Any] = {
 }
 
 STACKS = ("encoder", "decoder")
+
+# PyTorch's, TensorFlow's and the one of hyunwoongko/transformer
+NORM_EPSILONS = (1e-5, 1e-6, 1e-12)
 
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".safetensors")
 SETTINGS = (".yaml", ".yml")
@@ -129,7 +133,9 @@ def _state_dict(path: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], di
     content = load_torch(path, trust)
     place = next((name for name in PLACES if isinstance(content, dict) and isinstance(content.get(name), dict)), None)
     tensors = content[place] if place else content
-    if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in tensors.items()
+    ):
         raise ConversionError(f"{path} holds no state dict: names with tensors, itself or under {', '.join(PLACES)}")
     settings = plain(content.get("settings")) if place else None
     inside = settings if isinstance(settings, dict) else {}

@@ -10,7 +10,7 @@ and every source embedding has a vector added that names the target's kind. So t
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,8 @@ from ..formats import vocabularies
 from ..formats.files import named, read_json, read_lines, read_text
 from ..formats.subword_text import subwords
 from ..formats.tensor_bundle import TensorBundle
-from ..key_table import (
-    Checkpoint,
-    ConversionError,
-    KeyTable,
-    Rule,
-    filled,
-    transposed,
-    wrong_types,
-)
+from ..key_table import KeyTable, Rule, filled, transposed, wrong_types
+from ..source import Checkpoint, ConversionError, Source, Tensors
 
 
 SETTINGS = "hparams.json"
@@ -197,7 +190,7 @@ def _plain_name(name: str) -> str:
     return re.sub(r"/layer_(\d+)_\d+/", r"/layer_\1/", inner[1]) if inner else name
 
 
-class Variables(Mapping):
+class Variables(Tensors):
     """The weights of a checkpoint by their plain names; a matrix that is stored in parts is one."""
 
     def __init__(self, bundle: TensorBundle):
@@ -218,6 +211,10 @@ class Variables(Mapping):
             if sorted(numbered) != list(range(len(numbered))):
                 raise ConversionError(f"{bundle.prefix} lacks parts of {name}: there are {sorted(numbered)}")
             self.parts[name] = [numbered[number] for number in range(len(numbered))]  # 10 comes behind 9
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        shapes = [self.bundle.shape(stored) for stored in self.parts[name]]
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
 
     def __getitem__(self, name: str) -> torch.Tensor:
         parts = [self.bundle[stored] for stored in self.parts[name]]
@@ -330,6 +327,8 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
         for name, expressed in EXPRESSED.items()
         if options[name] not in expressed
     ]
+    if options["num_heads"] < 1:
+        problems.append(f"num_heads: {options['num_heads']} (expressed: at least 1)")
     if _norms(options) not in NORM_POSITIONS:
         problems.append(
             f"layer_preprocess_sequence: {options['layer_preprocess_sequence']!r} with layer_postprocess_sequence: "
@@ -410,3 +409,16 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     """What of t2t_decoder's decoding `generate()` does not do."""
     return []
+
+
+SOURCE = Source(
+    options=OPTIONS,
+    recognises=recognises,
+    read=read,
+    unsupported=unsupported,
+    to_config=to_config,
+    keys=keys,
+    to_tokenizer=to_tokenizer,
+    to_generation_config=to_generation_config,
+    decoding_notes=decoding_notes,
+)

@@ -33,13 +33,9 @@ from transformers import GenerationConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..key_table import (
-    Checkpoint,
-    KeyTable,
-    Rule,
-    third,
-    unchanged,
-)
+from ..formats.files import read_text
+from ..key_table import KeyTable, Rule, third, unchanged
+from ..source import Checkpoint, Source
 from . import state_dicts
 
 
@@ -74,13 +70,17 @@ EXPRESSED: dict[str, tuple] = {
 }
 
 
-# What a reference tells where the YAML file does not.
-UNSTATED = {
-    "nhead": state_dicts.possible_heads,
-    "norm_first": EXPRESSED["norm_first"][::-1],
-    "activation": EXPRESSED["activation"],
-    "scale_embedding": (True, False),
-}
+def unstated(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a reference tells where the YAML file does not."""
+    width = checkpoint.tensors.shape(str(_parameter(checkpoint, "target_embedding")))[1]
+    values = {
+        "nhead": state_dicts.possible_heads(width, OPTIONS["nhead"]),
+        "norm_first": EXPRESSED["norm_first"][::-1],
+        "activation": EXPRESSED["activation"],
+        "scale_embedding": (True, False),
+        "layer_norm_eps": state_dicts.NORM_EPSILONS,
+    }
+    return {name: choices for name, choices in values.items() if name not in checkpoint.options}
 
 
 def _attention(ours: str) -> dict[str, list[Rule]]:
@@ -175,7 +175,7 @@ def recognises(path: Path) -> bool:
 
 
 def _speaks_of_this(settings: Path) -> bool:
-    return re.search(r"^(nhead|norm_first):", settings.read_text(encoding="utf-8", errors="replace"), re.M) is not None
+    return re.search(r"^(nhead|norm_first):", read_text(settings), re.M) is not None
 
 
 def read(path: Path, trust: bool = False) -> Checkpoint:
@@ -284,3 +284,17 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     stop = [] if "max_length" in checkpoint.options else [f"max_length: not given; outputs stop at {longest} tokens"]
     heads = None if "nhead" in checkpoint.options else OPTIONS["nhead"]
     return state_dicts.notes(checkpoint, "nhead", heads) + stop
+
+
+SOURCE = Source(
+    options=OPTIONS,
+    recognises=recognises,
+    read=read,
+    unsupported=unsupported,
+    to_config=to_config,
+    keys=keys,
+    to_tokenizer=to_tokenizer,
+    to_generation_config=to_generation_config,
+    decoding_notes=decoding_notes,
+    unstated=unstated,
+)

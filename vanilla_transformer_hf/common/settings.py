@@ -1,0 +1,129 @@
+"""
+Settings in JSON and YAML as plain values. A file may come from a stranger, so what could cost more than the file is
+worth is refused before a parser sees it: what is not a regular file, sizes beyond a few MiB, deep nesting (C parsers
+recurse), YAML's anchors (which multiply), and text that cannot be written again.
+"""
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+LARGEST = 4 * 2**20  # bytes of a file with settings
+DEEPEST = 50
+MOST_VALUES = 200_000  # of a YAML file, each of which takes its parser some 10 µs
+
+_JSON_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
+
+
+def read_bounded(path: str | os.PathLike, largest: int = LARGEST) -> bytes:
+    """
+    The bytes of a regular file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is something else than a regular file, such as a named pipe or a device, or is larger than
+            `largest` bytes.
+    """
+    # Without waiting, should it be a pipe that nobody writes to.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(f"{path} is not a regular file")
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise ValueError(f"{path} is larger than the {largest:,} bytes that such a file may have")
+    return content
+
+
+def read_text(path: str | os.PathLike, largest: int = LARGEST) -> str:
+    """
+    The text of a file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: As `read_bounded`, or it is not UTF-8 text.
+    """
+    try:
+        return read_bounded(path, largest).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start:,}") from error
+
+
+def parse_json(text: str, where: str | os.PathLike) -> Any:
+    """
+    The value of a JSON text that stands in `where`.
+
+    Raises:
+        ValueError: It is not JSON, is nested too deeply, or holds half a character (a lone surrogate).
+    """
+    if text.count("[") + text.count("{") > DEEPEST:
+        depth = 0
+        for match in _JSON_BRACKETS.finditer(text):
+            depth += (match[1] is not None) - (match[2] is not None)
+            if depth > DEEPEST:
+                raise ValueError(f"{where} is nested more than {DEEPEST} deep")
+    try:
+        content = json.loads(text)
+        if re.search(r"\\u[dD][89a-fA-F]", text):
+            json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where} holds a lone surrogate, which is not a character") from error
+    except ValueError as error:
+        raise ValueError(f"{where} cannot be read as JSON: {error}") from error
+    return content
+
+
+def read_json(path: str | os.PathLike, largest: int = LARGEST) -> Any:
+    """
+    The value of a JSON file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: As `read_text` and `parse_json`.
+    """
+    return parse_json(read_text(path, largest), path)
+
+
+def parse_yaml(text: str, where: str | os.PathLike, loader: Any = yaml.SafeLoader, most: int = MOST_VALUES) -> Any:
+    """
+    The value of a YAML text that stands in `where`, read by a loader that makes plain values only.
+
+    Raises:
+        ValueError: It is not YAML, is nested too deeply, has more than `most` values, or has anchors and aliases.
+    """
+    try:
+        depth = 0
+        # Events come one at a time and take no recursion, so that what is wrong is found before a loader recurses.
+        for number, event in enumerate(yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if getattr(event, "anchor", None) is not None:
+                raise ValueError(f"{where} has an anchor or alias ({event.anchor}); write the value out")
+            if depth > DEEPEST:
+                raise ValueError(f"{where} is nested more than {DEEPEST} deep")
+            if number > 2 * most:
+                raise ValueError(f"{where} has more than {most:,} values")
+    except yaml.YAMLError as error:
+        raise ValueError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
+    try:
+        return yaml.load(text, loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:  # as of "!!int x"
+        raise ValueError(f"{where} has a value that does not fit its tag: {error}") from error
+
+
+def read_yaml(path: str | os.PathLike, loader: Any = yaml.SafeLoader, largest: int = LARGEST) -> Any:
+    """
+    The value of a YAML file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: As `read_text` and `parse_yaml`.
+    """
+    return parse_yaml(read_text(Path(path), largest), path, loader)

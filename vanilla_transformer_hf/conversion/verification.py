@@ -1,0 +1,202 @@
+"""What a conversion measures: the reopened model against itself before saving, and against the toolkit's outputs."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ..common import settings
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.generation_vanilla_transformer import check_token_ids
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from .formats.npz import Arrays
+from .source import ConversionError
+
+
+REFERENCE_NAMES = ("src_ids", "src_mask", "tgt_in_ids", "tgt_mask", "logits")
+LARGEST_RECORD = 64 * 2**20  # bytes of a ref.json
+
+# What tokenizers are tried on: letters and marks that normalization changes, spaces, and nothing at all.
+TEXTS = (
+    "",
+    "Hello, world! Größe ½ № ﬁ Å e\u0301 \u200b\u00a0\u3000x … „quoted“ ＡＢＣ １２３ 日本語 한국어 русский العربية",
+    "a  b\tc\u2028d",
+    "one two three 1234567890",
+)
+
+
+def read_reference(path: Path) -> dict[str, torch.Tensor]:
+    """
+    The arrays of a reference, an `.npz` file: src_ids (B, S), src_mask, tgt_in_ids (B, T), tgt_mask and
+    logits (B, T, V); masks are true on real tokens.
+
+    Raises:
+        ConversionError: The file is damaged, lacks an array, or its arrays do not fit each other.
+    """
+    try:
+        found = Arrays(path)
+        arrays = {name: found[name] for name in REFERENCE_NAMES}
+    except (ConversionError, KeyError) as error:
+        raise ConversionError(f"{path} is not a reference with {', '.join(REFERENCE_NAMES)}: {error}") from error
+    shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+    fits = shapes["src_ids"] == shapes["src_mask"] and shapes["tgt_in_ids"] == shapes["tgt_mask"]
+    fits = fits and shapes["tgt_mask"] == shapes["logits"][:2] and len(shapes["logits"]) == 3
+    if not fits or len(shapes["src_ids"]) != 2 or not arrays["tgt_mask"].any():
+        raise ConversionError(f"{path} holds arrays that do not fit each other: {shapes}")
+    return arrays
+
+
+def compare_with_reference(
+    model: VanillaTransformerForConditionalGeneration, path: Path, rows: int | None = None
+) -> tuple[float, int]:
+    """
+    Largest difference between the model's logits and those of a reference, and the number of target positions; of the
+    first `rows` sentences.
+
+    The reference may lack the last of the model's pieces: those that the toolkit does not have.
+
+    Raises:
+        ConversionError: As `read_reference`, or the file is of another model.
+    """
+    arrays = read_reference(path)
+    pieces = arrays["logits"].shape[-1]
+    if pieces > model.config.vocab_size:
+        raise ConversionError(f"{path} has logits of {pieces} pieces, and the model has {model.config.vocab_size}")
+    check_token_ids(arrays["src_ids"], model.config.source_vocab_size or model.config.vocab_size, f"{path}: src_ids")
+    check_token_ids(arrays["tgt_in_ids"], model.config.vocab_size, f"{path}: tgt_in_ids")
+    differences = []
+    for row in range(len(arrays["src_ids"][:rows])):
+        one = {name: array[row : row + 1] for name, array in arrays.items()}
+        batch = {
+            "input_ids": one["src_ids"].long(),
+            "attention_mask": one["src_mask"].long(),
+            "decoder_input_ids": one["tgt_in_ids"].long(),
+            "decoder_attention_mask": one["tgt_mask"].long(),
+        }
+        real = one["tgt_mask"].bool()
+        differences.append((logits_of(model, batch)[real][:, :pieces] - one["logits"][real]).abs().flatten())
+    found = torch.cat(differences)
+    return (found.max().item() if len(found) else 0.0), int(arrays["tgt_mask"][:rows].sum())
+
+
+def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
+    """Ids drawn by chance, always the same, of two sentences, the second padded: a batch for a forward pass."""
+    generator = torch.Generator().manual_seed(0)
+    length = min(12, config.max_position_embeddings, config.decoder_max_position_embeddings or 12)
+    source_size = config.source_vocab_size or config.vocab_size
+    source = torch.randint(source_size, (2, length), generator=generator)
+    target = torch.randint(config.vocab_size, (2, length), generator=generator)
+    target[:, 0] = config.decoder_start_token_id or 0
+    mask = torch.ones_like(source)
+    mask[1, length // 2 :] = 0
+    return {
+        "input_ids": source,
+        "attention_mask": mask,
+        "decoder_input_ids": target,
+        "decoder_attention_mask": mask.clone(),
+    }
+
+
+@torch.no_grad()
+def logits_of(model: VanillaTransformerForConditionalGeneration, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Logits (B, T, V) of a batch, in float64 whatever the model computes in."""
+    return model(**batch, use_cache=False).logits.double()
+
+
+def own_tokens(ids: list[int], config: Any) -> list[int]:
+    """Ids of one output without the start token before and the end token and padding behind."""
+    if ids and ids[0] == config.decoder_start_token_id:
+        ids = ids[1:]
+    return ids[: ids.index(config.eos_token_id)] if config.eos_token_id in ids else ids
+
+
+class Agreement(NamedTuple):
+    """Greedy outputs of the toolkit: how many the model repeats, how many there are, and how many were cut short."""
+
+    same: int
+    all: int
+    cut: int
+
+
+def compare_greedy(
+    model: VanillaTransformerForConditionalGeneration, path: Path, pieces: Sequence[str], tokenizer: Any = None
+) -> Agreement | None:
+    """
+    Compare the model with the greedy outputs of a `ref.json` beside the reference; None where there are none. They are
+    ids, pieces of the vocabulary `pieces`, or texts.
+
+    A toolkit cuts outputs at its limit, which is a number of tokens or so many more than the source has. The record
+    does not say which were cut. So an output that reaches such a limit, by the longest of the record, agrees if the
+    model's begins with it.
+
+    Raises:
+        ConversionError: The record is not one of outputs.
+    """
+    record = path.with_name("ref.json")
+    if not record.is_file():
+        return None
+    arrays = read_reference(path)
+    source, mask = arrays["src_ids"].long(), arrays["src_mask"].long()
+    content = settings.read_json(record, LARGEST_RECORD)
+    outputs = content.get("greedy") if isinstance(content, dict) else None
+    if not outputs:
+        return None
+    if not isinstance(outputs, list) or len(outputs) != len(source):
+        raise ConversionError(f"{record}: `greedy` is not a list with an output for each of {len(source)} sources")
+    texts = all(isinstance(output, str) for output in outputs)
+    try:
+        ids = tokenizer(text_target=outputs)["input_ids"] if texts else _ids_of(outputs, pieces)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ConversionError(f"{record}: `greedy` holds neither ids nor pieces nor texts") from error
+    longest = max(map(len, ids))
+    with torch.no_grad():
+        found = model.generate(source, attention_mask=mask, num_beams=1, max_new_tokens=longest + 1).tolist()
+    theirs = [own_tokens(output, model.config) for output in ids]
+    beyond = max(len(output) - int(length) for output, length in zip(theirs, mask.sum(1), strict=True))
+    same = cut = 0
+    written = tokenizer.batch_decode(found, skip_special_tokens=True) if texts else []
+    for row, (other, whole) in enumerate(zip(theirs, ids, strict=True)):
+        own: Any = own_tokens(found[row], model.config)
+        if own == other or (texts and written[row] == outputs[row]):
+            same += 1
+        # Retokenized, a text that was cut within a word may have a token more or less.
+        elif len(whole) >= longest - 1 or len(other) >= int(mask[row].sum()) + beyond - texts:
+            length = min(len(other), longest - 2)
+            begins = written[row].startswith(outputs[row]) if texts else own[:length] == other[:length]
+            same, cut = same + begins, cut + begins
+    return Agreement(same, len(outputs), cut)
+
+
+def _ids_of(outputs: list, pieces: Sequence[str]) -> list[list[int]]:
+    place = {piece: index for index, piece in enumerate(pieces)}
+    return [
+        output
+        if isinstance(output, list)
+        else output.get("ids") or [place.get(piece, -1) for piece in output["tokens"]]
+        for output in outputs
+    ]
+
+
+def try_tokenizer(tokenizer: Any) -> list[list[int] | str]:
+    """
+    The ids of some texts as source and as target, which are also decoded; or the error of one, since a toolkit whose
+    vocabulary has no unknown word fails on new ones too.
+
+    Raises:
+        ConversionError: The tokenizer panics, as one of a damaged model does.
+    """
+    found: list[list[int] | str] = []
+    for text, side in itertools.product(TEXTS, ("text", "text_target")):
+        try:
+            ids = tokenizer(**{side: text})["input_ids"]
+            tokenizer.decode(ids)
+            found.append(ids)
+        except Exception as error:  # of the Rust library, which has no class of its own
+            found.append(str(error))
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            raise ConversionError(f"the tokenizer panics on {text!r}: {error}; its model is damaged") from error
+    return found
