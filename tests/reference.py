@@ -66,7 +66,7 @@ class Reference:
     def position(self, stack: str, row: int, d: int) -> torch.Tensor:
         pos, half = row + self.fields.position_offset, d // 2
         kind = self.fields.position_encoding if stack == "encoder" else self.fields.decoder_position_encoding
-        if kind == "none":
+        if kind in ("none", "rotary", "rotary_halves", "t5_bias", "alibi"):
             return torch.zeros(d, dtype=torch.float64)
         if kind == "learned":
             return self.weights[f"{stack}.embed_positions.weight"][pos]
@@ -85,10 +85,14 @@ class Reference:
         return self.norm(norm, alpha * x + sublayer(x))
 
     def norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        weight, eps = self.weights[f"{name}.weight"], self.fields.layer_norm_eps
+        if self.fields.norm_type == "rms_norm":
+            return weight * x / torch.sqrt((x**2).mean(dim=-1, keepdim=True) + eps)
+        if self.fields.norm_type == "rms_norm_author":
+            return weight * x / (torch.sqrt((x**2).mean(dim=-1, keepdim=True)) + eps)
         mean = x.mean(dim=-1, keepdim=True)
         variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)
-        normal = (x - mean) / torch.sqrt(variance + self.fields.layer_norm_eps)
-        return self.weights[f"{name}.weight"] * normal + self.weights[f"{name}.bias"]
+        return weight * (x - mean) / torch.sqrt(variance + eps) + self.weights[f"{name}.bias"]
 
     def linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         x = x @ self.weights[f"{name}.weight"].T
@@ -101,15 +105,56 @@ class Reference:
         return lambda x: self.linear(f"{name}.fc2", ACTIVATIONS[activation](self.linear(f"{name}.fc1", x)) * gate(x))
 
     def self_attention(self, name: str, heads: int, causal: bool):
-        return lambda x: self.attention(f"{name}.self_attn", heads, x, x, causal)
+        kind = self.fields.decoder_position_encoding if causal else self.fields.position_encoding
+        return lambda x: self.attention(f"{name}.self_attn", heads, x, x, causal, kind)
 
-    def attention(self, name: str, heads: int, x: torch.Tensor, memory: torch.Tensor, causal: bool) -> torch.Tensor:
+    def rotated(self, x: torch.Tensor, kind: str) -> torch.Tensor:
+        """Rows (T, d_k), of which the first features, as complex numbers, are multiplied by e^(i pos θ)."""
+        turned = int(x.shape[1] * self.fields.rotary_fraction) // 2 * 2
+        rows = []
+        for pos, row in enumerate(x):
+            row = row.clone()
+            for i in range(turned // 2):
+                first, second = (2 * i, 2 * i + 1) if kind == "rotary" else (i, i + turned // 2)
+                angle = pos / self.fields.rotary_base ** (2 * i / turned)
+                number = complex(row[first], row[second]) * complex(math.cos(angle), math.sin(angle))
+                row[first], row[second] = number.real, number.imag
+            rows.append(row)
+        return torch.stack(rows)
+
+    def bias(self, kind: str, stack: str, heads: int, head: int, query: int, key: int) -> float:
+        """What is added to the score of a query and a key."""
+        if kind == "alibi":
+            power = 2 ** int(math.log2(heads))
+            slope = 2 ** (-8 * (head + 1) / power) if head < power else 2 ** (-4 * (2 * (head - power) + 1) / power)
+            return -slope * abs(query - key)
+        if kind == "t5_bias":
+            buckets = self.fields.relative_buckets // (1 if stack == "decoder" else 2)
+            distance = max(query - key, 0) if stack == "decoder" else abs(query - key)
+            half = buckets // 2
+            if distance >= half:
+                grown = (
+                    math.log(distance / half) / math.log(self.fields.max_relative_distance / half) * (buckets - half)
+                )
+                distance = min(half + int(grown), buckets - 1)
+            row = distance + (buckets if stack == "encoder" and key > query else 0)
+            return float(self.weights[f"{stack}.embed_positions.weight"][row, head])
+        return 0.0
+
+    def attention(
+        self, name: str, heads: int, x: torch.Tensor, memory: torch.Tensor, causal: bool, kind: str = "none"
+    ) -> torch.Tensor:
         queries = self.linear(f"{name}.q_proj", x).chunk(heads, dim=-1)
         keys = self.linear(f"{name}.k_proj", memory).chunk(heads, dim=-1)
         values = self.linear(f"{name}.v_proj", memory).chunk(heads, dim=-1)
         outputs = []
-        for q, k, v in zip(queries, keys, values, strict=True):
+        for head, (q, k, v) in enumerate(zip(queries, keys, values, strict=True)):
+            if kind in ("rotary", "rotary_halves"):
+                q, k = self.rotated(q, kind), self.rotated(k, kind)
             scores = q @ k.T / math.sqrt(q.shape[-1])  # (T, S)
+            for query in range(len(scores)):
+                for key in range(len(k)):
+                    scores[query, key] += self.bias(kind, name.split(".")[0], heads, head, query, key)
             if causal:
                 for row in range(scores.shape[0]):
                     scores[row, row + 1 :] = -math.inf

@@ -83,11 +83,17 @@ print([type(finder).__name__ for finder in sys.meta_path if finder not in before
     "first",
     [
         "import vanilla_transformer_hf",
-        "import transformers; import vanilla_transformer_hf",
-        "from transformers import AutoConfig; import vanilla_transformer_hf",
+        pytest.param("import transformers; import vanilla_transformer_hf", marks=pytest.mark.slow),
+        pytest.param("from transformers import AutoConfig; import vanilla_transformer_hf", marks=pytest.mark.slow),
         "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer; import vanilla_transformer_hf",
-        "import vanilla_transformer_hf; from transformers import GradientCheckpointingLayer, Seq2SeqTrainer",
-        "from vanilla_transformer_hf.model.modeling_vanilla_transformer import VanillaTransformerModel",
+        pytest.param(
+            "import vanilla_transformer_hf; from transformers import GradientCheckpointingLayer, Seq2SeqTrainer",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "from vanilla_transformer_hf.model.modeling_vanilla_transformer import VanillaTransformerModel",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_saved_folder_opens_in_every_order_of_imports(first, saved_folder):

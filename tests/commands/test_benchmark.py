@@ -38,6 +38,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_three_engines_train_on_text_and_on_a_made_up_corpus(tmp_path):
     files = {"source": "one two three\n\nfour five\n" * 40, "target": "eins zwei drei\n\nvier fünf\n" * 40}
     for name, text in files.items():
@@ -130,6 +131,7 @@ def small_model(**fields) -> VanillaTransformerForConditionalGeneration:
     return generation_models.random_model(VanillaTransformerConfig.from_preset(preset, **{**sizes, **fields}))
 
 
+@pytest.mark.slow
 def test_searches_are_measured_side_by_side(tmp_path):
     lines = ["one two three four", "", "two", "five four one", "three three"] * 9
     (tmp_path / "text").write_text("\n".join(lines), encoding="utf-8")

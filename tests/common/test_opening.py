@@ -58,6 +58,14 @@ def test_missing_files_are_named(broken):
     assert "cannot open the config" in _one_line(broken)
 
 
+@pytest.mark.parametrize(("value", "message"), [(1.5, "dropout=1.5: must be at least 0"), ("x", "Field 'dropout'")])
+def test_a_config_out_of_range_is_said_as_the_check_says_it(broken, value, message):
+    """Without "Class validation error for validator 'validate_architecture':" in the place of the message."""
+    fields = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**fields, "dropout": value}))
+    assert f"cannot open the config of {broken}: {message}" in _one_line(broken)
+
+
 @pytest.mark.parametrize(("field", "value"), [("encoder_layers", 2), ("encoder_ffn_dim", 128)])
 def test_weights_of_another_model_are_refused_instead_of_drawn_at_random(broken, field, value):
     config = json.loads((broken / "config.json").read_text())

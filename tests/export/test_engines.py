@@ -2,13 +2,13 @@
 
 import ast
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
+from vanilla_transformer_hf.commands.main import main
 from vanilla_transformer_hf.conversion.targets import export as export_checkpoint
 from vanilla_transformer_hf.export import ENGINES, ExportError, export_for
 
@@ -72,10 +72,12 @@ def test_no_engine_imports_another():
         assert imported <= {"comparison", "export", "steps"}, engine
 
 
-def test_the_script_knows_the_engines_and_says_errors_in_one_line(tmp_path):
-    script = str(ROOT / "scripts" / "export.py")
-    described = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True).stdout
+def test_the_command_knows_the_engines_and_says_errors_in_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["export", "--help"])
+    described = capsys.readouterr().out
     assert all(f"\n    {engine}" in described for engine in ENGINES)
-    arguments = ["torch_export", str(tmp_path / "nowhere"), str(tmp_path / "out")]
-    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (2, f"export.py: {tmp_path / 'nowhere'} is no folder\n")
+    with pytest.raises(SystemExit) as end:
+        main(["export", "torch_export", str(tmp_path / "nowhere"), str(tmp_path / "out")])
+    assert end.value.code == 2
+    assert capsys.readouterr().err == f"vanilla-transformer export: {tmp_path / 'nowhere'} is no folder\n"

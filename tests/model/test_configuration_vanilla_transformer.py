@@ -13,6 +13,7 @@ from transformers import AutoConfig
 from vanilla_transformer_hf import PRESETS, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.model import configuration_vanilla_transformer
 from vanilla_transformer_hf.model import modeling_vanilla_transformer as modeling
+from vanilla_transformer_hf.model import positions_vanilla_transformer as positions
 
 
 # Table 3 of the paper: parameters in millions, where the row states them; the other rows have the base model's 65.
@@ -98,7 +99,7 @@ def test_preset_with_override_and_unknown_preset():
             r"encoder_d_model=27: position_encoding='sinusoidal' needs an even one of at least 2",
         ),
         ({"decoder_max_position_embeddings": 0}, r"decoder_max_position_embeddings=0: must be greater than 0"),
-        ({"decoder_position_encoding": "rotary"}, r"decoder_position_encoding.*'learned', 'none'"),
+        ({"decoder_position_encoding": "rotatory"}, r"decoder_position_encoding.*'rotary', 'rotary_halves'"),
         ({"max_position_embeddings": 0}, r"max_position_embeddings=0: must be greater than 0"),
         ({"layer_norm_eps": 0.0}, r"layer_norm_eps=0.0: must be greater than 0"),
         ({"encoder_residual_alpha": float("inf")}, r"encoder_residual_alpha=inf: must be greater than 0"),
@@ -181,8 +182,8 @@ def test_every_choice_has_exactly_the_rows_of_its_table():
     tables = {
         "norm_type": modeling.NORMS,
         "feed_forward_type": modeling.FEED_FORWARDS,
-        "position_encoding": modeling.POSITION_ENCODINGS,
-        "decoder_position_encoding": modeling.POSITION_ENCODINGS,
+        "position_encoding": positions.POSITION_ENCODINGS,
+        "decoder_position_encoding": positions.POSITION_ENCODINGS,
         "encoder_norm_position": modeling.RESIDUALS,
         "decoder_norm_position": modeling.RESIDUALS,
     }

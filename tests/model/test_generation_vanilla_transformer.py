@@ -24,6 +24,7 @@ from vanilla_transformer_hf.model.incremental_decoder_vanilla_transformer import
     attend_fused,
     kernel_for,
 )
+from vanilla_transformer_hf.model.search_plan_vanilla_transformer import model_obstacles
 from vanilla_transformer_hf.model.search_vanilla_transformer import Search
 
 
@@ -64,6 +65,24 @@ def test_same_sequences_as_the_hosts_loops(decided_model, source, options, small
     monkeypatch.setattr(packed_weights_vanilla_transformer, "SMALL", small)
     found = same(decided_model(), source, **options)
     assert found.shape[1] < 5 or len({tuple(row) for row in found.tolist()}) > 1
+
+
+RELATIVE = {
+    "rotary": {"position_encoding": "rotary"},
+    "rotary_halves": {"position_encoding": "rotary_halves", "rotary_fraction": 0.5, "decoder_norm_position": "pre"},
+    "t5_bias": {"position_encoding": "t5_bias", "relative_buckets": 8, "max_relative_distance": 6},
+    "alibi": {"position_encoding": "alibi"},
+    "rms_norm": {"norm_type": "rms_norm"},
+    "rms_norm_author": {"norm_type": "rms_norm_author", "decoder_norm_position": "pre"},
+}
+
+
+@pytest.mark.parametrize("options", SEARCHES[:4], ids=str)
+@pytest.mark.parametrize("fields", RELATIVE.values(), ids=RELATIVE)
+def test_variants_are_searched_in_steps_as_by_the_hosts_loops(fields, options, decided_model, source):
+    model = decided_model(**fields)
+    assert not any(model_obstacles(model).values())
+    same(model, source, **options)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from hub_api import FIRST_COMMIT, OTHER_TOKEN, READ_ONLY_TOKEN, TOKEN
 from hub_server import ROOT
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
+from pictures import png
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.publishing.hub import PublishError, plan_upload, publish_folder
@@ -29,7 +30,7 @@ def folder(tiny_model, tmp_path):
     tiny_model(vocab_size=len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "README.md").write_text("---\nlicense: cc0-1.0\n---\n# Numbers\n")
-    (folder / "training_curves.png").write_bytes(b"\x89PNG not really")
+    (folder / "training_curves.png").write_bytes(png())
     (folder / "training_args.bin").write_bytes(b"pickle")
     (folder / "checkpoints" / "checkpoint-1").mkdir(parents=True)
     return folder
@@ -126,7 +127,7 @@ def test_pull_request(publish, hub, folder, token):
     publish()
     before = hub.repositories[REPOSITORY].files()
     (folder / "README.md").write_text("---\nlicense: cc0-1.0\n---\n# Better numbers\n")
-    (folder / "training_curves.png").write_bytes(b"\x89PNG other")
+    (folder / "training_curves.png").write_bytes(png(1))
     done = publish(create_pr=True, token=token)
     assert done.pull_request == f"{hub.endpoint}/{REPOSITORY}/discussions/1"
     assert hub.repositories[REPOSITORY].files() == before
@@ -187,7 +188,7 @@ LASTING = {
 def test_what_stays_changes_nothing(fault, is_new, publish, hub, folder, monkeypatch):
     if not is_new:
         publish()
-        (folder / "training_curves.png").write_bytes(b"\x89PNG another")
+        (folder / "training_curves.png").write_bytes(png(2))
         (folder / "README.md").write_text("---\nlicense: cc0-1.0\n---\n# Never seen\n")
     before = hub.repositories[REPOSITORY].commit_id() if not is_new else FIRST_COMMIT
     hub.requests.clear()
@@ -266,6 +267,31 @@ def test_tokens(case, is_there, publish, hub, caplog, capfd):
     trace = "".join(traceback.format_exception(caught.value))
     for text in (trace, caplog.text, captured.out, captured.err, *publish.said):
         assert token not in text
+
+
+ECHOES = {
+    "the token in use": TOKEN,
+    "another token": OTHER_TOKEN,
+    "a GitHub token": "ghp_" + "a1B2c3D4e5F6" * 3,
+}
+
+
+@pytest.mark.parametrize("secret", ECHOES)
+@pytest.mark.parametrize("times", [2, 10**6])
+def test_a_token_that_the_server_repeats_is_not_printed(secret, times, publish, hub, caplog, capfd):
+    secret = ECHOES[secret]
+    hub.fail("POST .*/commit/.*", 500, message=f"no use of Bearer {secret} today", times=times)
+    with caplog.at_level(logging.DEBUG, "vanilla_transformer_hf"):
+        try:
+            publish()
+            trace = ""
+        except PublishError as error:
+            trace = "".join(traceback.format_exception(error))
+            assert "<token> today" in str(error)
+    assert any("<token> today" in text and "trying again" in text for text in publish.said)
+    captured = capfd.readouterr()
+    for text in (trace, caplog.text, captured.out, captured.err, *publish.said):
+        assert secret not in text
 
 
 SCRIPT = str(ROOT / "scripts" / "push_to_hub.py")

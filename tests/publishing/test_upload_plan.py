@@ -9,6 +9,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
+from pictures import png
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM
@@ -35,7 +36,7 @@ def folder(tiny_model, tmp_path):
     )
     tiny_model(vocab_size=len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder / "training_curves.png").write_bytes(b"\x89PNG")
+    (folder / "training_curves.png").write_bytes(png())
     write_card(CardFacts(name="model", corpus="number words", settings={"dropout": 0.3}), folder)
     return folder
 
@@ -144,6 +145,8 @@ def test_code_is_found_by_its_imports(folder):
         ("from vanilla_transformer_hf.training.corpus import x", "imports vanilla_transformer_hf itself"),
         ("from .conversion.flow import x", "imports .conversion.flow: only files beside it travel"),
         ("from ..above import x", "imports from a folder above it"),
+        ("from . import search_vanilla_transformer", "`from . import search_vanilla_transformer` does not bring the"),
+        ("def broken(:", "is not Python code"),
     ],
 )
 def test_code_that_others_could_not_import_is_refused(line, problem, folder):
@@ -158,6 +161,13 @@ def resize(tensors):
     tensors["model.encoder.layers.0.fc1.bias"] = torch.zeros(3)
 
 
+def poison(value):
+    def change(tensors):
+        tensors["model.encoder.layers.1.fc1.weight"][3, 5] = value
+
+    return change
+
+
 @pytest.mark.parametrize(
     "change, problem",
     [
@@ -167,6 +177,8 @@ def resize(tensors):
             lambda tensors: tensors.update({"lm_head.weight": torch.zeros(1)}),
             "hold lm_head.weight a second time, tied",
         ),
+        (poison(float("nan")), "model.encoder.layers.1.fc1.weight holds NaN or infinite values"),
+        (poison(float("-inf")), "model.encoder.layers.1.fc1.weight holds NaN or infinite values"),
         (resize, r"model.encoder.layers.0.fc1.bias has the shape \[3\] instead of \[64\]"),
     ],
 )
@@ -188,8 +200,8 @@ def test_other_refusals(folder, tmp_path):
     for problem in (
         "generation_config.json is not valid",
         "license='CC BY'",
-        "README.md, line 6: a folder of this machine is named",
-        "README.md, line 6: a token of the Hub stands there",
+        "README.md, line 6: contains an absolute path",
+        "README.md, line 6: contains a secret (Hugging Face token)",
     ):
         assert problem in str(caught.value), problem
     change_json(folder / "generation_config.json", num_beams=2, length_penalty_type="gmnt")
@@ -203,8 +215,10 @@ def test_other_refusals(folder, tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="only weights in safetensors are read"):
         plan_upload(folder, NAME)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1-of-2.safetensors"}}))
-    with pytest.raises(FileNotFoundError, match=r"no model-1-of-2.safetensors there"):
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors"}})
+    )
+    with pytest.raises(FileNotFoundError, match=r"no model-00001-of-00002.safetensors there"):
         plan_upload(folder, NAME)
 
 

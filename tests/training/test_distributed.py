@@ -86,6 +86,7 @@ def losses(out, name="loss"):
     return torch.tensor([entry[name] for entry in state["log_history"] if name in entry])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not distributed.is_gloo_available(), reason="processes talk over gloo")
 def test_two_processes_train_like_one_and_continue_each_others_runs(train):
     settings = {"max_steps": STEPS, "save_steps": STEPS // 2, "logging_steps": 1, "moving_average": 0.9}

@@ -1,6 +1,6 @@
 """Training that is killed with SIGKILL, again and again, ends bit by bit like training that was left alone.
 
-KILLS=20 python -m pytest tests/training/test_kill.py      # more of them, a few minutes
+KILLS=20 python -m pytest -m slow tests/training/test_kill.py      # more of them, a few minutes
 """
 
 import os
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 import yaml
 
@@ -73,6 +74,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_ends_like_one_that_was_not(prepare, tmp_path):
     settings = {
         "max_steps": 10 + 5 * KILLS,
@@ -119,6 +121,7 @@ def test_a_run_that_is_killed_ends_like_one_that_was_not(prepare, tmp_path):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_two_runs_with_one_seed_are_the_same(prepare, tmp_path):
     settings = {"max_steps": 6, "dropout": 0.1, "bpe_dropout": 0.2, "r_drop": 1.0, "eval_steps": 3, "save_steps": 3}
     models = []

@@ -272,7 +272,7 @@ def test_matmul_is_measured_for_float32_on_a_processor_alone(translator):
         Translator(translator.model, translator.tokenizer, matmul_backend="default"),
     ):
         assert (other.matmul, other.matmul_rows) == ("default", [])
-    with pytest.raises(ValueError, match="matmul='openblas': here there are 'auto'"):
+    with pytest.raises(ValueError, match="matmul='openblas': must be one of 'auto'"):
         Translator(translator.model, translator.tokenizer, matmul_backend="openblas")
 
 

@@ -192,6 +192,35 @@ def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
+def read_regular_file(path: str | os.PathLike) -> bytes:
+    """
+    The content of a regular file that has this path itself.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is a symbolic link, which is not followed, or a folder, a pipe or a device.
+    """
+    check_regular_file(path)
+    # A link that has come since then fails here; Windows has neither flag.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        return file.read()
+
+
+def check_regular_file(path: str | os.PathLike):
+    """
+    See that a path is that of a regular file itself.
+
+    Raises:
+        FileNotFoundError, ValueError: As `read_regular_file`.
+    """
+    mode = os.lstat(path).st_mode
+    if stat.S_ISLNK(mode):
+        raise ValueError(f"{path} is a symbolic link, which is not followed: put a copy of the file in its place.")
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{path} is not a regular file.")
+
+
 def check_new(output: str | os.PathLike):
     """
     Raises:

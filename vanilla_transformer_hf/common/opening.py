@@ -19,6 +19,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from .command_line import message_of
+
 
 HUB_TIMEOUT = 10  # seconds
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
@@ -117,10 +119,17 @@ def check_finite(model: torch.nn.Module) -> None:
         ValueError: A tensor holds NaN or infinity; the message names the first.
     """
     for name, tensor in model.state_dict().items():
-        if torch.is_tensor(tensor) and tensor.is_floating_point() and tensor.numel():
-            smallest, largest = tensor.aminmax()  # one pass and no copy; NaN if there is one
-            if not (torch.isfinite(smallest) and torch.isfinite(largest)):
-                raise ValueError(f"{name} holds NaN or infinite values: its training failed, or the file is damaged")
+        if torch.is_tensor(tensor) and not is_finite(tensor):
+            raise ValueError(f"{name} holds NaN or infinite values: its training failed, or the file is damaged")
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinite values."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    values = tensor.float() if tensor.dtype.itemsize == 1 else tensor  # torch finds no extremes of eight-bit floats
+    smallest, largest = values.aminmax()  # one pass and no copy; NaN if there is one
+    return bool(torch.isfinite(smallest) and torch.isfinite(largest))
 
 
 def vocabularies(tokenizer: Any) -> list[dict[str, int]]:
@@ -174,4 +183,4 @@ def naming(part: str, name: str | os.PathLike) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return (message_of(error) or type(error).__name__).splitlines()[0]

@@ -59,6 +59,8 @@ SEARCH: dict[str, tuple[str, Any]] = {
 NOT_SEARCH = {"transformers_version", "_from_model_config", "use_cache", "suppress_tokens", "early_stopping"}
 NOT_SEARCH |= {"pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
 
+# Encodings that are a table of vectors, added to the embeddings.
+POSITIONS = ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none")
 # Fields that need to have one value, and that value.
 FIXED = {"encoder_residual_alpha": 1.0, "decoder_residual_alpha": 1.0, "norm_type": "layer_norm"}
 
@@ -73,6 +75,9 @@ def problems(config: VanillaTransformerConfig) -> list[str]:
     for name in ("activation_function", "decoder_activation_function"):
         if (value := getattr(config, name)) not in ACTIVATIONS:
             found.append(f"{name}={value!r}: must be one of {', '.join(ACTIVATIONS)}")
+    for name in ("position_encoding", "decoder_position_encoding"):
+        if (value := getattr(config, name)) not in POSITIONS:
+            found.append(f"{name}={value!r}: must be one of {', '.join(POSITIONS)}")
     if not isinstance(config.eos_token_id, int):
         found.append(f"eos_token_id={config.eos_token_id!r}: must be one id")
     return found

@@ -95,6 +95,20 @@ FOLLOWERS = {
     "decoder_max_position_embeddings": "max_position_embeddings",
 }
 
+PositionEncodingName = Literal[
+    "sinusoidal",
+    "sinusoidal_halves",
+    "sinusoidal_halves_inclusive",
+    "learned",
+    "none",
+    "rotary",
+    "rotary_halves",
+    "t5_bias",
+    "alibi",
+]
+# Fields of single variants, which a saved config leaves out where they have their defaults.
+VARIANT_FIELDS = ("rotary_base", "rotary_fraction", "relative_buckets", "max_relative_distance")
+
 
 @strict
 class VanillaTransformerConfig(PreTrainedConfig):
@@ -126,16 +140,26 @@ class VanillaTransformerConfig(PreTrainedConfig):
             `"sinusoidal_halves"`: the sines, then the cosines;
             `"sinusoidal_halves_inclusive"`: the same with frequencies 10000^(-i/(d_model/2 - 1)), which reach
             1/10000 itself, as in tensor2tensor and fairseq;
-            `"learned"`: a trained vector per position (Table 3, row E); `"none"`.
+            `"learned"`: a trained vector per position (Table 3, row E); `"none"`;
+            `"rotary"`: queries and keys turned by their positions, neighbouring features together (arXiv 2104.09864);
+            `"rotary_halves"`: the same with the features i and i + d_k/2 together, as in Llama;
+            `"t5_bias"`: a trained number for each head and distance added to the scores (arXiv 1910.10683);
+            `"alibi"`: the distance times a slope for each head subtracted from the scores (arXiv 2108.12409).
+            The last four act in self-attention alone.
         decoder_position_encoding (`str`, *optional*): Another one for the decoder; the same one if not given.
-        position_offset (`int`): Position number of the first token.
+        position_offset (`int`): Position number of the first token, for encodings that are added to the embeddings.
+        rotary_base (`float`): Base of the angles of rotary encodings.
+        rotary_fraction (`float`): Share of each head's features that rotary encodings turn.
+        relative_buckets (`int`): Rows of the table of `"t5_bias"`.
+        max_relative_distance (`int`): Distance from which `"t5_bias"` has one bucket for all.
         max_position_embeddings (`int`): Longest sequence for learned positions. Sinusoids have no limit.
         decoder_max_position_embeddings (`int`, *optional*): Another one for the decoder; the same one if not given.
         encoder_norm_position, decoder_norm_position (`str`): `"post"`: LayerNorm(x + Sublayer(x)), as in the paper;
             `"pre"`: x + Sublayer(LayerNorm(x)).
         encoder_final_norm, decoder_final_norm (`bool`, *optional*): Whether the stack ends with a norm of its own; if
             not given, a pre-norm stack does and a post-norm stack does not.
-        norm_type (`str`): `"layer_norm"`.
+        norm_type (`str`): `"layer_norm"`; `"rms_norm"`: x / √(mean(x²) + ε) · γ (arXiv 1910.07467, as in T5 and
+            Llama); `"rms_norm_author"`: x / (√mean(x²) + ε) · γ, as in the code of that paper.
         layer_norm_eps (`float`): ε of the norms.
         encoder_residual_alpha, decoder_residual_alpha (`float`): α of the residual step αx + Sublayer(x).
         attention_bias (`bool`): Bias in the four attention projections; the paper writes none.
@@ -189,20 +213,20 @@ class VanillaTransformerConfig(PreTrainedConfig):
     scale_embedding: bool = True
     layernorm_embedding: bool = False
     embedding_sharing: Literal["all", "decoder", "none"] = "all"
-    position_encoding: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none"] = (
-        "sinusoidal"
-    )
-    decoder_position_encoding: (
-        Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none"] | None
-    ) = None
+    position_encoding: PositionEncodingName = "sinusoidal"
+    decoder_position_encoding: PositionEncodingName | None = None
     position_offset: int = 0
+    rotary_base: float | int = 10000.0
+    rotary_fraction: float | int = 1.0
+    relative_buckets: int = 32
+    max_relative_distance: int = 128
     max_position_embeddings: int = 1024
     decoder_max_position_embeddings: int | None = None
     encoder_norm_position: Literal["post", "pre"] = "post"
     decoder_norm_position: Literal["post", "pre"] = "post"
     encoder_final_norm: bool | None = None
     decoder_final_norm: bool | None = None
-    norm_type: Literal["layer_norm"] = "layer_norm"
+    norm_type: Literal["layer_norm", "rms_norm", "rms_norm_author"] = "layer_norm"
     layer_norm_eps: float = 1e-5
     encoder_residual_alpha: float | int = 1.0
     decoder_residual_alpha: float | int = 1.0
@@ -301,6 +325,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name, other in FOLLOWERS.items():
             if name in fields and fields[name] == fields.get(other):
                 fields[name] = None
+        for name in VARIANT_FIELDS:
+            if fields.get(name) == getattr(type(self), name):
+                fields.pop(name, None)
         fields[VERSION_FIELD] = VERSION
         # transformers enters the class that it saves, which is one of those that the weights open as.
         auto_map = fields.get("auto_map") or {}
@@ -322,6 +349,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         self._check_sizes()
         self._check_heads()
         self._check_embeddings()
+        self._check_relative_positions()
         self._check_token_ids()
 
     def _check_sizes(self):
@@ -329,7 +357,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             "vocab_size source_vocab_size d_model encoder_d_model encoder_layers decoder_layers "
             "encoder_attention_heads decoder_attention_heads d_k d_v encoder_ffn_dim decoder_ffn_dim "
             "max_position_embeddings decoder_max_position_embeddings layer_norm_eps encoder_residual_alpha "
-            "decoder_residual_alpha"
+            "decoder_residual_alpha rotary_base rotary_fraction relative_buckets max_relative_distance"
         )
         for name in positive.split():
             value = getattr(self, name)
@@ -370,6 +398,27 @@ class VanillaTransformerConfig(PreTrainedConfig):
             least = smallest.get(kind, 1)
             if least > 1 and (size % 2 or size < least):
                 raise ValueError(f"{width}={size}: {encoding}={kind!r} needs an even one of at least {least}")
+
+    def _check_relative_positions(self):
+        if self.rotary_fraction > 1:
+            raise ValueError(f"rotary_fraction={self.rotary_fraction!r}: must be greater than 0 and at most 1")
+        for stack, encoding in (("encoder", "position_encoding"), ("decoder", "decoder_position_encoding")):
+            kind, heads = getattr(self, encoding), getattr(self, f"{stack}_attention_heads")
+            width: int = self.encoder_d_model if stack == "encoder" else self.d_model  # type: ignore[assignment]
+            head_width = self.d_k or width // heads
+            if kind in ("rotary", "rotary_halves") and int(head_width * self.rotary_fraction) < 2:
+                raise ValueError(
+                    f"{encoding}={kind!r}: heads of {head_width} features and rotary_fraction={self.rotary_fraction} "
+                    "leave no pair of features to turn; take fewer heads"
+                )
+        if "t5_bias" in (self.position_encoding, self.decoder_position_encoding):
+            if self.relative_buckets % 4:
+                raise ValueError(f"relative_buckets={self.relative_buckets}: must be a multiple of 4")
+            if self.max_relative_distance <= self.relative_buckets // 2:
+                raise ValueError(
+                    f"max_relative_distance={self.max_relative_distance}: must be greater than half of "
+                    f"relative_buckets={self.relative_buckets}"
+                )
 
     def _check_token_ids(self):
         for name in ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"):

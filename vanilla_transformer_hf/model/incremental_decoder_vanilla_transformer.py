@@ -25,10 +25,6 @@ from .packed_weights_vanilla_transformer import StepWeights, rows_of
 ROOM = 8
 
 
-def no_dropout(states: torch.Tensor) -> torch.Tensor:
-    return states
-
-
 class IncrementalDecoder:
     """
     A decoder that takes one token of each hypothesis at a time and remembers the rest.
@@ -91,6 +87,8 @@ class IncrementalDecoder:
         self.mask = memory.new_full((batch, beams, slots), -math.inf)
         self.apart = memory.new_full((beams, beams), -math.inf).fill_diagonal_(0)
         self.begins = torch.zeros(1, 1, dtype=torch.long, device=memory.device)
+        # Where the key of each slot stands, for schemes that ask how far it is away.
+        self.key_positions = self.begins.new_zeros(batch, slots) if self.decoder.embed_positions.has_bias else None
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """The next token of each hypothesis (B, n) to the states that predict the one after it (B, n, D)."""
@@ -100,37 +98,38 @@ class IncrementalDecoder:
         self.mask[:, :, start : self.filled] = self.apart
         positions = self.length - 1 - self.begins  # (B or 1, 1)
         states = self.decoder.embed(self.decoder.look_up_tokens(tokens, None), positions)  # (B, n, D)
+        scheme, mask = self.decoder.embed_positions, self.mask[:, None]  # (B, 1, n, slots)
+        turn = scheme.turn_at(positions)
+        if self.key_positions is not None:
+            self.key_positions[:, start : self.filled] = positions
+            mask = mask + scheme.bias(positions, self.key_positions).to(mask.dtype)
         for number in range(len(self.weights.layers)):
-            states = self._layer(number, states, start)
+            states = self._layer(number, states, slice(start, self.filled), mask, turn)
         self.states = self.decoder.layer_norm(states)
         return self.states
 
-    def _layer(self, number: int, states: torch.Tensor, start: int) -> torch.Tensor:
-        """States (B, n, D) through a layer, keys and values put into slots from `start` on."""
+    def _layer(
+        self, number: int, states: torch.Tensor, own_slots: slice, mask: torch.Tensor, turn: Callable
+    ) -> torch.Tensor:
+        """States (B, n, D) through a layer, keys and values put into these slots."""
         layer, maps = self.decoder.layers[number], self.weights.layers[number]
-        own, cross, heads, end = layer.self_attn, layer.encoder_attn, self.values.shape[2], start + self.beams
-        keys, values, mask = self._turned(self.keys[number]), self.values[number], self.mask[:, None]
+        own, cross = layer.self_attn, layer.encoder_attn
+        keys, values = self._turned(self.keys[number]), self.values[number]
 
         def attend_to_target(states: torch.Tensor) -> torch.Tensor:
-            query, key, value = maps.qkv(states).split((heads * own.d_k, heads * own.d_k, heads * own.d_v), dim=-1)
-            keys[:, :, start:end] = key.unflatten(-1, (heads, -1)).transpose(1, 2)
-            values[:, :, start:end] = value.unflatten(-1, (heads, -1)).transpose(1, 2)
-            return maps.out(self.attend(query, keys, values, mask, own.scaling)[0])
+            query, key, values[:, :, own_slots] = own.divide(maps.qkv(states))
+            keys[:, :, own_slots] = turn(key)
+            return maps.out(self.attend(turn(query), keys, values, mask, own.scaling)[0])
 
         def attend_to_source(states: torch.Tensor) -> torch.Tensor:
             source = self._turned(self.source_keys[number]), self.source_values[number], self.source_mask
-            output, weights = self.attend(maps.cross_query(states), *source, cross.scaling)
+            query = cross.heads(maps.cross_query(states), cross.d_k)
+            output, weights = self.attend(query, *source, cross.scaling)
             if self.record_attention:  # the last layer's stays
                 self.attention = weights.mean(dim=1, dtype=torch.float32)  # (B, n, S)
             return maps.cross_out(output)
 
-        for norm, sublayer in (
-            (layer.self_attn_layer_norm, attend_to_target),
-            (layer.encoder_attn_layer_norm, attend_to_source),
-            (layer.final_layer_norm, lambda states: layer.feed_forward(maps, states)),
-        ):
-            states = layer.residual(states, sublayer, norm, no_dropout, layer.alpha)
-        return states
+        return layer.run(states, attend_to_target, attend_to_source, maps)
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """States (B, n, D) to logits (B, n, V)."""
@@ -168,6 +167,7 @@ class IncrementalDecoder:
         self.source_keys, self.source_values = self.source_keys[:, rows], self.source_values[:, rows]
         self.source_mask = None if self.source_mask is None else self.source_mask[rows]
         self.keys, self.values, self.mask = self.keys[:, rows], self.values[:, rows], self.mask[rows]
+        self.key_positions = None if self.key_positions is None else self.key_positions[rows]
         if len(self.begins) > 1:
             self.begins = self.begins[rows]
 
@@ -212,6 +212,7 @@ class IncrementalDecoder:
         places = resized(places, -1, slots)
         self.mask = resized(mask, -1, slots, -math.inf)
         self.keys, self.values = picked(self.keys, places, self.key_dim), picked(self.values, places, -2)
+        self.key_positions = None if self.key_positions is None else self.key_positions.gather(1, places)
 
 
 class Ensemble:
@@ -303,11 +304,10 @@ def attend(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, Any]:
     """
-    softmax(Q Kᵀ / √d_k) V, section 3.2.1, of queries (B, n, H d_k), keys and values (B, H, T, d) to outputs (B, n,
+    softmax(Q Kᵀ / √d_k) V, section 3.2.1, of queries (B, H, n, d_k), keys and values (B, H, T, d) to outputs (B, n,
     H d_v) and weights (B, H, n, T). For a few queries plain products are faster than the fused kernel.
     """
-    query = (query * scaling).unflatten(-1, (keys.shape[1], -1)).transpose(1, 2)  # (B, H, n, d_k)
-    weights = torch.matmul(query, keys.transpose(2, 3))  # (B, H, n, T)
+    weights = torch.matmul(query * scaling, keys.transpose(2, 3))  # (B, H, n, T)
     if mask is not None:
         weights = weights + mask
     weights = weights.softmax(dim=-1)
@@ -318,7 +318,6 @@ def attend_fused(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, Any]:
     """The same by torch's kernel, without the weights."""
-    query = query.unflatten(-1, (keys.shape[1], -1)).transpose(1, 2)  # (B, H, n, d_k)
     output = F.scaled_dot_product_attention(query, keys, values, mask, scale=scaling)
     return output.transpose(1, 2).flatten(2), None
 

@@ -1,9 +1,9 @@
 """
 The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762), encoder and decoder.
 
-Read it from top to bottom: dropout; norms, feed-forward, positions, attention masks, attention, residual step; layers,
-stacks, model, loss, language-model head. Each of the six in the middle is a room with a table; a variant is one row of
-it, named by one field of the config and chosen when the model is built.
+Read it from top to bottom: norms, feed-forward, residual step; layers, stacks, model, language-model head. Positions,
+attention, dropout and the loss stand in files of their own, beside this one. A choice is a table: a variant is one row
+of it, named by one field of the config and chosen when the model is built.
 
 Shapes: B sentences, S source positions, T target positions, D = d_model (encoder_d_model in the encoder), H heads,
 V vocabulary.
@@ -20,7 +20,6 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -28,50 +27,52 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
+from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .attention_vanilla_transformer import (
+    ATTENTION_MASKS,
+    VanillaTransformerAttention,
+    VanillaTransformerCrossAttention,
+)
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .dropout_vanilla_transformer import Dropout, drop_out
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
-from .packed_weights_vanilla_transformer import is_plain
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Dropout, section 5.4
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def drop_out(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """
-    Zeros in place of a share p of `states`, the rest divided by 1 - p; on a processor p is a multiple of 2^-16.
-
-    torch draws its masks there with one call of the generator per value: an eighth of a training step of a small
-    model. Sixteen random bits per value take a third of that.
-    """
-    if not training or not 0 < p < 1 or states.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.dropout(states, p, training)
-    dropped = min(round(p * 2**16), 2**16 - 1)
-    words = torch.empty(-(-states.numel() // 4), dtype=torch.long, device="cpu").random_(-(2**63), None)
-    bits = words.view(torch.int16)
-    kept = bits[: states.numel()].view(states.shape) >= dropped - 2**15
-    return states * kept.to(states.dtype).mul_(2**16 / (2**16 - dropped))
-
-
-class Dropout(nn.Dropout):
-    """`drop_out` as a module."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return drop_out(input, self.p, self.training)
+from .loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
+from .positions_vanilla_transformer import (
+    POSITION_ENCODINGS,
+    PositionEncoding,
+    TrainedPositionEncoding,
+    Turn,
+    keep,
+    look_up,
+    positions,
+)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Norms: (width, eps) -> module
 # ---------------------------------------------------------------------------------------------------------------------
 
-NORMS: dict[str, Callable[..., nn.Module]] = {"layer_norm": nn.LayerNorm}
+
+class AuthorRMSNorm(nn.RMSNorm):
+    """x / (√mean(x²) + ε) · γ; Zhang and Sennrich 2019, arXiv 1910.07467, with ε where their code has it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states = x.float()
+        states = states / (states.square().mean(dim=-1, keepdim=True).sqrt() + (self.eps or 0.0))
+        return states.to(x.dtype) * self.weight
+
+
+# x / √(mean(x²) + ε) · γ is torch's RMSNorm.
+NORMS: dict[str, Callable[..., nn.Module]] = {
+    "layer_norm": nn.LayerNorm,
+    "rms_norm": nn.RMSNorm,
+    "rms_norm_author": AuthorRMSNorm,
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -95,218 +96,6 @@ FEED_FORWARDS: dict[str, tuple[Callable, list[str]]] = {
     "dense": (dense_feed_forward, ["fc1"]),
     "gated": (gated_feed_forward, ["fc1", "fc3"]),
 }
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Positions: (width, longest, offset) -> module that adds to the embeddings, one in each stack
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class PositionEncoding(nn.Module):
-    """Adds nothing: the stack knows no order, except for what the causal mask tells the decoder."""
-
-    def __init__(self, width: int, longest: int, offset: int):
-        super().__init__()
-        self.offset = offset
-
-    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        """Embeddings (B, T, D) and positions (B or 1, T), counted from 0, to embeddings with positions (B, T, D)."""
-        return embeddings
-
-
-class SinusoidalPositionEncoding(PositionEncoding):
-    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), section 3.5.
-
-    Computed in forward, always in float32: a table would limit the length, a buffer would be rounded with the model's
-    dtype and come back uninitialised from `from_pretrained`.
-    """
-
-    def exponents(self, half: int, device: torch.device) -> torch.Tensor:
-        return torch.arange(half, device=device, dtype=torch.float32) / half  # 2i/D
-
-    def arrange(self, angles: torch.Tensor) -> torch.Tensor:
-        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
-
-    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        frequencies = torch.pow(10000.0, -self.exponents(embeddings.shape[-1] // 2, embeddings.device))  # (D/2,)
-        angles = (position_ids + self.offset).float().unsqueeze(-1) * frequencies  # (B or 1, T, D/2)
-        return embeddings + self.arrange(angles).to(embeddings.dtype)
-
-
-class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding):
-    """The same sines and cosines, first all sines, then all cosines, as in Marian."""
-
-    def arrange(self, angles: torch.Tensor) -> torch.Tensor:
-        return torch.cat((angles.sin(), angles.cos()), dim=-1)
-
-
-class InclusiveHalvesSinusoidalPositionEncoding(HalvesSinusoidalPositionEncoding):
-    """Sines, then cosines, of pos / 10000^(i/(D/2 - 1)), as in tensor2tensor and fairseq."""
-
-    def exponents(self, half: int, device: torch.device) -> torch.Tensor:
-        return torch.arange(half, device=device, dtype=torch.float32) / (half - 1)
-
-
-class LearnedPositionEncoding(PositionEncoding):
-    """A trained vector per position, Table 3 row E."""
-
-    def __init__(self, width: int, longest: int, offset: int):
-        super().__init__(width, longest, offset)
-        self.weight = nn.Parameter(torch.empty(longest + offset, width))
-
-    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        return embeddings + look_up(self.weight, position_ids + self.offset, "position")
-
-
-POSITION_ENCODINGS = {
-    "sinusoidal": SinusoidalPositionEncoding,
-    "sinusoidal_halves": HalvesSinusoidalPositionEncoding,
-    "sinusoidal_halves_inclusive": InclusiveHalvesSinusoidalPositionEncoding,
-    "learned": LearnedPositionEncoding,
-    "none": PositionEncoding,
-}
-
-
-def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:
-    """
-    Rows `ids` (B, T) of `weight` (V, D), as (B, T, D).
-
-    Raises:
-        IndexError: On a CPU, an id has no row. An accelerator would have to be waited for to find that out.
-    """
-    try:
-        return F.embedding(ids, weight)
-    except IndexError:
-        wrong = ids[(ids < 0) | (ids >= len(weight))][0].item()
-        raise IndexError(
-            f"{what} {wrong} lies outside 0 to {len(weight) - 1}, the {len(weight)} of this model"
-        ) from None
-
-
-def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
-    """Position of each embedding (B, T, D), as (B or 1, T): padding on the left does not count."""
-    length = embeddings.shape[1]
-    if attention_mask is not None and attention_mask.dim() == 2:
-        return (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]  # (B, T)
-    return (torch.arange(length, device=embeddings.device) + past_length).unsqueeze(0)  # (1, T)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Attention masks: transformers' mask functions, each called once per forward pass, in the stacks
-# ---------------------------------------------------------------------------------------------------------------------
-
-ATTENTION_MASKS: dict[str, Callable] = {"full": create_bidirectional_mask, "causal": create_causal_mask}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Attention: transformers' attention interface chooses the kernel
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(Q Kᵀ / √d_k) V, section 3.2.1, in plain products."""
-    weights = torch.matmul(query, key.transpose(2, 3)) * scaling  # (B, H, T, S)
-    if attention_mask is not None:
-        weights = weights + attention_mask
-    weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
-
-
-class VanillaTransformerAttention(nn.Module):
-    """Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2."""
-
-    def __init__(
-        self,
-        config: VanillaTransformerConfig,
-        width: int,
-        key_value_width: int,
-        num_heads: int,
-        layer_idx: int,
-        is_causal: bool = False,
-    ):
-        super().__init__()
-        self.config = config
-        self.layer_idx = layer_idx
-        self.is_causal = is_causal
-        self.d_k = config.d_k or width // num_heads
-        self.d_v = config.d_v or width // num_heads
-        self.scaling = self.d_k**-0.5
-        self.q_proj = nn.Linear(width, num_heads * self.d_k, bias=config.attention_bias)
-        self.k_proj = nn.Linear(key_value_width, num_heads * self.d_k, bias=config.attention_bias)
-        self.v_proj = nn.Linear(key_value_width, num_heads * self.d_v, bias=config.attention_bias)
-        self.out_proj = nn.Linear(num_heads * self.d_v, width, bias=config.attention_bias)
-        # As one matrix of three times the outputs, as in torch.nn.MultiheadAttention. Values √2 times as large,
-        # averaged over the sentence and added to every position, would leave a fresh post-norm stack with positions
-        # all alike.
-        for projection in (self.q_proj, self.k_proj, self.v_proj):
-            projection.init_gain = 2**-0.5  # type: ignore[assignment]
-
-    def project_keys_values(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """States (B, S, D) to keys (B, H, S, d_k) and values (B, H, S, d_v)."""
-        key = self.k_proj(states).unflatten(-1, (-1, self.d_k)).transpose(1, 2)
-        value = self.v_proj(states).unflatten(-1, (-1, self.d_v)).transpose(1, 2)
-        return key, value
-
-    def keys_values(
-        self, states: torch.Tensor, cache: EncoderDecoderCache | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the states, behind those of the past."""
-        key, value = self.project_keys_values(states)
-        if cache is not None:
-            key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
-        return key, value
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """States that ask (B, T, D) and states that answer (B, S, D) to (B, T, D) and weights (B, H, T, S)."""
-        query = self.q_proj(hidden_states).unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # (B, H, T, d_k)
-        key, value = self.keys_values(key_value_states, past_key_values)
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
-        output, weights = attend(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=self.config.attention_dropout if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
-        )
-        return self.out_proj(output.flatten(-2)), weights  # (B, T, D)
-
-
-class VanillaTransformerCrossAttention(VanillaTransformerAttention):
-    """Queries from the decoder; keys and values from the encoder, the same at every step."""
-
-    def keys_values(
-        self, states: torch.Tensor, cache: EncoderDecoderCache | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the encoder's output, projected once per sentence."""
-        if cache is None:
-            return self.project_keys_values(states)
-        if not cache.is_updated.get(self.layer_idx):
-            cache.is_updated[self.layer_idx] = True
-            return cache.cross_attention_cache.update(*self.project_keys_values(states), self.layer_idx)
-        layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
-        # Nothing is written after the first step, so an offloaded cache does not fetch the layer by itself.
-        return layer.keys.to(states.device), layer.values.to(states.device)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -388,10 +177,14 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
             config.encoder_residual_alpha,
         )
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Any) -> torch.Tensor:
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, turn: Turn = keep, **kwargs: Any
+    ) -> torch.Tensor:
         """Hidden states (B, S, D) to (B, S, D)."""
         hidden_states = self.step(
-            hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, x, attention_mask, **kwargs)[0]
+            hidden_states,
+            self.self_attn_layer_norm,
+            lambda x: self.self_attn(x, x, attention_mask, turn=turn, **kwargs)[0],
         )
         return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self, x))
 
@@ -422,22 +215,35 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         encoder_hidden_states: torch.Tensor,
         encoder_attention_mask: torch.Tensor | None,
         past_key_values: EncoderDecoderCache | None = None,
+        turn: Turn = keep,
         **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, T, D) and the encoder's output (B, S, D) to (B, T, D)."""
-        hidden_states = self.step(
+        memory = encoder_hidden_states, encoder_attention_mask, past_key_values
+        return self.run(
             hidden_states,
-            self.self_attn_layer_norm,
-            lambda x: self.self_attn(x, x, attention_mask, past_key_values, **kwargs)[0],
+            lambda x: self.self_attn(x, x, attention_mask, past_key_values, turn=turn, **kwargs)[0],
+            lambda x: self.encoder_attn(x, *memory, **kwargs)[0],
+            self,
         )
-        hidden_states = self.step(
-            hidden_states,
-            self.encoder_attn_layer_norm,
-            lambda x: self.encoder_attn(x, encoder_hidden_states, encoder_attention_mask, past_key_values, **kwargs)[
-                0
-            ],
-        )
-        return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self, x))
+
+    def run(
+        self,
+        hidden_states: torch.Tensor,
+        attend_to_target: Callable[[torch.Tensor], torch.Tensor],
+        attend_to_source: Callable[[torch.Tensor], torch.Tensor],
+        maps: Any,
+    ) -> torch.Tensor:
+        """
+        The layer, in `forward` and in the steps of a search: hidden states (B, T, D) to (B, T, D).
+
+        Args:
+            attend_to_target, attend_to_source: The two attentions, (B, T, D) to (B, T, D).
+            maps: What has the feed-forward's maps: the layer itself, or copies of them that are laid out for a step.
+        """
+        hidden_states = self.step(hidden_states, self.self_attn_layer_norm, attend_to_target)
+        hidden_states = self.step(hidden_states, self.encoder_attn_layer_norm, attend_to_source)
+        return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(maps, x))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -491,7 +297,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         learned positions and an untied output with deviation D^-0.5.
         """
         super()._init_weights(module)
-        if isinstance(module, (nn.Embedding, LearnedPositionEncoding)) or module is self.get_output_embeddings():
+        if isinstance(module, TrainedPositionEncoding):
+            init.normal_(module.weight, std=module.init_std)
+        elif isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
@@ -526,7 +334,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         config: VanillaTransformerConfig,
         vocab_size: int,
         width: int,
-        embed_positions: nn.Module,
+        embed_positions: PositionEncoding,
         layers: Sequence[nn.Module],
         final_norm: bool,
     ):
@@ -582,12 +390,12 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     def __init__(self, config: VanillaTransformerConfig):
         layers = [VanillaTransformerEncoderLayer(config, layer_idx) for layer_idx in range(config.encoder_layers)]
         width: Any = config.encoder_d_model
-        encode = POSITION_ENCODINGS[config.position_encoding]
+        scheme = POSITION_ENCODINGS[config.position_encoding]
         super().__init__(
             config,
             config.source_vocab_size or config.vocab_size,
             width,
-            encode(width, config.max_position_embeddings, config.position_offset),
+            scheme.of(config, width, config.encoder_attention_heads, config.max_position_embeddings, False),
             layers,
             bool(config.encoder_final_norm),
         )
@@ -606,10 +414,15 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if position_ids is None:
             position_ids = positions(embeddings, attention_mask, past_length=0)
-        attention_mask = ATTENTION_MASKS["full"](self.config, embeddings, attention_mask)
+        scheme = self.embed_positions
+        attention_mask = ATTENTION_MASKS["full"](
+            self.config, embeddings, attention_mask, allow_is_bidirectional_skip=not scheme.has_bias
+        )
+        attention_mask = scheme.biased(attention_mask, position_ids, None, embeddings.dtype)
+        turn = scheme.turn_at(position_ids)
         hidden_states = self.embed(embeddings, position_ids)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, attention_mask, **kwargs)
+            hidden_states = layer(hidden_states, attention_mask, turn=turn, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
@@ -636,12 +449,12 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     def __init__(self, config: VanillaTransformerConfig):
         layers = [VanillaTransformerDecoderLayer(config, layer_idx) for layer_idx in range(config.decoder_layers)]
         longest: Any = config.decoder_max_position_embeddings
-        encode = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
+        scheme = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
         super().__init__(
             config,
             config.vocab_size,
             config.d_model,
-            encode(config.d_model, longest, config.position_offset),
+            scheme.of(config, config.d_model, config.decoder_attention_heads, longest, True),
             layers,
             bool(config.decoder_final_norm),
         )
@@ -667,12 +480,17 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         if position_ids is None:
             past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
             position_ids = positions(embeddings, attention_mask, past_length)
+        scheme = self.embed_positions
+        self_attention_cache = past_key_values.self_attention_cache if past_key_values is not None else None
         attention_mask = ATTENTION_MASKS["causal"](
             self.config,
             embeddings,
             attention_mask,
-            past_key_values=past_key_values.self_attention_cache if past_key_values is not None else None,
+            past_key_values=self_attention_cache,
+            allow_is_causal_skip=not scheme.has_bias,
         )
+        attention_mask = scheme.biased(attention_mask, position_ids, self_attention_cache, embeddings.dtype)
+        turn = scheme.turn_at(position_ids)
         encoder_attention_mask = ATTENTION_MASKS["full"](
             self.config, embeddings, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
@@ -684,6 +502,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 encoder_hidden_states,
                 encoder_attention_mask,
                 past_key_values=past_key_values,
+                turn=turn,
                 **kwargs,
             )
         return BaseModelOutputWithPastAndCrossAttentions(
@@ -779,117 +598,6 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Loss
-# ---------------------------------------------------------------------------------------------------------------------
-
-# Logits that exist at once in training: 32 MiB in float32. Fewer cost time, more cost memory.
-LOGITS_AT_ONCE = 2**23
-
-
-def count_of(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
-    """What a loss is divided by that is summed over labels: how many are not -100, at least 1, or what is given."""
-    return (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-
-
-def smoothed_cross_entropy(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    label_smoothing: float,
-    num_items_in_batch: torch.Tensor | int | None = None,
-) -> torch.Tensor:
-    """
-    Cross-entropy of logits (B, T, V) with (1 - ε) of the weight on the label (B, T) and ε spread over all V pieces,
-    section 5.4 (Szegedy et al. 2016, arXiv 1512.00567), in nats per token. Labels of -100 do not count.
-
-    The sum is divided by `num_items_in_batch`, the labels of all accumulated batches, where it is given: the gradient
-    then does not depend on how a batch is cut into pieces.
-    """
-    loss = F.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), reduction="sum", label_smoothing=label_smoothing
-    )
-    return loss / count_of(labels, num_items_in_batch)
-
-
-def scaled(gradient: torch.Tensor | None, factor: torch.Tensor) -> torch.Tensor | None:
-    """The gradient times a factor, mostly 1: then a copy is saved, where an accelerator would not have to be asked."""
-    if gradient is None or (factor.device.type == "cpu" and factor == 1):
-        return gradient
-    return gradient * factor
-
-
-class ProjectedCrossEntropy(torch.autograd.Function):
-    """
-    `smoothed_cross_entropy` of the logits H Wᵀ + b, which never exist all at once.
-
-    A few rows of them at a time give their share of the loss and of its gradients, which backward only scales.
-    `torch.nn.functional.linear_cross_entropy` works like this too, but not with label smoothing.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, states, weight, bias, labels, label_smoothing, count, dtype) -> torch.Tensor:
-        """States (N, D), weight (V, D), bias (V) or None, labels (N); products are computed in `dtype`."""
-        exact = torch.promote_types(dtype, torch.float32)
-        loss = states.new_zeros((), dtype=exact)
-        needed = zip((states, weight, bias), ctx.needs_input_grad)
-        gradients = [torch.zeros_like(tensor, dtype=exact) if need else None for tensor, need in needed]
-        d_states, d_weight, d_bias = gradients
-        low_weight, low_bias = weight.to(dtype), None if bias is None else bias.to(dtype)
-        rows = max(1, LOGITS_AT_ONCE // len(weight))
-        for part in (slice(start, start + rows) for start in range(0, len(labels), rows)):
-            low_states, label = states[part].to(dtype), labels[part, None]  # (R, D), (R, 1)
-            share, label = (label != -100).to(exact) / count, label.clamp(min=0)  # (R, 1)
-            scores = F.linear(low_states, low_weight, low_bias).to(exact).log_softmax(dim=-1)  # (R, V)
-            found, mean = scores.gather(1, label), scores.mean(dim=-1, keepdim=True)  # (R, 1)
-            loss -= (share * ((1 - label_smoothing) * found + label_smoothing * mean)).sum()
-            if not any(ctx.needs_input_grad):
-                continue
-            # By the logits, cross-entropy has the derivative: softmax minus the smoothed target.
-            d_logits = scores.exp_().sub_(label_smoothing / len(weight))  # (R, V)
-            d_logits.scatter_add_(1, label, torch.full_like(share, label_smoothing - 1))
-            d_logits = d_logits.mul_(share).to(dtype)
-            if d_states is not None:
-                d_states[part] = d_logits @ low_weight
-            if d_weight is not None and dtype == exact:
-                d_weight.addmm_(d_logits.t(), low_states)
-            elif d_weight is not None:  # in blocks, because adding what has another type makes a copy first
-                for block, d_block in zip(d_weight.split(2**10), d_logits.split(2**10, dim=1)):
-                    block += d_block.t() @ low_states
-            if d_bias is not None:
-                d_bias += d_logits.sum(dim=0, dtype=exact)
-        ctx.save_for_backward(*gradients)
-        return loss
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return *(scaled(gradient, factor) for gradient in ctx.saved_tensors), None, None, None, None
-
-
-def projected_cross_entropy(
-    states: torch.Tensor,
-    projection: nn.Linear,
-    labels: torch.Tensor,
-    label_smoothing: float,
-    num_items_in_batch: torch.Tensor | int | None = None,
-) -> torch.Tensor | None:
-    """
-    `smoothed_cross_entropy` of states (B, T, D) in pieces, or None where the logits have to be computed as a whole.
-
-    That is where an adapter, a quantizer, a shard or a hook stands between the projection and its weights; in float16,
-    whose gradients have to be scaled from the start; and under `torch.compile`, which makes pieces of its own.
-    """
-    device = states.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-    if not is_plain(projection) or dtype == torch.float16 or torch.compiler.is_compiling():
-        return None
-    count = count_of(labels, num_items_in_batch)
-    states, labels = states.flatten(0, 1), labels.flatten()
-    return ProjectedCrossEntropy.apply(
-        states, projection.weight, projection.bias, labels, label_smoothing, count, dtype
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Head
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -931,8 +639,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         decoder_position_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
+        return_logits: bool = True,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """
@@ -941,8 +650,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         Labels without target ids are shifted right here. The loss is smoothed in training; in evaluation it is the
         plain cross-entropy, whose exponential is the perplexity.
 
-        In training with labels there are no logits unless `logits_to_keep` asks for them (0: all): the loss does not
-        need them at once, and they are the largest tensor by far.
+        With `return_logits=False`, training with labels leaves them out: the loss does not need all of them at once,
+        and they are the largest tensor by far.
         """
         if labels is not None:
             use_cache = False
@@ -964,11 +673,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         )
         logits = loss = None
         smoothing = self.config.label_smoothing if self.training else 0.0
-        if self.training and labels is not None and logits_to_keep is None:
+        if self.training and labels is not None and not return_logits:
             loss = projected_cross_entropy(outputs[0], self.lm_head, labels, smoothing, num_items_in_batch)
         if loss is None:
-            kept = slice_logits_to_keep(outputs[0], 0 if logits_to_keep is None else logits_to_keep)
-            logits = self.lm_head(kept)  # (B, T, V)
+            logits = self.lm_head(slice_logits_to_keep(outputs[0], logits_to_keep))  # (B, T, V)
             if labels is not None:
                 loss = smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch)
         return Seq2SeqLMOutput(

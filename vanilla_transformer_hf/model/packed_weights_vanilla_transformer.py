@@ -122,7 +122,7 @@ class StepLayer(SimpleNamespace):
             inner["fc1"], activation_fn = side_by_side(layer.fc1, after="relu"), AFTER["none"]
         super().__init__(
             **inner,
-            qkv=side_by_side(own.q_proj, own.k_proj, own.v_proj),
+            qkv=side_by_side(*own.projections),
             out=side_by_side(own.out_proj),
             cross_query=side_by_side(cross.q_proj),
             cross_out=side_by_side(cross.out_proj),

@@ -252,8 +252,8 @@ def row_limits(
 
 def most_target_tokens(model: Any) -> int:
     """Tokens that the model's decoder has positions for, and the one behind them, which it can still predict."""
-    is_learned = model.config.decoder_position_encoding == "learned"
-    return 1 + model.config.decoder_max_position_embeddings if is_learned else sys.maxsize
+    longest = model.get_decoder().embed_positions.longest
+    return sys.maxsize if longest is None else 1 + longest
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -298,6 +298,7 @@ def model_obstacles(model: Any) -> dict[str, bool]:
     attention = model.config._attn_implementation
     return {
         "training mode": model.training,
+        f"{type(stack.embed_positions).__name__}, which has no step": not stack.embed_positions.has_step,
         f"attn_implementation={attention!r}": attention not in ATTENTIONS,
         "a subclass of the model": type(model).forward is not type(model)._step_forward,
         "modules of another kind": any(type(module) not in model._step_types for module in (stack, *layers)),

@@ -472,7 +472,7 @@ class BeamSearch(Search):
         sequences = torch.cat((take(rows.running, found.parents), found.tokens[..., None]), dim=-1)  # (A, K, L + 1)
         origins = (rows.places[:, None] * plan.beams + found.parents)[..., None]
         origins = torch.cat((take(rows.running_parents, found.parents), origins), dim=-1)  # (A, K, L + 1 - P)
-        ends = self._ends(found.tokens, rows.limits)
+        ends = (length >= rows.limits)[:, None] | self._is_eos(found.tokens)  # (A, K)
         if self.coverage_penalty:
             rows.coverage = rows.coverage + self.decoder.attention * (length > rows.given)[:, None, None]
         self._finish(found, sequences, origins, ends)
@@ -486,10 +486,10 @@ class BeamSearch(Search):
             rows.coverage = take(rows.coverage, parents)
         self._dismiss(self._done())
 
-    def _ends(self, tokens: torch.Tensor, limits: torch.Tensor) -> torch.Tensor:
-        """Whether hypotheses end with these tokens (A, K), at their limits (A) or as the tokens say."""
-        ends = (self.rows.running.shape[-1] + 1 >= limits)[:, None].expand_as(tokens)
-        return ends if self.plan.eos is None else ends | torch.isin(tokens, self.plan.eos)
+    def _is_eos(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Which of these tokens end a sentence."""
+        eos = self.plan.eos
+        return torch.zeros_like(tokens, dtype=torch.bool) if eos is None else torch.isin(tokens, eos)
 
     @property
     def _has_whole_vocabulary(self) -> bool:
@@ -615,9 +615,10 @@ class DiverseBeamSearch(BeamSearch):
             penalties = (before >= 0).to(log_probs.dtype) * -plan.options.diversity_penalty
             own = log_probs[its].scatter_add(2, before.clamp(min=0), penalties)  # (a, n, V)
             part = self._ranked(*self._likely(own, rows.places[its]), rows.running_scores[its])
-            _, chosen = going_on(part.scores, self._ends(part.tokens, rows.limits[its]), plan.beams)
+            _, chosen = going_on(part.scores, self._is_eos(part.tokens), plan.beams)
             columns = slice(group * plan.beams, (group + 1) * plan.beams)
-            taken[sentences[its], columns] = part.tokens.gather(1, chosen)
+            # Groups that are done have no hypotheses any more.
+            taken[sentences[its], columns] = part.tokens.gather(1, chosen).masked_fill(rows.written[its, None], -1)
             if found is None:
                 shape = len(rows), self.count
                 found = Candidates(

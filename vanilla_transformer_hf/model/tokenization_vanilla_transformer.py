@@ -272,14 +272,15 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     def _tag_reader(self) -> "VanillaTransformerTokenizer":
         """This tokenizer with a backend that recognises all special tokens but those of `CONTROL_ROLES`."""
         control = {str(getattr(self, role)) for role in CONTROL_ROLES}
-        added = sorted(self._tokenizer.get_added_tokens_decoder().items())
+        whole: Any = self._tokenizer
+        added = sorted(whole.get_added_tokens_decoder().items())
         if not any(token.special and token.content not in control for _, token in added):
             return self
         # A backend leaves out all of its special tokens or none: for reading, the tags are ordinary added tokens. The
         # parts are shared, not copied, so this takes 0.1 ms and follows every change of them, such as BPE-dropout.
-        backend = Tokenizer(self._tokenizer.model)
+        backend = Tokenizer(whole.model)
         for part in ("normalizer", "pre_tokenizer", "post_processor"):
-            if (value := getattr(self._tokenizer, part)) is not None:
+            if (value := getattr(whole, part)) is not None:
                 setattr(backend, part, value)
         for _, token in added:  # in the order of their ids, so that they get the same ones
             if token.special and token.content not in control:
@@ -290,7 +291,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
             else:
                 backend.add_tokens([token])
         reader = copy.copy(self)
-        reader._tokenizer = backend
+        vars(reader)["_tokenizer"] = backend
         return reader
 
     def _add_tokens(self, new_tokens: list, special_tokens: bool = False) -> int:

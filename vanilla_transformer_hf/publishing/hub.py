@@ -3,6 +3,7 @@
 import os
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from .upload_plan import Plan, plan_upload
+from ..common.files import check_regular_file, read_regular_file
+from .private_text import find_private_text, hide_secrets
+from .upload_plan import TEXTS, Plan, plan_upload
 from .weight_files import Shard
 
 
@@ -99,6 +102,7 @@ def publish_folder(
         raise ValueError(f"{folder}: its card lacks facts, and nothing was sent: {' '.join(plan.missing)}")
     if create_pr and revision not in (None, "main"):
         raise ValueError(f"create_pr with revision={revision!r}: a pull request is for the main branch.")
+    _check_beside(beside or {})
     token = token or get_token()
     if not token:
         raise PublishError("there is no token: run `hf auth login` or set HF_TOKEN; nothing was sent.")
@@ -108,7 +112,29 @@ def publish_folder(
             return upload.run(_on_disk(plan, Path(place)) | (beside or {}), private, tag, message)
     except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
         text = f"{upload.repo_id}: {explain(error)}; {upload.what_is_there()}"
-        raise PublishError(text.replace(token, "<token>")) from error
+        raise PublishError(hide_secrets(text, token)) from _without_secrets(error, token)
+
+
+def _without_secrets(error: Exception, token: str | None) -> Exception | None:
+    """The error as the cause of another one; None where its traceback, which may be printed, shows a secret."""
+    trace = "".join(traceback.format_exception(error))
+    return error if hide_secrets(trace, token) == trace else None
+
+
+def _check_beside(files: dict[str, Path | bytes]):
+    """
+    Raises:
+        ValueError: A file that is to be published beside a model is a link, or a text with a secret.
+    """
+    problems = []
+    for name, source in files.items():
+        if isinstance(source, Path):
+            check_regular_file(source)
+        if name.endswith(TEXTS):
+            content = source if isinstance(source, bytes) else read_regular_file(source)
+            problems += find_private_text(Path(name).name, content)
+    if problems:
+        raise ValueError(hide_secrets("; ".join(problems) + "; nothing was sent."))
 
 
 def _on_disk(plan: Plan, place: Path) -> dict[str, Path | bytes]:
@@ -134,8 +160,7 @@ def one_line(repo_id: str, token: str | None = None) -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, HFValidationError, OfflineModeIsEnabled) as error:
-        text, secret = f"{repo_id}: {explain(error)}.", token or get_token()
-        raise PublishError(text.replace(secret, "<token>") if secret else text) from error
+        raise PublishError(hide_secrets(f"{repo_id}: {explain(error)}.", token)) from _without_secrets(error, token)
 
 
 class _Upload:
@@ -146,7 +171,7 @@ class _Upload:
         self.repo_id = repo_id
         self.revision = revision
         self.create_pr = create_pr
-        self.say = say
+        self.say = lambda text: say(hide_secrets(text, api.token if isinstance(api.token, str) else None))
         self.was_at: str | None = None  # the commit before this one
         self.created = False
         self.done: Published | None = None

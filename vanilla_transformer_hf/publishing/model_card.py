@@ -21,10 +21,11 @@ from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from ..common.files import open_output
+from ..common.files import open_output, read_regular_file
 from ..evaluation.scores import METRICS, Scores
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
+from .weight_files import weight_paths
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
@@ -138,10 +139,10 @@ class CardFacts:
         is_checkpoint = state.is_file() and not path.is_file()
         path = folder.resolve().parent / FACTS_FILE if is_checkpoint else path
         try:
-            known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            known = json.loads(read_regular_file(path)) if path.is_file() else {}
             if is_checkpoint:
                 path = state
-                log = json.loads(path.read_text(encoding="utf-8"))
+                log = json.loads(read_regular_file(path))
                 known |= {"name": None, "steps": log.get("global_step", 0), "epochs": log.get("epoch") or 0.0}
                 if known.get("pairs", 1) is None:  # nobody knows how long a stream is; the host counts it as one epoch
                     known["epochs"] = 0.0
@@ -210,7 +211,7 @@ class _Folder:
         tokenizer = json.loads(settings.read_text(encoding="utf-8")) if self.has_tokenizer else {}
         self.languages = [tokenizer.get(side) for side in ("src_lang", "tgt_lang")]
         self.parameters = 0
-        for path in folder.glob("model*.safetensors"):
+        for path in weight_paths(folder):
             with safe_open(path, framework="pt") as file:
                 self.parameters += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
         self.has_curves = (folder / CURVES_FILE).is_file()
@@ -297,10 +298,10 @@ def _card_data(facts: CardFacts, config: VanillaTransformerConfig, title: str, l
 def _architecture(config: VanillaTransformerConfig) -> list[tuple[str, Any, Any]]:
     """Rows (field, value, value in the paper's base model): the sizes, and whatever else differs from that model."""
     paper = VanillaTransformerConfig()
-    stated, plain = config.to_dict(), paper.to_dict()
     names = [name for name in type(config).__annotations__ if name not in HOST_FIELDS and not name.endswith("_id")]
-    rows = [name for name in names if name in SIZES or stated[name] != plain[name]]
-    return [(name, _value(config, name), _value(paper, name)) for name in rows]
+    rows = [(name, _value(config, name), _value(paper, name)) for name in names]
+    stated = config.to_dict()  # where a field that only follows another one is None
+    return [row for row in rows if row[0] in SIZES or (row[1] != row[2] and stated[row[0]] is not None)]
 
 
 def _value(config: VanillaTransformerConfig, name: str) -> Any:

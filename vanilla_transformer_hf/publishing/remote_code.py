@@ -51,6 +51,10 @@ def _follow(place: Path, modules: set[str]) -> tuple[dict[str, Path], set[str]]:
 
 def _check_imports(path: Path) -> list[str]:
     """What a file imports that those who open the model may not have. An import in a `try` block may fail."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError) as error:
+        return [f"{path.name} is not Python code ({error})"]
     nested = sorted(module for module in get_relative_imports(path) if "." in module)
     problems = [f"{path.name} imports .{module}: only files beside it travel" for module in nested]
     for library in sorted(set(get_imports(path))):
@@ -58,7 +62,14 @@ def _check_imports(path: Path) -> list[str]:
             problems.append(f"{path.name} imports {library} itself, which others may not have: from .name import")
         elif library not in AVAILABLE and library not in sys.stdlib_module_names:
             problems.append(f"{path.name} imports {library}, which others may not have: in a try block it may fail")
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level > 1:
             problems.append(f"{path.name}, line {node.lineno}: imports from a folder above it")
+        elif isinstance(node, ast.ImportFrom) and node.level == 1 and node.module is None:
+            # transformers looks for "from .name import" and would not bring the file along.
+            names = ", ".join(alias.name for alias in node.names)
+            problems.append(
+                f"{path.name}, line {node.lineno}: `from . import {names}` does not bring the file along; "
+                "write `from .name import`"
+            )
     return problems

@@ -6,15 +6,15 @@ A folder is what training, averaging or conversion wrote, or any that `save_pret
 
 import json
 import os
-import re
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, get_token
+from huggingface_hub import ModelCard
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..common.files import check_regular_file, read_regular_file
 from ..model.configuration_vanilla_transformer import AUTO_MODELS, VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
@@ -31,12 +31,16 @@ from .model_card import (
     missing_facts,
     missing_in,
 )
+from .pictures import clean_picture
+from .private_text import find_private_text, hide_secrets, parse_json
 from .remote_code import find_code
 from .weight_files import (
     MAX_SHARD_SIZE,
     Shard,
     check_weights,
     find_weights,
+    tensor_names,
+    without_metadata,
 )
 
 
@@ -49,7 +53,9 @@ PRIVATE_FIELDS = ("_name_or_path", "name_or_path", "_commit_hash", "tokenizer_fi
 # Facts that stand in a card's metadata under their own names.
 METADATA = {"license", "license_name", "license_link", "datasets", "base_model", "base_model_relation"}
 
-TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}")
+# What the texts are called in which secrets are searched, and all that may be published.
+TEXTS = (".json", ".md", ".py", ".txt", ".jinja", ".yaml", ".yml", ".csv", ".log")
+PUBLISHED = (*TEXTS, ".safetensors", ".png")
 
 # Why a file is left out, first match counts; what is published does not come here.
 LEFT_OUT = {
@@ -124,6 +130,7 @@ def plan_upload(
     *,
     facts: CardFacts | None = None,
     max_shard_size: int = MAX_SHARD_SIZE,
+    curves: bytes | None = None,
     **stated: Any,
 ) -> Plan:
     """
@@ -132,24 +139,32 @@ def plan_upload(
     Nothing is written and nothing is sent. The card is written anew from what its folder knows, unless somebody has
     edited it: then what is stated is entered into its metadata.
 
+    Symbolic links are refused. Weights are opened and their headers hold tensors alone, pictures are decoded and
+    encoded again, and texts are searched for secrets and for absolute paths.
+
     Args:
         name: What the card calls the model: the repository's id. The folder's name if not given.
         facts: Of the card, in place of those beside the model.
         max_shard_size: Weights of more bytes are split into several files.
+        curves: The picture of the training's curves (PNG), in place of that of the folder; empty for none.
         stated: More facts, as fields of `CardFacts`, such as `license`.
 
     Raises:
         FileNotFoundError: There is no such folder, or no model in it.
         TypeError: There is no such fact.
-        ValueError: It would not open, or holds what is nobody's business; the message lists everything.
+        ValueError: The model would not open, or a file holds a secret, an absolute path or something else that
+            must not be published; the message lists everything.
     """
     folder = Path(folder)
     stated = {each: value for each, value in stated.items() if value is not None}
     if unknown := stated.keys() - CardFacts.__annotations__.keys():
         raise TypeError(f"{', '.join(sorted(unknown))}: there are only {', '.join(CardFacts.__annotations__)}")
+    _refuse_links(folder)
+    if curves is None and (folder / CURVES_FILE).is_file():
+        curves = read_regular_file(folder / CURVES_FILE)
     if (folder / CONFIG_NAME).is_file():
         sources, problems = _model(folder, max_shard_size)
-        card, missing = _card(folder, name, facts, stated)
+        card, missing = _card(folder, name, facts, stated, bool(curves))
     elif (folder / ADAPTER_CONFIG_NAME).is_file():
         sources, card, missing = _adapter(folder, facts or CardFacts(), stated)
         problems = []
@@ -159,13 +174,36 @@ def plan_upload(
     if name is not None and not is_repo_id(name):
         problems.append(f"{name!r}: must be owner/name, of letters, digits, '-', '_' and '.'")
     sources[CARD_FILE] = str(card).encode()
-    pictures = [path for path in folder.glob("*.png") if path.name == CURVES_FILE or f"({path.name})" in card.text]
-    sources |= {path.name: path for path in pictures}
-    problems += _find_secrets(folder, sources)
+    pictures = {CURVES_FILE: curves} if curves else {}
+    for path in folder.glob("*.png"):
+        if path.name != CURVES_FILE and f"({path.name})" in card.text:
+            pictures[path.name] = read_regular_file(path)
+    for each, content in pictures.items():
+        try:
+            sources[each] = clean_picture(content, each)
+        except ValueError as error:
+            problems.append(str(error).rstrip("."))
+    problems += _find_private_text(folder, sources)
     if problems:
-        raise ValueError(f"{folder} cannot be published: " + "; ".join(problems) + ".")
+        raise ValueError(hide_secrets(f"{folder} cannot be published: " + "; ".join(problems) + "."))
     files = [PlannedFile(each, sources[each]) for each in sorted(sources)]
     return Plan(folder, files, _left_out(folder, sources), missing)
+
+
+def _refuse_links(folder: Path):
+    """
+    Raises:
+        ValueError: Something in the folder that could be published is a link, a pipe or a device.
+    """
+    wrong = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.suffix in PUBLISHED and not (path.is_dir() and not path.is_symlink()):
+            try:
+                check_regular_file(path)
+            except ValueError as error:
+                wrong.append(str(error).rstrip("."))
+    if wrong:
+        raise ValueError(f"{folder} cannot be published: {'; '.join(wrong)}.")
 
 
 def _model(folder: Path, max_shard_size: int) -> tuple[dict[str, Path | bytes | Shard], list[str]]:
@@ -175,15 +213,18 @@ def _model(folder: Path, max_shard_size: int) -> tuple[dict[str, Path | bytes | 
     problems = check_weights(config, sources)
     texts = _configs(folder, config) | _tokenizer(folder)
     code, wrong = find_code(folder, _modules(texts))
-    return {**sources, **texts, **code}, problems + wrong + _check_generation(folder)
+    # The package's own files may be links, by the way it was installed.
+    files = {
+        name: read_regular_file(path) if path.parent == folder else path.read_bytes() for name, path in code.items()
+    }
+    return {**sources, **texts, **files}, problems + wrong + _check_generation(folder)
 
 
-def _modules(texts: dict[str, Path | bytes]) -> set[str]:
+def _modules(texts: dict[str, bytes]) -> set[str]:
     """The modules that the configs name as the code of the model and its tokenizer."""
     modules = set()
     for name in (CONFIG_NAME, TOKENIZER_CONFIG_FILE):
-        text = texts.get(name, b"{}")
-        auto_map = json.loads(text if isinstance(text, bytes) else text.read_bytes()).get("auto_map", {})
+        auto_map = json.loads(texts.get(name, b"{}")).get("auto_map", {})
         for entry in auto_map.values():
             modules |= {each.split(".")[0] for each in (entry if isinstance(entry, list) else [entry]) if each}
     return modules
@@ -216,14 +257,15 @@ def _adapter(
     )
     data: Any = card.data
     data.tags = [tag for tag in data.tags or [] if not tag.startswith("base_model:")] or None
-    config_source = folder / ADAPTER_CONFIG_NAME if after == config else text
-    return {ADAPTER_CONFIG_NAME: config_source, weights.name: weights, **_tokenizer(folder)}, card, missing
+    config_text = read_regular_file(folder / ADAPTER_CONFIG_NAME) if after == config else text
+    sources = {ADAPTER_CONFIG_NAME: config_text, weights.name: without_metadata(weights), **_tokenizer(folder)}
+    return sources, card, missing
 
 
-def _tokenizer(folder: Path) -> dict[str, Path | bytes]:
+def _tokenizer(folder: Path) -> dict[str, bytes]:
     """The files of the tokenizer, without what tells of the machine that wrote them."""
     names = (TOKENIZER_CONFIG_FILE, *TOKENIZER_FILES.values())
-    files: dict[str, Path | bytes] = {name: folder / name for name in names if (folder / name).is_file()}
+    files = {name: read_regular_file(folder / name) for name in names if (folder / name).is_file()}
     return files | _cleaned(folder, TOKENIZER_CONFIG_FILE)
 
 
@@ -240,7 +282,7 @@ def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _configs(folder: Path, config: VanillaTransformerConfig) -> dict[str, Path | bytes]:
+def _configs(folder: Path, config: VanillaTransformerConfig) -> dict[str, bytes]:
     """The configs of a model, without what tells of the machine that wrote them."""
     plain = {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **AUTO_MODELS}
     # The cache the host's Trainer switches off for as long as it trains.
@@ -248,8 +290,8 @@ def _configs(folder: Path, config: VanillaTransformerConfig) -> dict[str, Path |
     return _cleaned(folder, CONFIG_NAME, **changes) | _cleaned(folder, GENERATION_CONFIG_NAME)
 
 
-def _cleaned(folder: Path, name: str, **changes: Any) -> dict[str, Path | bytes]:
-    """A config by its name, if it is there: the file itself, or its text with changes and without private fields."""
+def _cleaned(folder: Path, name: str, **changes: Any) -> dict[str, bytes]:
+    """A config by its name, if it is there: its text, with changes and without private fields."""
     if not (folder / name).is_file():
         return {}
     before = _read_json(folder / name)
@@ -257,7 +299,7 @@ def _cleaned(folder: Path, name: str, **changes: Any) -> dict[str, Path | bytes]
     if "auto_map" in after:
         after["auto_map"] = {key: _own(value) for key, value in after["auto_map"].items()}
     text = json.dumps(after, indent=2, sort_keys=True, ensure_ascii=name != TOKENIZER_CONFIG_FILE) + "\n"
-    return {name: folder / name if after == before else text.encode()}
+    return {name: read_regular_file(folder / name) if after == before else text.encode()}
 
 
 def _own(reference: Any) -> Any:
@@ -268,10 +310,10 @@ def _own(reference: Any) -> Any:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: damaged JSON ({error}).") from error
+    value = parse_json(read_regular_file(path), str(path))
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is not a JSON object: expected {{...}}, got {type(value).__name__}.")
+    return value
 
 
 def _check_generation(folder: Path) -> list[str]:
@@ -285,14 +327,14 @@ def _check_generation(folder: Path) -> list[str]:
 
 
 def _card(
-    folder: Path, name: str | None, facts: CardFacts | None, stated: dict[str, Any]
+    folder: Path, name: str | None, facts: CardFacts | None, stated: dict[str, Any], curves: bool
 ) -> tuple[ModelCard, list[str]]:
     """The card, and what it lacks."""
     known = facts or CardFacts.read(folder)
     if facts is None and is_edited(folder):
-        return _edited_card((folder / CARD_FILE).read_text(encoding="utf-8"), stated)
+        return _edited_card(read_regular_file(folder / CARD_FILE).decode("utf-8"), stated)
     known = replace(known, **{**stated, "name": name or stated.get("name") or known.name})
-    return make_card(known, folder), missing_in(known, folder)
+    return make_card(known, folder, curves), missing_in(known, folder)
 
 
 def _edited_card(text: str, stated: dict[str, Any]) -> tuple[ModelCard, list[str]]:
@@ -316,17 +358,16 @@ def _edited_card(text: str, stated: dict[str, Any]) -> tuple[ModelCard, list[str
     return card, missing_facts(entered, languages)
 
 
-def _find_secrets(folder: Path, sources: dict[str, Any]) -> list[str]:
-    """Tokens in the text that would be published, and places on this machine."""
-    places = {f"{path}/" for path in (Path.home(), folder.resolve().parent, Path.cwd()) if len(path.parts) > 1}
-    problems, token = [], get_token()
+def _find_private_text(folder: Path, sources: dict[str, Any]) -> list[str]:
+    """Secrets and absolute paths in the texts that would be published, and in the names of tensors."""
+    places = [f"{path}/" for path in (Path.home(), folder.resolve().parent, Path.cwd()) if len(path.parts) > 1]
+    problems = []
     for name, source in sources.items():
-        if isinstance(source, Shard) or not name.endswith((".json", ".md", ".py")):
-            continue
-        text = (source if isinstance(source, bytes) else source.read_bytes()).decode(errors="replace")
-        for number, line in enumerate(text.splitlines(), start=1):
-            if TOKEN.search(line) or (token and token in line):
-                problems.append(f"{name}, line {number}: a token of the Hub stands there")
-            if name in (*CONFIGS, CARD_FILE) and any(place in line for place in places):
-                problems.append(f"{name}, line {number}: a folder of this machine is named")
-    return problems
+        if isinstance(source, bytes) and name.endswith(TEXTS):
+            problems += find_private_text(name, source)
+            # Places with a space in their names, which no pattern of paths finds.
+            if name in (*CONFIGS, CARD_FILE) and any(place.encode() in source for place in places):
+                problems.append(f"{name}: contains an absolute path")
+        elif name.endswith(".safetensors"):
+            problems += find_private_text(f"{name}, names of tensors", "\n".join(tensor_names(source)).encode())
+    return sorted(set(problems), key=problems.index)

@@ -1,6 +1,7 @@
 """The safetensors files of a model's folder: found, checked against its config, and split where they are large."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..common.opening import is_finite
 from ..model import modeling_vanilla_transformer as modeling
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .private_text import parse_json
 
 
 # Bytes above which weights are split into several files.
 MAX_SHARD_SIZE = 5 * 10**9
+
+# The names that transformers gives to the files of weights in several files.
+SHARD_NAME = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
+METADATA = {"format": "pt"}
 
 
 @dataclass(frozen=True)
@@ -44,32 +51,108 @@ class Shard:
 
 def find_weights(folder: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard]:
     """
-    The files with the weights.
+    The files with the weights: tensors and nothing else, so that a file whose header says more gets another one.
 
     Raises:
         FileNotFoundError: There are none.
-        ValueError: A file is damaged.
+        ValueError: A file is damaged, is not a safetensors file, or has a name that no shard has.
+    """
+    single = folder / SAFE_WEIGHTS_NAME
+    if single.is_file():
+        if single.stat().st_size > max_shard_size:
+            return _split(single, max_shard_size)
+        return {single.name: without_metadata(single)}
+    index = folder / SAFE_WEIGHTS_INDEX_NAME
+    text, names = _read_index(index)
+    files = {name: folder / name for name in sorted(set(names.values()))}
+    for file_name, path in files.items():
+        indexed = {tensor for tensor, place in names.items() if place == file_name}
+        if differing := sorted(_read_header(path)[1].keys() ^ indexed):
+            raise ValueError(f"{path}: {index.name} says otherwise whether {differing[0]} is in it.")
+    return {index.name: text, **{name: without_metadata(path) for name, path in files.items()}}
+
+
+def weight_paths(folder: Path) -> list[Path]:
+    """
+    The safetensors files that transformers opens with a folder: one, or those that its index names.
+
+    Raises:
+        FileNotFoundError: There are none.
+        ValueError: The index is damaged, or names a file that no shard is called.
     """
     single, index = folder / SAFE_WEIGHTS_NAME, folder / SAFE_WEIGHTS_INDEX_NAME
-    if single.is_file():
-        return {single.name: single} if single.stat().st_size <= max_shard_size else _split(single, max_shard_size)
+    return [single] if single.is_file() else [folder / name for name in sorted(set(_read_index(index)[1].values()))]
+
+
+def _read_index(index: Path) -> tuple[bytes, dict[str, str]]:
+    """The text of an index without what is no part of one, and its tensors with the names of their files."""
     if not index.is_file():
-        raise FileNotFoundError(f"{folder}: no {SAFE_WEIGHTS_NAME} there; only weights in safetensors are read.")
+        raise FileNotFoundError(f"{index.parent}: no {SAFE_WEIGHTS_NAME} there; only weights in safetensors are read.")
     try:
-        names = {Path(name).name for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        content = json.loads(index.read_text(encoding="utf-8"))
+        names = dict(content["weight_map"].items())
+        total = {key: value for key, value in content.get("metadata", {}).items() if key.startswith("total_")}
+        counts = {key: int(value) for key, value in total.items()}
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{index}: damaged ({error}).") from error
-    if absent := sorted(name for name in names if not (folder / name).is_file()):
-        raise FileNotFoundError(f"{folder}: no {', '.join(absent)} there, which {index.name} names.")
-    return {index.name: index, **{name: folder / name for name in sorted(names)}}
+    for name in names.values():
+        if not isinstance(name, str) or not SHARD_NAME.fullmatch(name):
+            raise ValueError(
+                f"{index} names {name!r}, which is not the name of a file of weights: expected "
+                "model-00001-of-00002.safetensors or another number."
+            )
+    if absent := sorted(name for name in set(names.values()) if not (index.parent / name).is_file()):
+        raise FileNotFoundError(f"{index.parent}: no {', '.join(absent)} there, which {index.name} names.")
+    text = json.dumps({"metadata": counts, "weight_map": names}, indent=2, sort_keys=True) + "\n"
+    return text.encode(), names
+
+
+def _read_header(weights: Path) -> tuple[int, dict[str, dict[str, Any]], Any]:
+    """
+    Where the data of a safetensors file begin, its tensors, and what else its header says: None where that is only
+    the format.
+    """
+    try:
+        with safe_open(weights, framework="pt"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{weights} is damaged or incomplete ({error}).") from error
+    with weights.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        text = file.read(size)
+    header = parse_json(text, str(weights))
+    fields = ("dtype", "shape", "data_offsets")
+    plain = {
+        name: {field: entry[field] for field in fields} for name, entry in header.items() if name != "__metadata__"
+    }
+    rest = None if header == {"__metadata__": METADATA, **plain} else header
+    return 8 + size, plain, rest
+
+
+def _header(tensors: dict[str, dict[str, Any]]) -> bytes:
+    text = json.dumps({"__metadata__": METADATA, **tensors}, separators=(",", ":")).encode()
+    return text + b" " * (-len(text) % 8)  # the format aligns the data
+
+
+def without_metadata(weights: Path) -> Path | Shard:
+    """
+    A safetensors file, with a header of its own where that of the file says more than its tensors and their format.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    start, tensors, rest = _read_header(weights)
+    return weights if rest is None else Shard(weights, _header(tensors), ((start, weights.stat().st_size - start),))
+
+
+def tensor_names(weights: Path | Shard) -> list[str]:
+    """The names of the tensors of a safetensors file."""
+    return list(_read_header(weights.weights if isinstance(weights, Shard) else weights)[1])
 
 
 def _split(weights: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard]:
     """Several files for one, in the order of its tensors, and the index of them; named as transformers names them."""
-    with weights.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-    metadata = header.pop("__metadata__", {"format": "pt"})
+    start, header, _ = _read_header(weights)
     groups: list[dict[str, Any]] = [{}]
     filled = 0
     for name, tensor in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
@@ -88,10 +171,8 @@ def _split(weights: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard
             name: {**tensor, "data_offsets": [offset - first for offset in tensor["data_offsets"]]}
             for name, tensor in group.items()
         }
-        text = json.dumps({"__metadata__": metadata, **moved}, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)  # the format aligns the data
         end = max(tensor["data_offsets"][1] for tensor in group.values())
-        sources[file_name] = Shard(weights, text, ((8 + size + first, end - first),))
+        sources[file_name] = Shard(weights, _header(moved), ((start + first, end - first),))
         places |= dict.fromkeys(group, file_name)
     total = max(tensor["data_offsets"][1] for tensor in header.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
@@ -103,8 +184,11 @@ def check_weights(
     config: VanillaTransformerConfig, sources: dict[str, Path | bytes | Shard], may_repeat: bool = False
 ) -> list[str]:
     """
-    What is wrong with the weights for this config: each tensor has to be there once, in its shape; `may_repeat`: tied
-    ones may be there twice.
+    What is wrong with the weights for this config, a sentence each: every tensor has to be there once, in its shape
+    and without NaN or infinite values.
+
+    Args:
+        may_repeat: Tied tensors may be there twice.
 
     Raises:
         ValueError: A file is damaged.
@@ -117,17 +201,20 @@ def check_weights(
     tied = model.all_tied_weights_keys.keys()
     expected = {name: list(value.shape) for name, value in model.state_dict().items() if name not in tied}
     found: dict[str, list[int]] = {}
+    not_finite: set[str] = set()
     for path in {value.weights if isinstance(value, Shard) else value for value in sources.values()}:
         if isinstance(path, Path) and path.suffix == ".safetensors":
             try:
                 with safe_open(path, framework="pt") as file:
                     found |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+                    not_finite |= {name for name in file.keys() if not is_finite(file.get_tensor(name))}  # noqa: SIM118
             except SafetensorError as error:
                 raise ValueError(f"{path} is damaged or incomplete ({error}).") from error
     problems = [f"the weights lack {name}" for name in expected.keys() - found.keys()]
     if not may_repeat:
         problems += [f"the weights hold {name} a second time, tied" for name in found.keys() & tied]
     problems += [f"the weights hold {name}, which the model has not" for name in found.keys() - expected.keys() - tied]
+    problems += [f"{name} holds NaN or infinite values" for name in not_finite]
     problems += [
         f"{name} has the shape {found[name]} instead of {expected[name]}"
         for name in expected.keys() & found.keys()

@@ -3,6 +3,7 @@
 import copy
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
+from tokenizers import AddedToken
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -26,6 +28,7 @@ from ..common.opening import check_fit, naming, open_tokenizer, open_weights
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..translation.translator import TARGET_LANG_TAGS
 from .averaging import AverageCheckpointsCallback, MovingAverageCallback
 from .bpe_dropout import BpeDropoutCollator
 from .checkpoints import EarlyStopping
@@ -152,10 +155,12 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
 def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokenizer:
     if isinstance(corpus, datasets.IterableDataset):
         corpus = corpus.take(STREAM_SAMPLE)
-    return VanillaTransformerTokenizer.train(
-        iterate_texts(corpus, "source"),
+    tags = {language: f"<2{language}>" for language in run.data.target_lang_tags or ()}
+    found = dict.fromkeys(tags.values(), 0)
+    tokenizer = VanillaTransformerTokenizer.train(
+        _without_tags(iterate_texts(corpus, "source"), found),
         iterate_texts(corpus, "target"),
-        vocab_size=plan_config(run).vocab_size,
+        vocab_size=plan_config(run).vocab_size - len(tags),
         model=run.model.tokenizer_model,
         separate_vocabularies=run.model.separate_vocabularies,
         src_lang=run.data.source_lang,
@@ -163,6 +168,26 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokeni
         show_progress=sys.stderr.isatty(),
         length=None if isinstance(corpus, datasets.IterableDataset) else len(corpus),
     )
+    if missing := [tag for tag, count in found.items() if count == 0]:
+        raise ValueError(
+            f"target_lang_tags={' '.join(tags)}: no training source begins with {missing[0]}; put before each source "
+            "the tag of the language that it is translated to."
+        )
+    if tags:
+        # With rstrip, "<2de> one" and "<2de>one" are the same.
+        added = [AddedToken(tag, special=True, normalized=False, rstrip=True) for tag in tags.values()]
+        tokenizer.add_tokens(added, special_tokens=True)
+        tokenizer.init_kwargs[TARGET_LANG_TAGS] = tags  # which is saved with it
+    return tokenizer
+
+
+def _without_tags(texts: Iterator[str], found: dict[str, int]) -> Iterator[str]:
+    """Texts without the tag that they begin with, which is counted: as text, it would be cut into pieces."""
+    for text in texts:
+        tag = next((tag for tag in found if text.startswith(tag)), "")
+        if tag:
+            found[tag] += 1
+        yield text.removeprefix(tag)
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> str:

@@ -292,7 +292,8 @@ def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
     """
     files: dict[str, Path | bytes] = {}
     for path in sorted(checkpoint.iterdir()):
-        if path.is_file() and path.name not in ("training_args.bin", SUMS_FILE):
+        is_hidden = path.name.startswith(".")
+        if path.is_file() and not is_hidden and path.name not in ("training_args.bin", SUMS_FILE):
             files[f"{place}/{path.name}"] = path
     state = f"{place}/trainer_state.json"
     if state in files:

@@ -56,7 +56,7 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
         reasons["shuffle_buffer_size"] = "it needs streaming"
     if run.model.tokenizer_name_or_path or run.model.model_name_or_path:
         given = "the tokenizer is that of tokenizer_name_or_path or model_name_or_path, and none is trained"
-        reasons |= dict.fromkeys(("tokenizer_model", "separate_vocabularies"), given)
+        reasons |= dict.fromkeys(("tokenizer_model", "separate_vocabularies", "target_lang_tags"), given)
     if not training.do_train:
         evaluated = "training always scores validation_source and test_source at its end"
         reasons |= dict.fromkeys(("do_eval", "do_predict"), evaluated)

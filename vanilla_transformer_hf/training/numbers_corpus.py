@@ -65,9 +65,19 @@ def make_pairs(seed: int = 0) -> list[tuple[str, str]]:
     return pairs
 
 
-def write_numbers_corpus(folder: str | os.PathLike, seed: int = 0) -> dict[str, int]:
+def _both_directions(pairs: list[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
+    tagged = [(f"<2de> {english}", german) for english, german in pairs]
+    tagged += [(f"<2en> {german}", english) for english, german in pairs]
+    random.Random(seed).shuffle(tagged)
+    return tagged
+
+
+def write_numbers_corpus(folder: str | os.PathLike, seed: int = 0, both_directions: bool = False) -> dict[str, int]:
     """
     Write `train`, `valid` and `test` as `.en` and `.de` files, one sentence per line, and return the sizes.
+
+    With `both_directions` the files are `.source` and `.target`, and hold each pair twice: from English to German,
+    with the tag <2de> before the source, and from German to English, with <2en>.
 
     No number and no date stands in two of them.
 
@@ -78,8 +88,10 @@ def write_numbers_corpus(folder: str | os.PathLike, seed: int = 0) -> dict[str, 
     parts = {name: [pairs.pop() for _ in range(size)] for name, size in HELD_OUT.items()} | {"train": pairs}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    if both_directions:
+        parts = {name: _both_directions(part, seed) for name, part in parts.items()}
     for name, part in parts.items():
-        for language, sentences in zip(("en", "de"), zip(*part)):
-            with open_output(folder / f"{name}.{language}") as file:
+        for suffix, sentences in zip(("source", "target") if both_directions else ("en", "de"), zip(*part)):
+            with open_output(folder / f"{name}.{suffix}") as file:
                 file.writelines(f"{sentence}\n".encode() for sentence in sentences)
     return {name: len(part) for name, part in parts.items()}

@@ -133,20 +133,20 @@ class PublishingTrainer(EvaluatingTrainer):
             PublishError: The Hub did not take it.
         """
         with tempfile.TemporaryDirectory() as place:
-            for path in Path(folder).iterdir():
-                Path(place, path.name).symlink_to(path.resolve())
-            Path(place, CURVES_FILE).unlink(missing_ok=True)
-            self.plot_curves(Path(place, CURVES_FILE))
-            return publish_folder(
-                place,
-                str(self.hub_model_id),
-                message=message or "Upload model",
-                token=token or self.args.hub_token,
-                revision=options.pop("revision", None) or self.args.hub_revision,
-                facts=self.current_facts(),
-                say=logger.info,
-                **options,
-            )
+            picture = Path(place, CURVES_FILE)
+            self.plot_curves(picture)
+            curves = picture.read_bytes() if picture.is_file() else b""
+        return publish_folder(
+            folder,
+            str(self.hub_model_id),
+            message=message or "Upload model",
+            token=token or self.args.hub_token,
+            revision=options.pop("revision", None) or self.args.hub_revision,
+            facts=self.current_facts(),
+            curves=curves,
+            say=logger.info,
+            **options,
+        )
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Publish a checkpoint that is whole; with it, by `hub_strategy`, what a run needs to continue from it."""

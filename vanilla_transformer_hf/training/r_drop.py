@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ..model.modeling_vanilla_transformer import count_of, scaled
+from ..model.loss_vanilla_transformer import count_of, scaled
 
 
 # Values of the logits that are worked on at once: they stay in a processor's cache, where these sums take half the

@@ -50,6 +50,10 @@ class DataArguments:
     test_split: str = _help("likewise for test_source", "test")
     source_lang: str | None = _help("code of the source language, such as en; names a column too")
     target_lang: str | None = _help("code of the target language")
+    target_lang_tags: list[str] | None = _help(  # noqa: RUF009
+        "languages of a multilingual model, such as de en: each training source begins with the tag of the language "
+        "that it is translated to, such as <2de>, which a new tokenizer has as a token"
+    )
     source_column: str | None = _help("column of the source text, if it is not named by its language or 'source'")
     target_column: str | None = _help("column of the target text, if it is not named by its language or 'target'")
     corpus_name: str | None = _help("name of the corpus in the model card; train_source if not given")
@@ -230,9 +234,9 @@ EXCLUDED = {
     "average_best": ("average_last", "moving_average", "load_best_model_at_end"),
     "moving_average": ("average_last", "average_best"),
     "load_best_model_at_end": ("average_last", "average_best"),
-    "tokenizer_name_or_path": ("tokenizer_model", "separate_vocabularies"),
+    "tokenizer_name_or_path": ("tokenizer_model", "separate_vocabularies", "target_lang_tags"),
     "model_name_or_path": (
-        *("preset", "tokenizer_model", "separate_vocabularies"),
+        *("preset", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
         *(name for name in ConfigArguments.__annotations__ if name not in CHANGEABLE_FIELDS),
     ),
     "preset": ("model_name_or_path",),

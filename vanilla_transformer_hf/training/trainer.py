@@ -136,6 +136,7 @@ class TranslationTrainer(PublishingTrainer):
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         if not self.args.r_drop or not model.training:
+            inputs = {**inputs, "return_logits": not model.training or return_outputs}
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         inputs = dict(inputs)
         labels = inputs.pop("labels")

@@ -67,7 +67,7 @@ class TranslationPipeline(ChunkPipeline):
         after = {"generate_kwargs": generate_kwargs} if generate_kwargs else {}
         return {}, generate_kwargs, after if return_tensors is None else {**after, "return_tensors": return_tensors}
 
-    def preprocess(self, input_: Any, **parameters: Any) -> Iterator[dict[str, Any]]:
+    def preprocess(self, input_: Any, **parameters: Any) -> Iterator[dict[str, Any]]:  # type: ignore[override]
         if is_constrained(input_):
             raise ValueError(f"{input_[:40]!r}: this pipeline takes no constraints, `Translator.translate` does")
         tally = Tally()
@@ -94,6 +94,7 @@ class TranslationPipeline(ChunkPipeline):
         has_scores = model_outputs[0]["scores"] is not None
         filled = [part for _, part in parts if part]
         texts = self.translator.join(line, filled, found, generate_kwargs or {}, has_scores)
+        records: list[dict[str, Any]]
         if return_tensors:
             rows = zip(*(output["sequences"][0] for output in model_outputs))
             records = [{"translation_token_ids": torch.cat(row)} for row in rows]

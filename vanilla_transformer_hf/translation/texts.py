@@ -89,6 +89,7 @@ class TextEncoder:
         limit: Most tokens of a text.
         too_long: What becomes of a longer text: "split", "cut" or "error".
         is_target: Whether the texts are of the target language.
+        prefix: What is put before each text, such as the tag of the language to translate to.
         is_guess: Whether nothing is known of the lengths that the model was trained on, so that long texts are counted
             as doubtful.
 
@@ -103,10 +104,12 @@ class TextEncoder:
         too_long: str,
         is_target: bool = False,
         is_guess: bool = False,
+        prefix: str = "",
     ):
         if too_long not in TOO_LONG:
             raise ValueError(f"too_long={too_long!r}: must be one of {', '.join(map(repr, TOO_LONG))}")
         self.limit, self.too_long, self._is_guess = limit, too_long, is_guess
+        self._prefix = prefix
         self._tokenizer, self._argument = tokenizer, "text_target" if is_target else "text"
 
     @cached_property
@@ -117,7 +120,15 @@ class TextEncoder:
     def ids(self, texts: Sequence[str], **options: Any) -> Any:
         """What the tokenizer makes of texts: `input_ids`, and what the options ask for."""
         # Not verbose: the tokenizer would log the length of the first over-long text, and that it is an error.
-        return self._tokenizer(**{self._argument: list(texts)}, verbose=False, **options)
+        texts = [self._prefix + text for text in texts]
+        encoded = self._tokenizer(**{self._argument: texts}, verbose=False, **options)
+        if self._prefix and "offset_mapping" in encoded:  # those of the text alone; of the prefix (0, 0), as of tokens
+            shift = len(self._prefix)
+            encoded["offset_mapping"] = [
+                [(max(0, start - shift), max(0, end - shift)) for start, end in places]
+                for places in encoded["offset_mapping"]
+            ]
+        return encoded
 
     def refuse_unless(self, too_long: str, text: str, length: int, side: str = "") -> None:
         """

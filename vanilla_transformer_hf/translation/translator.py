@@ -13,12 +13,12 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..common.matmul import MatmulRow, choose_matmul, describe_matmul, probe_matmul
 from ..common.opening import check_fit, open_model, vocabularies
-from ..model.constraints_vanilla_transformer import as_ids
 from .alignment import Alignment, align_pairs
+from .parts import constrain, translate_parts
 from .results import Translation, empty_translation, join_parts, read_translations
 from .scoring import TextScore, score_pairs
 from .tally import ProgressBar, Tally
-from .texts import Part, TextEncoder, is_constrained, pad_rows, placed, sorted_batches
+from .texts import Part, TextEncoder, is_constrained, pad_rows
 from .token_translator import TokenTranslator
 
 
@@ -28,6 +28,10 @@ logger = logging.getLogger(__name__)
 WINDOW = 2048
 # Those with a value for each sentence of a batch: texts are sorted before they become one.
 OF_EACH_SENTENCE = ("prefixes", "required_phrases", "decoder_input_ids")
+
+
+# In the settings of a tokenizer: language -> the tag that a source begins with to be translated to it.
+TARGET_LANG_TAGS = "target_lang_tags"
 
 
 class Translator:
@@ -51,6 +55,8 @@ class Translator:
     Attributes:
         shortlist (`list[int]`, *optional*): Token ids that translations may be made of, for example `pieces_of` a
             text; None: all.
+        source_prefix (`str`): What is put before each source text, such as the tag of the language to translate to;
+            `use_target_lang` sets it.
         matmul (`str`): The library that is used.
         matmul_rows (`list`): What was measured to choose it; empty if nothing had to be.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once. It starts as
@@ -84,6 +90,7 @@ class Translator:
         check_fit(model, tokenizer)
         self.tokenizer, self.ensemble = tokenizer, [member.eval() for member in ensemble]
         self.shortlist: list[int] | None = None
+        self.source_prefix = ""
         positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
         self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", None) or positions
         self.max_source_length = self._guessed_source_length = min(tokenizer.model_max_length, positions)
@@ -133,6 +140,22 @@ class Translator:
         if hasattr(model, "expect_fixed_weights"):  # nobody else has this model
             model.expect_fixed_weights()
         return translator
+
+    def use_target_lang(self, language: str) -> None:
+        """
+        Translate to this language from now on: its tag becomes the `source_prefix`.
+
+        Args:
+            language: One of the languages that a multilingual model was trained with (`target_lang_tags`).
+
+        Raises:
+            ValueError: The tokenizer has no tag for it.
+        """
+        tags = self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
+        if language not in tags:
+            known = f"expected one of {', '.join(tags)}" if tags else "its tokenizer has no target_lang_tags"
+            raise ValueError(f"{language!r} is not a target language of this model: {known}.")
+        self.source_prefix = tags[language]
 
     def translate(
         self,
@@ -235,9 +258,11 @@ class Translator:
         limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         try:
             for lines in _windows(texts, window):
-                parts = self._constrain(lines, encoder(lines, counted), options)
+                parts = encoder(lines, counted)
+                vocab_size, end_ids = self.model.config.vocab_size, self._search.ids_of_end(options)
+                constrain(lines, parts, self._target_ids, vocab_size, end_ids.flatten().tolist())
                 counted.add(lacking=sum(is_constrained(line) and not each for line, each in zip(lines, parts)))
-                found = self._translate_parts(parts, limits, counted, return_scores, options)
+                found = translate_parts(self._search, self.tokenizer, parts, limits, counted, return_scores, options)
                 if return_alignments:
                     self._align_parts(parts, found, limits)
                 for line, each, translations in zip(lines, parts, found):
@@ -352,7 +377,8 @@ class Translator:
             and self.tokenizer.model_max_length > LARGE_INTEGER
             and self.max_source_length == self._guessed_source_length
         )
-        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess)
+        prefix = "" if is_target else self.source_prefix
+        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess, prefix)
         if not is_target and limit <= encoder.around:
             raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")
         if not is_target and limit > self._most_source_positions:
@@ -427,70 +453,6 @@ class Translator:
         options = {"add_special_tokens": False}
         return self.encoder(is_target=True).ids(texts, **options)["input_ids"] if texts else []
 
-    def _constrain(self, lines: Sequence[str], parts: list[list[Part]], options: dict[str, Any]) -> list[list[Part]]:
-        """
-        The parts of each line, those of a [`ConstrainedText`] with the constraints.
-
-        Raises:
-            TextError: Such a line was too long and had to be split, or no translation can be as it asks.
-        """
-        size, ends = self.model.config.vocab_size, self._search.ids_of_end(options).flatten().tolist()
-        for place, (line, each) in enumerate(zip(lines, parts)):
-            if each and is_constrained(line):
-                with placed(place):
-                    if len(each) > 1:
-                        raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
-                    texts = [line.prefix, *line.phrases]
-                    each[0].prefix, *each[0].phrases = asked = self._target_ids(texts)
-                    for text, ids in zip(texts, asked):
-                        as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", size, ends)
-                        if text and not ids:
-                            raise ValueError(f"{line[:40]!r}: {text[:40]!r} has no tokens that could be asked for")
-        return parts
-
-    def _translate_parts(
-        self,
-        parts: list[list[Part]],
-        limits: dict[str, int | None],
-        tally: Tally,
-        return_scores: bool,
-        options: dict[str, Any],
-    ) -> list[list[list[Translation]]]:
-        """For each text the n-best list of each of its parts."""
-        flat = [(line, place) for line, each in enumerate(parts) for place in range(len(each))]
-        results: list[list[list[Translation]]] = [[[] for _ in each] for each in parts]
-        left = list(map(len, parts))
-        tally.add(sentences=left.count(0))
-        lengths = [len(parts[line][place].ids) for line, place in flat]
-        batches = [*sorted_batches(lengths, **limits)]
-        prepared = (self._prepare([parts[line][place] for line, place in map(flat.__getitem__, p)]) for p in batches)
-        for places, found in zip(batches, self._search.stream(prepared, return_scores, options), strict=True):
-            n_best, scores = found["sequences"].shape[1], found["scores"]
-            texts = self.decode(found["sequences"].flatten(0, 1), None if scores is None else scores.flatten())
-            counts = {"sentences": 0, "tokens": 0, "lacking": 0, "unfinished": 0}
-            for row, (line, place) in enumerate(map(flat.__getitem__, places)):
-                results[line][place] = texts[row * n_best : (row + 1) * n_best]
-                counts["tokens"] += len(results[line][place][0].tokens)
-                left[line] -= 1
-                if left[line] == 0:
-                    counts["sentences"] += 1
-                    counts["unfinished"] += not all(found[0].is_complete for found in results[line])
-                if phrases := parts[line][place].phrases:
-                    best = found["sequences"][row, 0].tolist()
-                    counts["lacking"] += not all(_contains(best, phrase) for phrase in phrases)
-            tally.add(**counts)
-        return results
-
-    def _prepare(self, parts: Sequence[Part]) -> dict[str, Any]:
-        """What `generate()` is given of these parts."""
-        batch: dict[str, Any] = self.collate([part.ids for part in parts])
-        batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
-        constraints: dict[str, list[Any]] = {
-            "prefixes": [part.prefix for part in parts],
-            "required_phrases": [part.phrases for part in parts],
-        }
-        return batch | {name: each for name, each in constraints.items() if any(each)}
-
     def _align_parts(
         self, parts: list[list[Part]], found: list[list[list[Translation]]], limits: dict[str, int | None]
     ) -> None:
@@ -548,10 +510,6 @@ class Translator:
     def _own_options(self) -> dict[str, Any]:
         """What this translator adds to the arguments of each search."""
         return {"ensemble": self.ensemble or None, "shortlist": self.shortlist}
-
-
-def _contains(ids: list[int], phrase: list[int]) -> bool:
-    return any(ids[start : start + len(phrase)] == phrase for start in range(len(ids) - len(phrase) + 1))
 
 
 def _windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

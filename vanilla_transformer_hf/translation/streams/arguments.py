@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the tokenizer says it, else the model's positions)",
     )
     parser.add_argument(
+        "--target_lang_tag",
+        metavar="LANG",
+        help="of a multilingual model: put the tag of this target language, such as de, before each source line",
+    )
+    parser.add_argument(
         "--on_bad_bytes",
         default="error",
         choices=["error", "replace", "skip"],

@@ -34,6 +34,7 @@ class OpenTranslator:
     max_source_length: int | None
     ensemble: tuple[str, ...] = ()
     shortlist: str | None = None
+    target_lang_tag: str | None = None
 
     def __call__(self, device: str | None) -> Translator:
         logging.set_verbosity_error()
@@ -45,6 +46,8 @@ class OpenTranslator:
             translator.shortlist = translator.pieces_of(read_lines(self.shortlist))
         if self.max_source_length is not None:
             translator.max_source_length = self.max_source_length
+        if self.target_lang_tag is not None:
+            translator.use_target_lang(self.target_lang_tag)
         return translator
 
 
@@ -80,6 +83,8 @@ def describe(translator: Translator, has_digest: bool = True) -> Description:
         "matmul": translator.matmul,
         "max_source_length": translator.max_source_length,
     }
+    if translator.source_prefix:
+        settings["source_prefix"] = translator.source_prefix
     if has_digest:
         settings["model"] = digest_of(translator)
     note = describe_matmul(translator.matmul, translator.matmul_rows) if translator.matmul_rows else ""
@@ -144,7 +149,13 @@ def run_command(
         if matmul == "auto":  # what is measured may differ from run to run and from process to process
             matmul = output.recall().get("matmul", "auto" if arguments.processes == 1 else choose_matmul())
         open_translator = OpenTranslator(
-            arguments.model, arguments.dtype, matmul, arguments.max_source_length, tuple(ensemble), shortlist
+            arguments.model,
+            arguments.dtype,
+            matmul,
+            arguments.max_source_length,
+            tuple(ensemble),
+            shortlist,
+            arguments.target_lang_tag,
         )
         describe_it = partial(describe, has_digest=isinstance(output, ResumableOutput))
         worker: LocalWorker | WorkerPool

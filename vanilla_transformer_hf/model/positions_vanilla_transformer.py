@@ -1,0 +1,319 @@
+"""
+Position schemes: how a stack knows the order of its tokens. One instance in each stack, one class a scheme.
+
+A scheme overrides hooks of `PositionEncoding`, which do nothing: what it adds to the embeddings (`forward`), how it
+turns queries and keys (`turn_at`), what it adds to the scores of self-attention (`biased`). The layers and the search
+ask the same object.
+
+Shapes: B sentences, T positions, D = d_model, H heads.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+
+
+# What a scheme does to queries or keys (B, H, T, d_k) at their positions.
+Turn = Callable[[torch.Tensor], torch.Tensor]
+
+
+def keep(states: torch.Tensor) -> torch.Tensor:
+    """The states as they are."""
+    return states
+
+
+class PositionEncoding(nn.Module):
+    """Adds nothing: the stack knows no order, except for what the causal mask tells the decoder."""
+
+    # Whether the search of this package may compute one token at a time; others go to transformers' own loop.
+    has_step = True
+    # Whether `bias` adds to the scores, so that there has to be a mask to add it to.
+    has_bias = False
+
+    def __init__(self, width: int, longest: int, offset: int):
+        super().__init__()
+        self.offset = offset
+
+    @classmethod
+    def of(
+        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
+    ) -> "PositionEncoding":
+        """The scheme of a stack of this width and so many heads, for up to `longest` positions."""
+        return cls(width, longest, config.position_offset)
+
+    @property
+    def longest(self) -> int | None:
+        """How many positions there are, None where there is no end."""
+        return None
+
+    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        """Embeddings (B, T, D) and positions (B or 1, T), counted from 0, to embeddings with positions (B, T, D)."""
+        return embeddings
+
+    def turn_at(self, position_ids: torch.Tensor) -> Turn:
+        """What is done to the queries and keys of self-attention at positions (B or 1, T)."""
+        return keep
+
+    def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        """What is added to the scores of queries (B or 1, T) and keys (B or 1, S), as (B or 1, H, T, S)."""
+        return query_positions.new_zeros((), dtype=torch.float32)
+
+    def biased(
+        self, mask: torch.Tensor | None, position_ids: torch.Tensor, cache: Any, dtype: torch.dtype
+    ) -> torch.Tensor | None:
+        """
+        The mask of self-attention, with the bias where there is one.
+
+        Args:
+            mask: transformers' mask for the attention in use.
+            position_ids: Positions of the queries (B or 1, T).
+            cache: Where earlier keys stand, or None.
+            dtype: Type of the scores.
+        """
+        return mask
+
+
+class SinusoidalPositionEncoding(PositionEncoding):
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), section 3.5.
+
+    Computed in forward, always in float32: a table would limit the length, a buffer would be rounded with the model's
+    dtype and come back uninitialised from `from_pretrained`.
+    """
+
+    def exponents(self, half: int, device: torch.device) -> torch.Tensor:
+        return torch.arange(half, device=device, dtype=torch.float32) / half  # 2i/D
+
+    def arrange(self, angles: torch.Tensor) -> torch.Tensor:
+        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        frequencies = torch.pow(10000.0, -self.exponents(embeddings.shape[-1] // 2, embeddings.device))  # (D/2,)
+        angles = (position_ids + self.offset).float().unsqueeze(-1) * frequencies  # (B or 1, T, D/2)
+        return embeddings + self.arrange(angles).to(embeddings.dtype)
+
+
+class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding):
+    """The same sines and cosines, first all sines, then all cosines, as in Marian."""
+
+    def arrange(self, angles: torch.Tensor) -> torch.Tensor:
+        return torch.cat((angles.sin(), angles.cos()), dim=-1)
+
+
+class InclusiveHalvesSinusoidalPositionEncoding(HalvesSinusoidalPositionEncoding):
+    """Sines, then cosines, of pos / 10000^(i/(D/2 - 1)), as in tensor2tensor and fairseq."""
+
+    def exponents(self, half: int, device: torch.device) -> torch.Tensor:
+        return torch.arange(half, device=device, dtype=torch.float32) / (half - 1)
+
+
+class TrainedPositionEncoding(PositionEncoding):
+    """A scheme with a trained table `weight`, drawn with deviation `init_std`."""
+
+    weight: nn.Parameter
+    init_std: float
+
+
+class LearnedPositionEncoding(TrainedPositionEncoding):
+    """A trained vector per position, Table 3 row E."""
+
+    def __init__(self, width: int, longest: int, offset: int):
+        super().__init__(width, longest, offset)
+        self.weight = nn.Parameter(torch.empty(longest + offset, width))
+        self.init_std = width**-0.5
+
+    @property
+    def longest(self) -> int | None:
+        return len(self.weight) - self.offset
+
+    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return embeddings + look_up(self.weight, position_ids + self.offset, "position")
+
+
+class RotaryPositionEncoding(PositionEncoding):
+    """
+    Queries and keys turned by their position: (x_2i, x_2i+1) by the angle pos · base^(-2i/r), where r = fraction · d_k
+    features are turned and the others stay; Su et al. 2021, arXiv 2104.09864, equation 34.
+
+    Args:
+        head_width: d_k.
+        base: `rotary_base`, 10,000 in the paper.
+        fraction: `rotary_fraction`, the share of each head's features that is turned; 1 in the paper.
+    """
+
+    def __init__(self, head_width: int, base: float, fraction: float):
+        super().__init__(head_width, 0, 0)
+        self.turned, self.base = int(head_width * fraction) // 2 * 2, base
+
+    @classmethod
+    def of(
+        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
+    ) -> "PositionEncoding":
+        return cls(config.d_k or width // heads, config.rotary_base, config.rotary_fraction)
+
+    def turn_at(self, position_ids: torch.Tensor) -> Turn:
+        steps = torch.arange(0, self.turned, 2, device=position_ids.device, dtype=torch.float32)  # 2i
+        angles = position_ids.float()[..., None] * torch.pow(self.base, -steps / self.turned)  # (B or 1, T, r/2)
+        cosines, sines = angles.cos()[:, None], angles.sin()[:, None]  # (B or 1, 1, T, r/2)
+
+        def turn(states: torch.Tensor) -> torch.Tensor:
+            first, second = self.pairs(states[..., : self.turned].float())
+            turned = self.arrange(first * cosines - second * sines, second * cosines + first * sines)
+            return torch.cat((turned.to(states.dtype), states[..., self.turned :]), dim=-1)
+
+        return turn
+
+    def pairs(self, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The features that are turned together: neighbours."""
+        return states[..., 0::2], states[..., 1::2]
+
+    def arrange(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Pairs as they stood before."""
+        return torch.stack((first, second), dim=-1).flatten(-2)
+
+
+class HalvesRotaryPositionEncoding(RotaryPositionEncoding):
+    """The same with pairs (x_i, x_i+r/2), as in GPT-NeoX and Llama."""
+
+    def pairs(self, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return states.chunk(2, dim=-1)
+
+    def arrange(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return torch.cat((first, second), dim=-1)
+
+
+class RelativeBias(PositionEncoding):
+    """What schemes have in common that add a number to each score."""
+
+    has_bias = True
+
+    def biased(
+        self, mask: torch.Tensor | None, position_ids: torch.Tensor, cache: Any, dtype: torch.dtype
+    ) -> torch.Tensor | None:
+        """
+        Raises:
+            ValueError: The attention in use has no mask of numbers.
+        """
+        if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
+            raise ValueError(
+                f"{type(self).__name__} needs an attention with a mask of numbers: set attn_implementation to 'eager' "
+                "or 'sdpa'"
+            )
+        key_positions = position_ids
+        if cache is not None:  # behind keys of the past, one position each, and before room that is not used yet
+            index = torch.arange(mask.shape[-1], device=position_ids.device) - cache.get_seq_length()  # (S)
+            own = position_ids[:, index.clamp(0, position_ids.shape[1] - 1)]  # (B or 1, S)
+            key_positions = torch.where(index < 0, position_ids[:, :1] + index, own)
+        bias = self.bias(position_ids, key_positions)
+        least = torch.finfo(dtype).min
+        if mask.dtype == torch.bool:
+            return bias.masked_fill(~mask, least).to(dtype)
+        return (mask.float() + bias).clamp(min=least).to(dtype)
+
+
+class AlibiPositionEncoding(RelativeBias):
+    """
+    -m · |i - j| added to the score of positions i and j, with a slope m for each head; Press et al. 2021, arXiv
+    2108.12409. The slopes are 2^(-8/n), 2^(-16/n), … for n heads; where n is not a power of two, those of the power
+    below it, and every second one of twice as many. On both sides of a position in the encoder, as in x-transformers.
+    """
+
+    def __init__(self, heads: int):
+        super().__init__(0, 0, 0)
+        self.slopes = slopes(heads)
+
+    @classmethod
+    def of(
+        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
+    ) -> "PositionEncoding":
+        return cls(heads)
+
+    def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        distances = (query_positions[:, :, None] - key_positions[:, None]).abs()  # (B or 1, T, S)
+        return distances[:, None] * -torch.tensor(self.slopes, device=distances.device)[:, None, None]
+
+
+class T5PositionBias(RelativeBias, TrainedPositionEncoding):
+    """
+    A trained number for each head and bucket of distances j - i added to the score; Raffel et al. 2020, arXiv
+    1910.10683, section 2.1. Half the buckets are single distances, the others grow logarithmically up to
+    `max_relative_distance`; an encoder has half of them for each side. One table, shared by the layers of a stack.
+    """
+
+    def __init__(self, buckets: int, heads: int, longest_distance: int, is_causal: bool, init_std: float):
+        super().__init__(0, 0, 0)
+        self.weight = nn.Parameter(torch.empty(buckets, heads))
+        self.longest_distance, self.is_causal, self.init_std = longest_distance, is_causal, init_std
+
+    @classmethod
+    def of(
+        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
+    ) -> "PositionEncoding":
+        return cls(config.relative_buckets, heads, config.max_relative_distance, is_causal, width**-0.5)
+
+    def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        distances = key_positions[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
+        return F.embedding(self.buckets(distances), self.weight).permute(0, 3, 1, 2).float()
+
+    def buckets(self, distances: torch.Tensor) -> torch.Tensor:
+        """The bucket of each distance."""
+        count = len(self.weight)
+        if self.is_causal:
+            side, distances = torch.zeros_like(distances), (-distances).clamp(min=0)
+        else:
+            count //= 2
+            side, distances = (distances > 0).long() * count, distances.abs()
+        single = count // 2
+        far = (distances.clamp(min=1).float() / single).log() / math.log(self.longest_distance / single)
+        far = (single + (far * (count - single)).long()).clamp(max=count - 1)
+        return side + torch.where(distances < single, distances, far)
+
+
+def slopes(heads: int) -> list[float]:
+    """ALiBi's slopes."""
+    power = 2 ** math.floor(math.log2(heads))
+    own = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    between = [2 ** (-8 * (head + 1) / (2 * power)) for head in range(0, 2 * power, 2)]
+    return own + between[: heads - power]
+
+
+POSITION_ENCODINGS: dict[str, type[PositionEncoding]] = {
+    "sinusoidal": SinusoidalPositionEncoding,
+    "sinusoidal_halves": HalvesSinusoidalPositionEncoding,
+    "sinusoidal_halves_inclusive": InclusiveHalvesSinusoidalPositionEncoding,
+    "learned": LearnedPositionEncoding,
+    "none": PositionEncoding,
+    "rotary": RotaryPositionEncoding,
+    "rotary_halves": HalvesRotaryPositionEncoding,
+    "t5_bias": T5PositionBias,
+    "alibi": AlibiPositionEncoding,
+}
+
+
+def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:
+    """
+    Rows `ids` (B, T) of `weight` (V, D), as (B, T, D).
+
+    Raises:
+        IndexError: On a CPU, an id has no row. An accelerator would have to be waited for to find that out.
+    """
+    try:
+        return F.embedding(ids, weight)
+    except IndexError:
+        wrong = ids[(ids < 0) | (ids >= len(weight))][0].item()
+        raise IndexError(
+            f"{what} {wrong} lies outside 0 to {len(weight) - 1}, the {len(weight)} of this model"
+        ) from None
+
+
+def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
+    """Position of each embedding (B, T, D), as (B or 1, T): padding on the left does not count."""
+    length = embeddings.shape[1]
+    if attention_mask is not None and attention_mask.dim() == 2:
+        return (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]  # (B, T)
+    return (torch.arange(length, device=embeddings.device) + past_length).unsqueeze(0)  # (1, T)

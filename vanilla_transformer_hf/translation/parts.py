@@ -1,0 +1,109 @@
+"""The parts of texts through a search: in batches of alike lengths, with the constraints of each text."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..model.constraints_vanilla_transformer import as_ids
+from .results import Translation, read_translations
+from .tally import Tally
+from .texts import Part, is_constrained, pad_rows, placed, sorted_batches
+from .token_translator import TokenTranslator
+
+
+def constrain(
+    lines: Sequence[str],
+    parts: Sequence[Sequence[Part]],
+    encode_targets: Callable[[list[str]], list[list[int]]],
+    vocab_size: int,
+    end_ids: list[int],
+) -> None:
+    """
+    Give the parts of each [`ConstrainedText`] its constraints.
+
+    Args:
+        lines: The texts.
+        parts: The parts of each.
+        encode_targets: Texts of the target language to token ids, with nothing around them.
+        vocab_size: Number of target ids.
+        end_ids: Ids that end a sentence, which no constraint may hold.
+
+    Raises:
+        TextError: Such a line was too long and had to be split, or no translation can be as it asks.
+    """
+    for place, (line, each) in enumerate(zip(lines, parts, strict=True)):
+        if each and is_constrained(line):
+            with placed(place):
+                if len(each) > 1:
+                    raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
+                texts = [line.prefix, *line.phrases]
+                each[0].prefix, *each[0].phrases = asked = encode_targets(texts)
+                for text, ids in zip(texts, asked):
+                    as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", vocab_size, end_ids)
+                    if text and not ids:
+                        raise ValueError(f"{line[:40]!r}: {text[:40]!r} has no tokens that could be asked for")
+
+
+def translate_parts(
+    search: TokenTranslator,
+    tokenizer: Any,
+    parts: Sequence[Sequence[Part]],
+    limits: dict[str, int | None],
+    tally: Tally,
+    return_scores: bool,
+    options: dict[str, Any],
+) -> list[list[list[Translation]]]:
+    """
+    For each text the n-best list of each of its parts.
+
+    Args:
+        search: Translates batches of token ids.
+        tokenizer: The tokenizer of its model.
+        parts: The parts of each text.
+        limits: `batch_size` and `batch_tokens`.
+        tally: Counts after every batch.
+        return_scores: Fill `Translation.score`.
+        options: Arguments of `generate()`.
+
+    Raises:
+        ValueError: Arguments are out of range, or exclude each other.
+    """
+    places = [(line, place) for line, each in enumerate(parts) for place in range(len(each))]
+    results: list[list[list[Translation]]] = [[[] for _ in each] for each in parts]
+    left = list(map(len, parts))  # parts of each text that are not done
+    tally.add(sentences=left.count(0))
+    lengths = [len(parts[line][place].ids) for line, place in places]
+    batches = [[places[row] for row in rows] for rows in sorted_batches(lengths, **limits)]
+    inputs = (_batch([parts[line][place] for line, place in batch], search) for batch in batches)
+    for batch, found in zip(batches, search.stream(inputs, return_scores, options), strict=True):
+        n_best, scores = found["sequences"].shape[1], found["scores"]
+        flat_scores = None if scores is None else scores.flatten()
+        texts = read_translations(tokenizer, found["sequences"].flatten(0, 1), flat_scores, search.ids_of_end({}))
+        counts = {"sentences": 0, "tokens": 0, "lacking": 0, "unfinished": 0}
+        for row, (line, place) in enumerate(batch):
+            results[line][place] = texts[row * n_best : (row + 1) * n_best]
+            counts["tokens"] += len(results[line][place][0].tokens)
+            left[line] -= 1
+            if left[line] == 0:
+                counts["sentences"] += 1
+                counts["unfinished"] += not all(n_best_list[0].is_complete for n_best_list in results[line])
+            if phrases := parts[line][place].phrases:
+                best = found["sequences"][row, 0].tolist()
+                counts["lacking"] += not all(_contains(best, phrase) for phrase in phrases)
+        tally.add(**counts)
+    return results
+
+
+def _batch(parts: Sequence[Part], search: TokenTranslator) -> dict[str, Any]:
+    """What `generate()` is given of these parts."""
+    input_ids, attention_mask = pad_rows([part.ids for part in parts], search.pad_token_id)
+    device = search.model.device
+    constraints: dict[str, list[Any]] = {
+        "prefixes": [part.prefix for part in parts],
+        "required_phrases": [part.phrases for part in parts],
+    }
+    batch = {"input_ids": input_ids.to(device), "attention_mask": attention_mask.to(device)}
+    return batch | {name: each for name, each in constraints.items() if any(each)}
+
+
+def _contains(ids: list[int], phrase: list[int]) -> bool:
+    return any(ids[start : start + len(phrase)] == phrase for start in range(len(ids) - len(phrase) + 1))
