@@ -287,3 +287,15 @@ def test_an_output_that_is_an_input_is_refused_before_anything_is_read(run, fold
             folder, tmp_path / "text", tmp_path / "link", "--output", tmp_path / "text", script=script
         )
         assert code == 2 and f"{tmp_path / 'text'} is also the output" in errors
+
+
+def test_groups_of_beams(run, folder):
+    options = ["--n_best", "4", "--num_beams", "4", "--num_beam_groups", "2", "--diversity_penalty", "0.5"]
+    code, output, _ = run(folder, *options, text=b"four five one\n")
+    assert code == 0
+    best = Translator.from_pretrained(folder).translate(
+        "four five one", num_beams=4, num_return_sequences=4, num_beam_groups=2, diversity_penalty=0.5
+    )
+    assert [line.split("\t")[2] for line in output.decode().splitlines()] == [str(one) for one in best]
+    code, _, errors = run(folder, "--num_beams", "4", "--num_beam_groups", "3", text=b"one\n")
+    assert code != 0 and "num_beam_groups=3: must divide num_beams, which is 4" in errors

@@ -42,6 +42,15 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     )
     search.add_argument("--max_new_tokens", type=int, metavar="N", help="most tokens of a translation")
     search.add_argument(
+        "--num_beam_groups",
+        type=int,
+        metavar="N",
+        help="diverse beam search: beams in N groups that avoid each other's tokens; for --n_best",
+    )
+    search.add_argument(
+        "--diversity_penalty", type=float, metavar="LAMBDA", help="what a token costs that another group has taken"
+    )
+    search.add_argument(
         "--ensemble",
         nargs="+",
         default=[],
@@ -71,8 +80,9 @@ def main(prog: str, argv: list[str]) -> None:
     from ..translation.streams.command import run_command
     from ..translation.streams.work import LineWork
 
-    names = ("num_beams", "length_penalty", "length_penalty_type", "coverage_penalty", "max_extra_tokens")
-    options = {name: getattr(arguments, name) for name in (*names, "max_new_tokens", "too_long")}
+    search = ("num_beams", "length_penalty", "length_penalty_type", "coverage_penalty", "max_extra_tokens")
+    names = (*search, "max_new_tokens", "num_beam_groups", "diversity_penalty", "too_long")
+    options = {name: getattr(arguments, name) for name in names}
     options |= {"num_return_sequences": arguments.n_best, "return_alignments": arguments.alignment}
     form = arguments.format or ("tsv" if arguments.n_best or arguments.alignment else "text")
     inputs = [arguments.input, arguments.prefixes] if arguments.prefixes else [arguments.input]
