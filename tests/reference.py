@@ -66,7 +66,7 @@ class Reference:
     def position(self, stack: str, row: int, d: int) -> torch.Tensor:
         pos, half = row + self.fields.position_offset, d // 2
         kind = self.fields.position_encoding if stack == "encoder" else self.fields.decoder_position_encoding
-        if kind in ("none", "rotary", "rotary_halves", "t5_bias", "alibi"):
+        if kind in ("none", "rotary", "rotary_halves", "t5_bias", "alibi", "shaw"):
             return torch.zeros(d, dtype=torch.float64)
         if kind == "learned":
             return self.weights[f"{stack}.embed_positions.weight"][pos]
@@ -141,6 +141,13 @@ class Reference:
             return float(self.weights[f"{stack}.embed_positions.weight"][row, head])
         return 0.0
 
+    def shaw(self, name: str, table: str, query: int, key: int) -> torch.Tensor:
+        """What is added to a key or value that stands so far from the query; `name` is stack.layers.N.self_attn."""
+        stack, _, layer, _ = name.split(".")
+        rows = self.weights[f"{stack}.embed_positions.{table}"][int(layer)]
+        longest = len(rows) // 2
+        return rows[max(-longest, min(longest, key - query)) + longest]
+
     def attention(
         self, name: str, heads: int, x: torch.Tensor, memory: torch.Tensor, causal: bool, kind: str = "none"
     ) -> torch.Tensor:
@@ -155,11 +162,18 @@ class Reference:
             for query in range(len(scores)):
                 for key in range(len(k)):
                     scores[query, key] += self.bias(kind, name.split(".")[0], heads, head, query, key)
+                    if kind == "shaw":
+                        scores[query, key] += q[query] @ self.shaw(name, "keys", query, key) / math.sqrt(q.shape[-1])
             if causal:
                 for row in range(scores.shape[0]):
                     scores[row, row + 1 :] = -math.inf
             exponentials = torch.exp(scores - scores.max(dim=-1, keepdim=True).values)
-            outputs.append(exponentials / exponentials.sum(dim=-1, keepdim=True) @ v)
+            weights = exponentials / exponentials.sum(dim=-1, keepdim=True)
+            output = weights @ v
+            for query in range(len(q)) if kind == "shaw" else ():
+                for key in range(len(k)):
+                    output[query] += weights[query, key] * self.shaw(name, "values", query, key)
+            outputs.append(output)
         return self.linear(f"{name}.out_proj", torch.cat(outputs, dim=-1))
 
 

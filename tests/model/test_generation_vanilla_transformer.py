@@ -72,6 +72,7 @@ RELATIVE = {
     "rotary_halves": {"position_encoding": "rotary_halves", "rotary_fraction": 0.5, "decoder_norm_position": "pre"},
     "t5_bias": {"position_encoding": "t5_bias", "relative_buckets": 8, "max_relative_distance": 6},
     "alibi": {"position_encoding": "alibi"},
+    "shaw": {"position_encoding": "shaw", "max_relative_distance": 3},
     "rms_norm": {"norm_type": "rms_norm"},
     "rms_norm_author": {"norm_type": "rms_norm_author", "decoder_norm_position": "pre"},
 }

@@ -117,6 +117,15 @@ SWITCHES = {
         "d_v": 8,
         "decoder_norm_position": "pre",
     },
+    "shaw": {"position_encoding": "shaw", "max_relative_distance": 2},
+    "shaw_pre": {
+        "position_encoding": "shaw",
+        "d_k": 6,
+        "d_v": 10,
+        "encoder_norm_position": "pre",
+        "decoder_norm_position": "pre",
+    },
+    "shaw_in_the_decoder": {"decoder_position_encoding": "shaw", "max_relative_distance": 3},
     "rms_norm": {"norm_type": "rms_norm", "layer_norm_eps": 0.01},
     "rms_norm_author": {"norm_type": "rms_norm_author", "layer_norm_eps": 0.01, "decoder_norm_position": "pre"},
 }

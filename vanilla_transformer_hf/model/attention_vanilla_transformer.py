@@ -5,6 +5,7 @@ Shapes: B sentences, S positions that answer, T positions that ask, D = d_model,
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .dropout_vanilla_transformer import drop_out
-from .positions_vanilla_transformer import Turn, keep
+from .positions_vanilla_transformer import Relation, Turn, keep
 
 
 # Each is called once per forward pass, in the stacks.
@@ -38,6 +39,26 @@ def eager_attention_forward(
         weights = weights + attention_mask
     weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
+
+
+def related_attention_forward(
+    relation: Relation,
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same with what `relation` adds to keys and values. No fused kernel has such sums."""
+    weights = (torch.matmul(query, key.transpose(2, 3)) + relation.scores(query)) * scaling  # (B, H, T, S)
+    if attention_mask is not None:
+        weights = weights + attention_mask
+    weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
+    output = torch.matmul(weights, value) + relation.mean(weights)
+    return output.transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
 class VanillaTransformerAttention(nn.Module):
@@ -109,18 +130,22 @@ class VanillaTransformerAttention(nn.Module):
         attention_mask: torch.Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         turn: Turn = keep,
+        relation: Relation | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         States that ask (B, T, D) and states that answer (B, S, D) to (B, T, D) and weights (B, H, T, S).
 
-        `turn` is what the position scheme does to queries and keys (B, H, T, d_k) at their positions.
+        `turn` is what the position scheme does to queries and keys (B, H, T, d_k) at their positions, `relation` what
+        it adds to keys and values as each query sees them.
         """
         query = turn(self.heads(self.q_proj(hidden_states), self.d_k))  # (B, H, T, d_k)
         key, value = self.keys_values(key_value_states, past_key_values, turn)
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
+        if relation is not None:
+            attend = partial(related_attention_forward, relation)
         output, weights = attend(
             self,
             query,

@@ -105,7 +105,10 @@ PositionEncodingName = Literal[
     "rotary_halves",
     "t5_bias",
     "alibi",
+    "shaw",
 ]
+# Scheme -> the distance from which it does not tell distances apart, if the config names none.
+RELATIVE_DISTANCES = {"shaw": 20, "t5_bias": 128}
 # Fields of single variants, which a saved config leaves out where they have their defaults.
 VARIANT_FIELDS = ("rotary_base", "rotary_fraction", "relative_buckets", "max_relative_distance")
 
@@ -145,13 +148,15 @@ class VanillaTransformerConfig(PreTrainedConfig):
             `"rotary_halves"`: the same with the features i and i + d_k/2 together, as in Llama;
             `"t5_bias"`: a trained number for each head and distance added to the scores (arXiv 1910.10683);
             `"alibi"`: the distance times a slope for each head subtracted from the scores (arXiv 2108.12409).
-            The last four act in self-attention alone.
+            `"shaw"`: trained vectors of each distance added to keys and values (arXiv 1803.02155).
+            The last five act in self-attention alone.
         decoder_position_encoding (`str`, *optional*): Another one for the decoder; the same one if not given.
         position_offset (`int`): Position number of the first token, for encodings that are added to the embeddings.
         rotary_base (`float`): Base of the angles of rotary encodings.
         rotary_fraction (`float`): Share of each head's features that rotary encodings turn.
         relative_buckets (`int`): Rows of the table of `"t5_bias"`.
-        max_relative_distance (`int`): Distance from which `"t5_bias"` has one bucket for all.
+        max_relative_distance (`int`, *optional*): Distance from which `"shaw"` and `"t5_bias"` do not tell distances
+            apart; 20 and 128 if not given.
         max_position_embeddings (`int`): Longest sequence for learned positions. Sinusoids have no limit.
         decoder_max_position_embeddings (`int`, *optional*): Another one for the decoder; the same one if not given.
         encoder_norm_position, decoder_norm_position (`str`): `"post"`: LayerNorm(x + Sublayer(x)), as in the paper;
@@ -219,7 +224,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     rotary_base: float | int = 10000.0
     rotary_fraction: float | int = 1.0
     relative_buckets: int = 32
-    max_relative_distance: int = 128
+    max_relative_distance: int | None = None
     max_position_embeddings: int = 1024
     decoder_max_position_embeddings: int | None = None
     encoder_norm_position: Literal["post", "pre"] = "post"
@@ -414,9 +419,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if "t5_bias" in (self.position_encoding, self.decoder_position_encoding):
             if self.relative_buckets % 4:
                 raise ValueError(f"relative_buckets={self.relative_buckets}: must be a multiple of 4")
-            if self.max_relative_distance <= self.relative_buckets // 2:
+            distance = self.max_relative_distance or RELATIVE_DISTANCES["t5_bias"]
+            if distance <= self.relative_buckets // 2:
                 raise ValueError(
-                    f"max_relative_distance={self.max_relative_distance}: must be greater than half of "
+                    f"max_relative_distance={distance}: must be greater than half of "
                     f"relative_buckets={self.relative_buckets}"
                 )
 

@@ -10,14 +10,16 @@ Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabu
 
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from .attention_vanilla_transformer import related_attention_forward
 from .candidates_vanilla_transformer import first_highest, most_likely
 from .packed_weights_vanilla_transformer import StepWeights, rows_of
+from .positions_vanilla_transformer import Relation, Turn
 
 
 # Steps for which room for keys and values is made at once. All of it takes part in attention, and is one piece of
@@ -103,23 +105,30 @@ class IncrementalDecoder:
         if self.key_positions is not None:
             self.key_positions[:, start : self.filled] = positions
             mask = mask + scheme.bias(positions, self.key_positions).to(mask.dtype)
-        for number in range(len(self.weights.layers)):
-            states = self._layer(number, states, slice(start, self.filled), mask, turn)
+        for number, relation in zip(range(len(self.weights.layers)), scheme.relations(positions, self.key_positions)):
+            states = self._layer(number, states, slice(start, self.filled), mask, turn, relation)
         self.states = self.decoder.layer_norm(states)
         return self.states
 
     def _layer(
-        self, number: int, states: torch.Tensor, own_slots: slice, mask: torch.Tensor, turn: Callable
+        self,
+        number: int,
+        states: torch.Tensor,
+        own_slots: slice,
+        mask: torch.Tensor,
+        turn: Turn,
+        relation: Relation | None,
     ) -> torch.Tensor:
         """States (B, n, D) through a layer, keys and values put into these slots."""
         layer, maps = self.decoder.layers[number], self.weights.layers[number]
         own, cross = layer.self_attn, layer.encoder_attn
         keys, values = self._turned(self.keys[number]), self.values[number]
+        attend_own = self.attend if relation is None else partial(attend_related, relation, own)
 
         def attend_to_target(states: torch.Tensor) -> torch.Tensor:
             query, key, values[:, :, own_slots] = own.divide(maps.qkv(states))
             keys[:, :, own_slots] = turn(key)
-            return maps.out(self.attend(turn(query), keys, values, mask, own.scaling)[0])
+            return maps.out(attend_own(turn(query), keys, values, mask, own.scaling)[0])
 
         def attend_to_source(states: torch.Tensor) -> torch.Tensor:
             source = self._turned(self.source_keys[number]), self.source_values[number], self.source_mask
@@ -320,6 +329,14 @@ def attend_fused(
     """The same by torch's kernel, without the weights."""
     output = F.scaled_dot_product_attention(query, keys, values, mask, scale=scaling)
     return output.transpose(1, 2).flatten(2), None
+
+
+def attend_related(
+    relation: Relation, module: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *rest: Any
+) -> tuple[torch.Tensor, Any]:
+    """The same with what `relation` adds to keys and values."""
+    output, weights = related_attention_forward(relation, module, query, keys, values, *rest)
+    return output.flatten(2), weights
 
 
 def kernel_for(states: torch.Tensor, beams: int) -> Callable[..., tuple[torch.Tensor, Any]]:

@@ -45,6 +45,7 @@ from .loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_en
 from .positions_vanilla_transformer import (
     POSITION_ENCODINGS,
     PositionEncoding,
+    Relation,
     TrainedPositionEncoding,
     Turn,
     keep,
@@ -178,13 +179,18 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         )
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, turn: Turn = keep, **kwargs: Any
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        turn: Turn = keep,
+        relation: Relation | None = None,
+        **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, S, D) to (B, S, D)."""
         hidden_states = self.step(
             hidden_states,
             self.self_attn_layer_norm,
-            lambda x: self.self_attn(x, x, attention_mask, turn=turn, **kwargs)[0],
+            lambda x: self.self_attn(x, x, attention_mask, turn=turn, relation=relation, **kwargs)[0],
         )
         return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self, x))
 
@@ -216,13 +222,15 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         encoder_attention_mask: torch.Tensor | None,
         past_key_values: EncoderDecoderCache | None = None,
         turn: Turn = keep,
+        relation: Relation | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, T, D) and the encoder's output (B, S, D) to (B, T, D)."""
+        own = {"past_key_values": past_key_values, "turn": turn, "relation": relation}
         memory = encoder_hidden_states, encoder_attention_mask, past_key_values
         return self.run(
             hidden_states,
-            lambda x: self.self_attn(x, x, attention_mask, past_key_values, turn=turn, **kwargs)[0],
+            lambda x: self.self_attn(x, x, attention_mask, **own, **kwargs)[0],
             lambda x: self.encoder_attn(x, *memory, **kwargs)[0],
             self,
         )
@@ -298,7 +306,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         """
         super()._init_weights(module)
         if isinstance(module, TrainedPositionEncoding):
-            init.normal_(module.weight, std=module.init_std)
+            for table in module.parameters(recurse=False):
+                init.normal_(table, std=module.init_std)
         elif isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
         elif isinstance(module, nn.Linear):
@@ -418,11 +427,13 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         attention_mask = ATTENTION_MASKS["full"](
             self.config, embeddings, attention_mask, allow_is_bidirectional_skip=not scheme.has_bias
         )
-        attention_mask = scheme.biased(attention_mask, position_ids, None, embeddings.dtype)
+        key_positions = scheme.key_positions(attention_mask, position_ids, None)
+        attention_mask = scheme.biased(attention_mask, position_ids, key_positions, embeddings.dtype)
+        relations = scheme.relations(position_ids, key_positions)
         turn = scheme.turn_at(position_ids)
         hidden_states = self.embed(embeddings, position_ids)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, attention_mask, turn=turn, **kwargs)
+        for layer, relation in zip(self.layers, relations):
+            hidden_states = layer(hidden_states, attention_mask, turn=turn, relation=relation, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
@@ -489,13 +500,15 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             past_key_values=self_attention_cache,
             allow_is_causal_skip=not scheme.has_bias,
         )
-        attention_mask = scheme.biased(attention_mask, position_ids, self_attention_cache, embeddings.dtype)
+        key_positions = scheme.key_positions(attention_mask, position_ids, self_attention_cache)
+        attention_mask = scheme.biased(attention_mask, position_ids, key_positions, embeddings.dtype)
+        relations = scheme.relations(position_ids, key_positions)
         turn = scheme.turn_at(position_ids)
         encoder_attention_mask = ATTENTION_MASKS["full"](
             self.config, embeddings, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
         hidden_states = self.embed(embeddings, position_ids)
-        for layer in self.layers:
+        for layer, relation in zip(self.layers, relations):
             hidden_states = layer(
                 hidden_states,
                 attention_mask,
@@ -503,6 +516,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 encoder_attention_mask,
                 past_key_values=past_key_values,
                 turn=turn,
+                relation=relation,
                 **kwargs,
             )
         return BaseModelOutputWithPastAndCrossAttentions(

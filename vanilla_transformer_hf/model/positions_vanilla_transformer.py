@@ -2,21 +2,23 @@
 Position schemes: how a stack knows the order of its tokens. One instance in each stack, one class a scheme.
 
 A scheme overrides hooks of `PositionEncoding`, which do nothing: what it adds to the embeddings (`forward`), how it
-turns queries and keys (`turn_at`), what it adds to the scores of self-attention (`biased`). The layers and the search
-ask the same object.
+turns queries and keys (`turn_at`), what it adds to the scores of self-attention (`bias`), and what it adds to keys and
+values as each query sees them (`relations`). The layers and the search ask the same object.
 
 Shapes: B sentences, T positions, D = d_model, H heads.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .configuration_vanilla_transformer import RELATIVE_DISTANCES, VanillaTransformerConfig
 
 
 # What a scheme does to queries or keys (B, H, T, d_k) at their positions.
@@ -28,12 +30,38 @@ def keep(states: torch.Tensor) -> torch.Tensor:
     return states
 
 
+@dataclass
+class Relation:
+    """
+    Vectors that are added to keys and values of one layer, as each query sees them.
+
+    Args:
+        keys, values: The vectors of each distance (R, d_k), (R, d_v).
+        rows: Which of them belongs to a query and a key (B or 1, 1, T, S).
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    rows: torch.Tensor
+
+    def scores(self, query: torch.Tensor) -> torch.Tensor:
+        """Products of queries (B, H, T, d_k) and the vectors of the keys, as (B, H, T, S)."""
+        products = torch.matmul(query, self.keys.to(query.dtype).t())  # (B, H, T, R)
+        return products.gather(-1, self.rows.expand(*query.shape[:3], -1))
+
+    def mean(self, weights: torch.Tensor) -> torch.Tensor:
+        """The vectors of the values, weighted with (B, H, T, S), as (B, H, T, d_v)."""
+        sums = weights.new_zeros(*weights.shape[:3], len(self.values))  # (B, H, T, R)
+        sums = sums.scatter_add(-1, self.rows.expand_as(weights), weights)
+        return torch.matmul(sums, self.values.to(weights.dtype))
+
+
 class PositionEncoding(nn.Module):
     """Adds nothing: the stack knows no order, except for what the causal mask tells the decoder."""
 
     # Whether the search of this package may compute one token at a time; others go to transformers' own loop.
     has_step = True
-    # Whether `bias` adds to the scores, so that there has to be a mask to add it to.
+    # Whether `bias` or `relations` need the positions of the keys, and a mask of numbers to add to.
     has_bias = False
 
     def __init__(self, width: int, longest: int, offset: int):
@@ -64,16 +92,30 @@ class PositionEncoding(nn.Module):
         """What is added to the scores of queries (B or 1, T) and keys (B or 1, S), as (B or 1, H, T, S)."""
         return query_positions.new_zeros((), dtype=torch.float32)
 
+    def relations(
+        self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
+    ) -> Iterable[Relation | None]:
+        """For each layer, what is added to keys (B or 1, S) and their values for queries (B or 1, T)."""
+        return repeat(None)
+
+    def key_positions(self, mask: torch.Tensor | None, position_ids: torch.Tensor, cache: Any) -> torch.Tensor | None:
+        """Positions of the keys (B or 1, S) that queries at `position_ids` (B or 1, T) see, where they are needed."""
+        return None
+
     def biased(
-        self, mask: torch.Tensor | None, position_ids: torch.Tensor, cache: Any, dtype: torch.dtype
+        self,
+        mask: torch.Tensor | None,
+        query_positions: torch.Tensor,
+        key_positions: torch.Tensor | None,
+        dtype: torch.dtype,
     ) -> torch.Tensor | None:
         """
         The mask of self-attention, with the bias where there is one.
 
         Args:
             mask: transformers' mask for the attention in use.
-            position_ids: Positions of the queries (B or 1, T).
-            cache: Where earlier keys stand, or None.
+            query_positions: (B or 1, T).
+            key_positions: (B or 1, S), where they are needed.
             dtype: Type of the scores.
         """
         return mask
@@ -113,9 +155,8 @@ class InclusiveHalvesSinusoidalPositionEncoding(HalvesSinusoidalPositionEncoding
 
 
 class TrainedPositionEncoding(PositionEncoding):
-    """A scheme with a trained table `weight`, drawn with deviation `init_std`."""
+    """A scheme with trained tables, drawn with deviation `init_std`."""
 
-    weight: nn.Parameter
     init_std: float
 
 
@@ -187,14 +228,12 @@ class HalvesRotaryPositionEncoding(RotaryPositionEncoding):
         return torch.cat((first, second), dim=-1)
 
 
-class RelativeBias(PositionEncoding):
-    """What schemes have in common that add a number to each score."""
+class RelativePositionEncoding(PositionEncoding):
+    """What schemes have in common that act on pairs of a query and a key."""
 
     has_bias = True
 
-    def biased(
-        self, mask: torch.Tensor | None, position_ids: torch.Tensor, cache: Any, dtype: torch.dtype
-    ) -> torch.Tensor | None:
+    def key_positions(self, mask: torch.Tensor | None, position_ids: torch.Tensor, cache: Any) -> torch.Tensor | None:
         """
         Raises:
             ValueError: The attention in use has no mask of numbers.
@@ -204,19 +243,24 @@ class RelativeBias(PositionEncoding):
                 f"{type(self).__name__} needs an attention with a mask of numbers: set attn_implementation to 'eager' "
                 "or 'sdpa'"
             )
-        key_positions = position_ids
-        if cache is not None:  # behind keys of the past, one position each, and before room that is not used yet
-            index = torch.arange(mask.shape[-1], device=position_ids.device) - cache.get_seq_length()  # (S)
-            own = position_ids[:, index.clamp(0, position_ids.shape[1] - 1)]  # (B or 1, S)
-            key_positions = torch.where(index < 0, position_ids[:, :1] + index, own)
-        bias = self.bias(position_ids, key_positions)
+        if cache is None:
+            return position_ids
+        # Behind keys of the past, one position each, and before room that is not used yet.
+        index = torch.arange(mask.shape[-1], device=position_ids.device) - cache.get_seq_length()  # (S)
+        own = position_ids[:, index.clamp(0, position_ids.shape[1] - 1)]  # (B or 1, S)
+        return torch.where(index < 0, position_ids[:, :1] + index, own)
+
+    def biased(
+        self, mask: Any, query_positions: torch.Tensor, key_positions: Any, dtype: torch.dtype
+    ) -> torch.Tensor | None:
+        bias = self.bias(query_positions, key_positions)
         least = torch.finfo(dtype).min
         if mask.dtype == torch.bool:
             return bias.masked_fill(~mask, least).to(dtype)
         return (mask.float() + bias).clamp(min=least).to(dtype)
 
 
-class AlibiPositionEncoding(RelativeBias):
+class AlibiPositionEncoding(RelativePositionEncoding):
     """
     -m · |i - j| added to the score of positions i and j, with a slope m for each head; Press et al. 2021, arXiv
     2108.12409. The slopes are 2^(-8/n), 2^(-16/n), … for n heads; where n is not a power of two, those of the power
@@ -238,7 +282,7 @@ class AlibiPositionEncoding(RelativeBias):
         return distances[:, None] * -torch.tensor(self.slopes, device=distances.device)[:, None, None]
 
 
-class T5PositionBias(RelativeBias, TrainedPositionEncoding):
+class T5PositionBias(RelativePositionEncoding, TrainedPositionEncoding):
     """
     A trained number for each head and bucket of distances j - i added to the score; Raffel et al. 2020, arXiv
     1910.10683, section 2.1. Half the buckets are single distances, the others grow logarithmically up to
@@ -254,7 +298,8 @@ class T5PositionBias(RelativeBias, TrainedPositionEncoding):
     def of(
         cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
     ) -> "PositionEncoding":
-        return cls(config.relative_buckets, heads, config.max_relative_distance, is_causal, width**-0.5)
+        distance = config.max_relative_distance or RELATIVE_DISTANCES["t5_bias"]
+        return cls(config.relative_buckets, heads, distance, is_causal, width**-0.5)
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         distances = key_positions[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
@@ -272,6 +317,41 @@ class T5PositionBias(RelativeBias, TrainedPositionEncoding):
         far = (distances.clamp(min=1).float() / single).log() / math.log(self.longest_distance / single)
         far = (single + (far * (count - single)).long()).clamp(max=count - 1)
         return side + torch.where(distances < single, distances, far)
+
+
+class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
+    """
+    e_ij = q_i (k_j + a^K_ij)ᵀ / √d_k and z_i = Σ_j α_ij (v_j + a^V_ij) with trained vectors a_ij of j - i,
+    clipped to -k … k; Shaw et al. 2018, arXiv 1803.02155, equations 3 and 4. As in tensor2tensor, each layer has its
+    own vectors, of keys and of values, and its heads share them.
+
+    Args:
+        layers: N, layers of the stack.
+        distance: k, from which all distances are one.
+        d_k, d_v: Widths of one head's keys and values.
+    """
+
+    def __init__(self, layers: int, distance: int, d_k: int, d_v: int):
+        super().__init__(0, 0, 0)
+        self.distance, self.init_std = distance, d_k**-0.5
+        self.keys = nn.Parameter(torch.empty(layers, 2 * distance + 1, d_k))
+        self.values = nn.Parameter(torch.empty(layers, 2 * distance + 1, d_v))
+
+    @classmethod
+    def of(
+        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
+    ) -> "PositionEncoding":
+        layers = config.decoder_layers if is_causal else config.encoder_layers
+        distance = config.max_relative_distance or RELATIVE_DISTANCES["shaw"]
+        return cls(layers, distance, config.d_k or width // heads, config.d_v or width // heads)
+
+    def relations(
+        self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
+    ) -> Iterable[Relation | None]:
+        keys: Any = key_positions
+        distances = keys[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
+        rows = distances.clamp(-self.distance, self.distance)[:, None] + self.distance  # (B or 1, 1, T, S)
+        return [Relation(*tables, rows) for tables in zip(self.keys, self.values)]
 
 
 def slopes(heads: int) -> list[float]:
@@ -292,6 +372,7 @@ POSITION_ENCODINGS: dict[str, type[PositionEncoding]] = {
     "rotary_halves": HalvesRotaryPositionEncoding,
     "t5_bias": T5PositionBias,
     "alibi": AlibiPositionEncoding,
+    "shaw": ShawPositionEncoding,
 }
 
 
