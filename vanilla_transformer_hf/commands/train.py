@@ -8,7 +8,8 @@ Train a translation model from a recipe, which is a YAML file or the name of one
     vanilla-transformer train multi30k_raw \\
         --train_source wmt/wmt14 --dataset_config_name de-en --validation_source wmt/wmt14 --output_dir outputs/wmt14
 
-Any field of a recipe can be set on the command line, which takes precedence. The folder output_dir receives the model,
+Any field of a recipe can be set on the command line, which takes precedence and replaces the fields of the recipe that
+it excludes; --unset FIELD ... removes values of the recipe. The folder output_dir receives the model,
 its tokenizer, model card, curves and translations. The same command continues an interrupted run from its last
 checkpoint. On SIGTERM and Ctrl-C a run saves one more checkpoint and ends.
 """

@@ -67,7 +67,7 @@ class BpeDropout:
         return sentences
 
     def _split(self, word: str, draw: Callable[[], float]) -> list[int] | None:
-        """Piece ids of a word; None if a character of it is no piece."""
+        """Piece ids of a word; None if a character of it is not in the vocabulary."""
         symbols = list(word.removesuffix(self._suffix))
         symbols[-1] += self._suffix
         state: tuple[str, ...] | None = tuple(symbols)

@@ -168,7 +168,7 @@ class CheckpointingTrainer(Seq2SeqTrainer):
         self._save(output_dir, state_dict=self.gather_weights())
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        # The host leaves its arguments beside the weights; the token among them is nobody else's.
+        # The host saves its arguments beside the weights; the token among them is a secret.
         token, self.args.hub_token = self.args.hub_token, None
         try:
             super()._save(output_dir, state_dict)

@@ -79,7 +79,7 @@ def _find_damage_without_sums(checkpoint: Path) -> str | None:
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Whether a run can continue from a checkpoint: nothing of it is missing or damaged."""
+    """Whether a run can continue from a checkpoint: no file of it is missing or damaged."""
     return find_damage(checkpoint) is None
 
 

@@ -89,7 +89,7 @@ class EvaluatingTrainer(CheckpointingTrainer):
         # The host fills the model's generation config with global defaults here, a max_length of 20 among them.
         generation_config = self.model.generation_config
         self.model.generation_config = copy.deepcopy(generation_config)
-        if self._gen_kwargs.get("num_beams") == 1:  # the host warns of what a greedy search has no use for
+        if self._gen_kwargs.get("num_beams") == 1:  # the host warns of settings that greedy search does not use
             self.model.generation_config.length_penalty = self.model.generation_config.early_stopping = None
         inputs = self._without_repeats(inputs)
         try:

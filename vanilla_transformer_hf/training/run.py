@@ -100,7 +100,7 @@ def publish(
     """
     Write the folder of a trained model: weights, configs, tokenizer, model card, curves and translations.
 
-    Every file is written beside its place and renamed when all are complete; a card that somebody has edited stays.
+    Every file is written beside its place and renamed when all are complete; a card that was edited is kept.
     Runs on the main process only. `weights` are those of a model that is sharded, gathered.
     """
     unfinished = folder / UNFINISHED
@@ -117,7 +117,7 @@ def publish(
         write_card(trainer.current_facts(), unfinished)
         if is_edited(folder):
             (unfinished / CARD_FILE).unlink()
-            say(trainer.args, f"{folder / CARD_FILE} stays as it is: somebody has edited it.")
+            say(trainer.args, f"{folder / CARD_FILE} stays as it is: it was edited.")
         for path in unfinished.iterdir():
             path.replace(folder / path.name)
     finally:
@@ -251,7 +251,7 @@ def _train_and_publish(job: TrainingJob) -> list[ScoredSet]:
     result = trainer.train(resume_from_checkpoint=job.checkpoint)
     scored = [score_corpus(trainer, role, corpus) for role, corpus in job.scored_data.items()]
     weights = trainer.gather_weights()
-    # The time of a run that had been over before; of one that was continued, nobody has it.
+    # The time is known of a run that was finished before, and unknown of one that was continued.
     minutes = job.earlier.minutes if job.earlier.steps == trainer.state.global_step else None
     averages = [each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback)]
     trainer.facts = replace(

@@ -70,7 +70,7 @@ class TranslationTrainer(PublishingTrainer):
             "collate_fn": self.train_collator or self.data_collator,
             "num_workers": self.args.dataloader_num_workers,
             "pin_memory": self.args.dataloader_pin_memory,
-            # Its own generator: the one that draws the dropout masks is not to know of new iterations.
+            # Its own generator: a new iteration must not change the state of the one that draws dropout masks.
             "generator": torch.Generator(),
         }
         sampling: dict[str, Any] = {
@@ -123,8 +123,8 @@ class TranslationTrainer(PublishingTrainer):
             raise FloatingPointError(
                 f"the loss is {loss.item()} at step {self.state.global_step + 1}, at learning rate "
                 f"{self._get_learning_rate():.3g}, on sentence pairs {pairs} of the training text; nothing was "
-                "changed by it. A lower learning rate, more warmup_steps or max_grad_norm help where the text is "
-                "sound."
+                "changed by it. If the text is correct, try a lower learning rate, more warmup_steps, or "
+                "max_grad_norm."
             )
         return loss
 
