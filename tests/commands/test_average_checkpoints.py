@@ -58,8 +58,8 @@ def test_averages_what_is_chosen(run, tmp_path, choice, mean):
     "arguments, message",
     [
         (["run", "--last", "4"], "run: 3 checkpoints, but 4 are to be averaged."),
-        (["run"], "run alone has no average; choose from its checkpoints by --last or --best."),
-        (["run", "run", "--last", "2"], "2 folders given; --last and --best choose from one output_dir."),
+        (["run"], "run is a single folder: expected two or more checkpoints, or --last or --best."),
+        (["run", "run", "--last", "2"], "2 folders with --last or --best: expected one output_dir."),
         (["run", "missing"], "run/config.json: no such file; is run a checkpoint?"),
         (["missing", "--best", "1"], "missing: no such folder."),
     ],

@@ -1,6 +1,7 @@
 """The console command `vanilla-transformer`: which commands there are, how each answers --help, how mistakes end."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from vanilla_transformer_hf.commands.main import COMMANDS, main
 
 
 ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 
 
 @pytest.fixture
@@ -40,14 +42,12 @@ def test_every_file_of_a_command_is_listed():
     assert files - {"--init--", "main"} == set(COMMANDS)
 
 
-def test_every_script_is_a_command_or_stands_alone():
-    """A script of two lines and a guard, which processes that start anew need."""
-    alone = {"draw_architecture", "try_model"}
-    for path in (ROOT / "scripts").glob("*.py"):
-        lines = path.read_text(encoding="utf-8").split("\n")
-        if path.stem not in alone:
-            name = lines[-2].partition('"')[2].rpartition('"')[0]
-            assert name in COMMANDS and len(lines) == 6, path.name
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_script_answers_under_its_own_name(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(script), run_name="__main__")
+    assert end.value.code == 0 and capsys.readouterr().out.startswith(f"usage: {script.name} ")
 
 
 @pytest.mark.parametrize("argv", [[], ["trian"], ["--no"]])

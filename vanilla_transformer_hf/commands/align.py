@@ -1,5 +1,5 @@
 """
-Which source words the words of given translations translate, one pair of sentences per line, in the Pharaoh format.
+Align the words of sentences with the words of their translations, one pair per line, in the Pharaoh format.
 
     vanilla-transformer align outputs/quickstart numbers.en numbers.de > numbers.align     # 0-0 1-2 …
     vanilla-transformer align outputs/quickstart numbers.en numbers.de --format jsonl      # with the attention weights
@@ -16,7 +16,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
     parser.add_argument("source", help="UTF-8 text, also .gz; white space separates words")
-    parser.add_argument("target", help="its translation, line by line")
+    parser.add_argument("target", help="the translations, line by line")
     parser.add_argument(
         "--layer",
         type=int,
@@ -27,14 +27,14 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         "--format",
         default="text",
         choices=["text", "jsonl"],
-        help="text: source word-target word, counted from 0 (default); jsonl: a record for each pair, with the words "
+        help="text: pairs source-target of word numbers, from 0 (default); jsonl: a record for each pair, with the words "
         "and the attention of each target word to each source word",
     )
     parser.add_argument(
         "--too_long",
         default="error",
         choices=["error", "cut"],
-        help="a line longer than the model takes: stop there (default), or align its beginning",
+        help="a line that is longer than the model's limit: stop with an error (default), or align its beginning",
     )
     add_arguments(parser)
     return parser.parse_args(argv)

@@ -1,11 +1,11 @@
 """
-Draw what every head of every layer of a model attends to, for one sentence and its translation:
+Draw the attention weights of every head of every layer for one sentence and its translation:
 
     vanilla-transformer attention outputs/quickstart attention.png "three hundred and forty-five"
     vanilla-transformer attention outputs/en-de words.png "A dog runs." --target "Ein Hund rennt." --layer 2
     vanilla-transformer attention outputs/en-de self.svg "A dog runs." --part encoder
 
-Each row is a layer: the mean of its heads, then each head. Dark is much attention.
+Each row is a layer: the mean of its heads, then each head. Darker cells have larger weights.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         default="cross",
         help="cross: of the decoder to the source (default); encoder, decoder: to themselves",
     )
-    parser.add_argument("--layer", type=int, metavar="N", help="this layer alone, counted from 0")
+    parser.add_argument("--layer", type=int, metavar="N", help="draw only this layer, counted from 0")
     return parser.parse_args(argv)
 
 

@@ -17,15 +17,19 @@ from ..common.command_line import make_parser
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser = make_parser(prog, __doc__)
     parser.add_argument(
-        "folders", nargs="+", metavar="FOLDER", help="the checkpoints; or, with --last or --best, one output_dir"
+        "folders", nargs="+", metavar="FOLDER", help="checkpoints; with --last or --best, the output_dir of a run"
     )
     number = parser.add_mutually_exclusive_group()
     number.add_argument("--last", type=int, metavar="N", help="average the last N checkpoints of a run")
-    number.add_argument("--best", type=int, metavar="N", help="average the N with the best --metric")
+    number.add_argument("--best", type=int, metavar="N", help="average the N checkpoints with the best --metric")
     parser.add_argument(
-        "--metric", default="eval_bleu", help="for --best; lower is better if it ends in loss (default: %(default)s)"
+        "--metric",
+        default="eval_bleu",
+        help="metric of --best; lower is better if its name ends in loss (default: %(default)s)",
     )
-    parser.add_argument("--output", type=Path, required=True, help="new folder; takes its name when it is whole")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="new folder; renamed from a temporary name when complete"
+    )
     return parser.parse_args(argv)
 
 
@@ -40,10 +44,12 @@ def choose(folders: list[str], last: int | None, best: int | None, metric: str) 
 
     if last is None and best is None:
         if len(folders) == 1:
-            raise ValueError(f"{folders[0]} alone has no average; choose from its checkpoints by --last or --best.")
+            raise ValueError(
+                f"{folders[0]} is a single folder: expected two or more checkpoints, or --last or --best."
+            )
         return [Path(folder) for folder in folders]
     if len(folders) > 1:
-        raise ValueError(f"{len(folders)} folders given; --last and --best choose from one output_dir.")
+        raise ValueError(f"{len(folders)} folders with --last or --best: expected one output_dir.")
     return select_checkpoints(folders[0], last=last, best=best, metric=metric)
 
 

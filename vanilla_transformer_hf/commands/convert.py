@@ -1,5 +1,5 @@
 """
-Open a checkpoint of another toolkit as our model.
+Convert a checkpoint of another toolkit to this model.
 
     vanilla-transformer convert fairseq runs/en-de outputs/en-de
     vanilla-transformer convert auto checkpoint_best.pt outputs/en-de --reference ref.npz
@@ -15,14 +15,16 @@ from ..common.command_line import make_parser
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser = make_parser(prog, __doc__)
-    parser.add_argument("source", help="the toolkit that wrote the checkpoint, or auto to go by its files")
+    parser.add_argument("source", help="the toolkit that wrote the checkpoint, or auto to detect it by its files")
     parser.add_argument("checkpoint", help="file or folder")
-    parser.add_argument("output", help="new folder; takes its name when it is whole and verified")
-    parser.add_argument("--reference", metavar="NPZ", help="logits of the toolkit that the model has to reproduce")
+    parser.add_argument("output", help="new folder; renamed from a temporary name when complete and verified")
+    parser.add_argument(
+        "--reference", metavar="NPZ", help="logits computed by the toolkit, which the converted model must reproduce"
+    )
     parser.add_argument(
         "--i-trust-this-file",
         action="store_true",
-        help="unpickle with Python's own unpickler: whatever the file's maker put into it is run on your machine",
+        help="use Python's unpickler, which runs any code that the file contains: only for files that you made",
     )
     return parser.parse_args(argv)
 

@@ -24,7 +24,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     for name, text in helps.items():
         engine = engines.add_parser(name, help=text, description=text)
         engine.add_argument("model", help="folder of a model")
-        engine.add_argument("output", help="new folder; takes its name when it is whole and compared")
+        engine.add_argument("output", help="new folder; renamed from a temporary name when complete and compared")
         if name == "ctranslate2":
             engine.add_argument(
                 "--quantization", metavar="TYPE", help="of the weights: int8, int16, float16, bfloat16 …"
@@ -32,7 +32,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
             engine.add_argument(
                 "--vmap",
                 metavar="FILE",
-                help="lines of source pieces, tab, the target pieces that they may lead to; "
+                help="vocabulary map: lines of source pieces, tab, and the target pieces that they allow; "
                 "translate_batch.json uses it",
             )
     return parser.parse_args(argv)

@@ -16,7 +16,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser = make_parser(prog, __doc__)
     parser.add_argument("target", help="marianmt, bart or fairseq")
     parser.add_argument("model", help="folder of a model")
-    parser.add_argument("output", help="new folder; takes its name when it is whole and compared")
+    parser.add_argument("output", help="new folder; renamed from a temporary name when complete and compared")
     return parser.parse_args(argv)
 
 

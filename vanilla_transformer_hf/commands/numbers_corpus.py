@@ -12,7 +12,7 @@ from ..training.numbers_corpus import write_numbers_corpus
 def main(prog: str, argv: list[str]) -> None:
     parser = make_parser(prog, __doc__)
     parser.add_argument("folder", help="receives train, valid and test as .en and .de files")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers (default: 0)")
     parser.add_argument(
         "--both_directions",
         action="store_true",

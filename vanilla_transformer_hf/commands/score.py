@@ -1,5 +1,5 @@
 """
-How probable a model finds translations that are given, one pair of sentences per line: log-probability and perplexity.
+Score given translations by a model: log-probability and perplexity, one pair of sentences per line.
 
     vanilla-transformer score outputs/quickstart numbers.en numbers.de > scores.txt    # log-probabilities
     vanilla-transformer score outputs/quickstart numbers.en numbers.de --format tsv    # with the perplexity
@@ -17,7 +17,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
     parser.add_argument("source", help="UTF-8 text, also .gz")
-    parser.add_argument("target", help="its translation, line by line")
+    parser.add_argument("target", help="the translations, line by line")
     parser.add_argument(
         "--format",
         default="text",
@@ -29,7 +29,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         "--too_long",
         default="error",
         choices=["error", "cut"],
-        help="a line longer than the model takes: stop there (default), or score its beginning",
+        help="a line that is longer than the model's limit: stop with an error (default), or score its beginning",
     )
     add_arguments(parser)
     return parser.parse_args(argv)

@@ -22,19 +22,21 @@ SAMPLE = 10_000  # lines of each side on which pieces per word are counted
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     # An option that is not given is not passed on: the defaults stand in VanillaTransformerTokenizer.train.
     parser = make_parser(prog, __doc__, argument_default=argparse.SUPPRESS)
-    parser.add_argument("output", type=Path, help="new folder for the tokenizer; takes its name when it is whole")
+    parser.add_argument(
+        "output", type=Path, help="new folder for the tokenizer; renamed from a temporary name when complete"
+    )
     parser.add_argument("--source", nargs="+", required=True, metavar="FILE", help="text of the source language")
     parser.add_argument("--target", nargs="+", default=[], metavar="FILE", help="text of the target language")
     parser.add_argument(
         "--model",
         choices=["bpe", "wordpiece"],
-        help="as the paper's English-German (bpe, the default) or English-French",
+        help="bpe, as the paper's English-German model (default), or wordpiece, as its English-French model",
     )
     parser.add_argument(
-        "--vocab_size", type=int, help="largest size of each vocabulary (default: that of the paper, English-German)"
+        "--vocab_size", type=int, help="most pieces of each vocabulary (default: the paper's English-German number)"
     )
     parser.add_argument("--separate_vocabularies", action="store_true", help="one vocabulary for each language")
-    parser.add_argument("--lowercase", action="store_true", help="lower-case all text, which decoding cannot undo")
+    parser.add_argument("--lowercase", action="store_true", help="lower-case all text; decoding cannot undo this")
     parser.add_argument("--unicode_normalization", choices=["NFC", "NFKC", "NFD", "NFKD"], help="default: none")
     parser.add_argument("--min_frequency", type=int, help="fewest occurrences of a pair to merge")
     parser.add_argument("--src_lang", help="source language, recorded with the tokenizer")

@@ -31,14 +31,22 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         "tokens), tokens, alignment (default: text, or tsv with --n_best or --alignment)",
     )
     parser.add_argument("--n_best", type=int, metavar="N", help="write the N best translations of each line")
-    parser.add_argument("--alignment", action="store_true", help="write which words translate which: 0-0 1-2 …")
+    parser.add_argument("--alignment", action="store_true", help="write word alignments: 0-0 1-2 …")
     search = parser.add_argument_group("search (default: what the model was saved with)")
     search.add_argument("--num_beams", type=int, metavar="N", help="beams; 1 is greedy search")
-    search.add_argument("--length_penalty", type=float, metavar="ALPHA", help="the larger, the longer")
-    search.add_argument("--length_penalty_type", choices=["power", "gnmt"], help="|Y|^α, or the paper's ((5+|Y|)/6)^α")
-    search.add_argument("--coverage_penalty", type=float, metavar="BETA", help="that of GNMT")
     search.add_argument(
-        "--max_extra_tokens", type=int, metavar="N", help="tokens that a translation may have beyond its source's"
+        "--length_penalty",
+        type=float,
+        metavar="ALPHA",
+        help="exponent of the length; larger values favour longer translations",
+    )
+    search.add_argument("--length_penalty_type", choices=["power", "gnmt"], help="|Y|^α, or the paper's ((5+|Y|)/6)^α")
+    search.add_argument("--coverage_penalty", type=float, metavar="BETA", help="weight of the coverage penalty (GNMT)")
+    search.add_argument(
+        "--max_extra_tokens",
+        type=int,
+        metavar="N",
+        help="most tokens that a translation may have beyond the number of its source",
     )
     search.add_argument("--max_new_tokens", type=int, metavar="N", help="most tokens of a translation")
     search.add_argument(
@@ -55,7 +63,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="MODEL",
-        help="other models, to search by the mean of probabilities",
+        help="other models; the search uses the mean of all probabilities",
     )
     search.add_argument(
         "--constraints",
@@ -63,8 +71,10 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         help="lines are SOURCE, tab, PHRASE, tab, PHRASE, …; a translation contains all its phrases (needs 2 beams); "
         "those without room for them are counted at the end",
     )
-    search.add_argument("--prefixes", metavar="FILE", help="what each translation begins with, line by line")
-    search.add_argument("--shortlist", metavar="FILE", help="target text; no pieces but its own are used")
+    search.add_argument(
+        "--prefixes", metavar="FILE", help="prefixes that the translations must begin with, line by line"
+    )
+    search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its pieces")
     parser.add_argument(
         "--too_long",
         default="split",
