@@ -446,6 +446,7 @@ save_file(weights, {folder!r} + f"/process-{{trainer.args.process_index}}.safete
 """
 
 
+@pytest.mark.slow
 def test_two_processes_end_with_the_same_average_and_one_writes(tmp_path, tiny_config):
     script = tmp_path / "train.py"
     tiny_config().save_pretrained(tmp_path)

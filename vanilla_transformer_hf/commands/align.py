@@ -27,7 +27,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         "--format",
         default="text",
         choices=["text", "jsonl"],
-        help="text: pairs source-target of word numbers, from 0 (default); jsonl: a record for each pair, with the words "
+        help="text: source-target pairs of word numbers (default); jsonl: a record for each pair, with the words "
         "and the attention of each target word to each source word",
     )
     parser.add_argument(
