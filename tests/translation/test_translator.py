@@ -319,7 +319,7 @@ def test_what_a_translation_lacks_is_counted(translator, caplog):
     assert "drei" not in first[0] or "vier fünf eins" not in first[0]
     assert "vier" in second[0] and tally.lacking == 2
     translator.translate(texts, num_beams=6, max_new_tokens=3)
-    assert "2 lines without all that the translation was to contain" in caplog.text
+    assert "2 lines with a translation that lacks a required prefix or phrase" in caplog.text
 
 
 def test_arguments_with_a_value_for_each_sentence_are_refused(translator):

@@ -146,7 +146,7 @@ def check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Non
         ValueError: The model does not generate from a source, or the tokenizer's vocabulary does not fit it.
     """
     if not model.config.is_encoder_decoder or not model.can_generate():
-        raise ValueError(f"{type(model).__name__} is no encoder–decoder that can generate text")
+        raise ValueError(f"{type(model).__name__} is not an encoder–decoder that can generate text")
     if tokenizer.pad_token_id is None:
         raise ValueError(f"{type(tokenizer).__name__} has no pad token")
     # `len` counts the target vocabulary where there are two; MarianMT's tokenizer has it count the source.

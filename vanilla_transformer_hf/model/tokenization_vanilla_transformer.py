@@ -117,7 +117,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
             source_listed_pieces=source_listed_pieces,
             **kwargs,
         )
-        # How this object was loaded is no part of it: kept, it would change the files at the next save.
+        # How this object was loaded is not a setting of it: kept, it would change the files at the next save.
         for name in ("is_local", "local_files_only"):
             self.init_kwargs.pop(name, None)
         for name in ("pad_token_id", "eos_token_id"):
@@ -304,7 +304,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     ) -> tuple[str, ...]:
         for file, backend in zip(TOKENIZER_FILES.values(), (self._tokenizer, self._source_tokenizer), strict=True):
             if backend is not None:
-                # What the last call padded and truncated to is no part of the tokenizer; each call sets it anew.
+                # What the last call padded and truncated to is not saved; each call sets it anew.
                 backend.no_padding()
                 backend.no_truncation()
                 path = os.path.join(save_directory, f"{filename_prefix}-{file}" if filename_prefix else file)
@@ -343,7 +343,7 @@ def _read_backend(path: str) -> Tokenizer:
     try:
         return Tokenizer.from_file(path)
     except Exception as error:  # the backend raises this very class
-        raise ValueError(f"{path} is no complete tokenizer file ({error}); save or copy it again.") from None
+        raise ValueError(f"{path} is not a complete tokenizer file ({error}); save or copy it again.") from None
 
 
 def _checked(texts: Iterable[str], side: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from tqdm.auto import tqdm
 
 # What becomes of a text with more tokens than go through the model at once -> how a note at the end says so.
 TOO_LONG = {"split": "split into parts of at most", "cut": "cut to the first", "error": "refused above"}
-# Tokens of a source beyond which a model that does not say how long its training sentences were is doubted.
+# A longer source, in tokens, brings a warning if the model does not say how long its training sentences were.
 SENSIBLE_SOURCE = 256
 
 
@@ -55,13 +55,13 @@ class Tally:
         limit = f"{source_limit}" if target_limit is None else f"{source_limit} source or {target_limit} target"
         notes = {
             "too_long": f"{_lines(self.too_long, 'over-long ')} {TOO_LONG[too_long]} {limit} tokens",
-            "lacking": f"{_lines(self.lacking)} without all that the translation was to contain: no room, or nothing "
-            "to translate",
+            "lacking": f"{_lines(self.lacking)} with a translation that lacks a required prefix or phrase (no room "
+            "for it, or an empty source)",
             "unfinished": f"{_lines(self.unfinished)} with a translation that was cut off at the limit of tokens, see "
             "max_new_tokens and max_extra_tokens",
             "doubtful": f"{_lines(self.doubtful)} with more than {SENSIBLE_SOURCE} source tokens: the model does not "
-            "say how long sentences were in its training (model_max_length), and of longer ones much may be lost; "
-            "max_source_length splits them",
+            "say how long sentences were in its training (model_max_length), and translations of longer ones may lack "
+            "most of the text; set max_source_length to split them",
         }
         return {name: note for name, note in notes.items() if getattr(self, name)}
 

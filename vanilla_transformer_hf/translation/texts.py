@@ -41,7 +41,7 @@ class ConstrainedText(str):
 
 
 def is_constrained(text: str) -> TypeGuard[ConstrainedText]:
-    """Whether a text says anything of its translation."""
+    """Whether a text has a prefix or phrases for its translation."""
     return isinstance(text, ConstrainedText) and bool(text.prefix or text.phrases)
 
 
@@ -133,7 +133,7 @@ class TextEncoder:
     def refuse_unless(self, too_long: str, text: str, length: int, side: str = "") -> None:
         """
         Raises:
-            ValueError: What is to become of over-long texts is something else; the message says which text it is.
+            ValueError: `self.too_long` is another choice; the message names the text and its length.
         """
         if self.too_long != too_long:
             raise ValueError(
@@ -143,7 +143,7 @@ class TextEncoder:
 
     def __call__(self, texts: Sequence[str], tally: Tally | None = None) -> list[list[Part]]:
         """
-        The parts of each text: none of white space or without any token, several of a text that had to be split.
+        The parts of each text: an empty list for white space, several parts for a text that had to be split.
 
         Raises:
             TypeError: A text is not a `str`.
@@ -167,7 +167,7 @@ class TextEncoder:
 
 @contextmanager
 def placed(place: int) -> Iterator[None]:
-    """Inside, what is wrong with a value is said to be wrong with the text at this place."""
+    """Inside, a `ValueError` becomes a [`TextError`] of the text at this place."""
     try:
         yield
     except ValueError as error:

@@ -151,7 +151,7 @@ class WorkerPool:
 
     @contextmanager
     def _naming_the_dead(self, pipe: Connection) -> Iterator[None]:
-        """A broken pipe between processes is none of an output: scripts take that for a reader who has seen enough."""
+        """Name the process that ended: a `BrokenPipeError` would look as if the reader of the output had left."""
         try:
             yield
         except (EOFError, BrokenPipeError, ConnectionResetError) as error:
