@@ -87,3 +87,15 @@ def test_messages_begin_with_how_the_command_was_called(tmp_path):
     done = subprocess.run([sys.executable, "-m", "vanilla_transformer_hf", *arguments], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("vanilla-transformer average: ") and done.stderr.count("\n") == 1
+
+
+def test_verify_tells_a_changed_file(tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    main(["verify", str(tmp_path), "--write"])
+    assert capsys.readouterr().out == "1 files are as they were\n"
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(tmp_path)])
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2 and "wrong or missing: config.json" in printed
+    assert "1 of 1 files are not as they were" in printed

@@ -1,7 +1,9 @@
 """Opening of models: what is missing, damaged or of another model is named in one line."""
 
 import json
+import os
 import shutil
+import time
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.common.opening import open_config
+from vanilla_transformer_hf.common.opening import open_config, open_model
 from vanilla_transformer_hf.translation.translator import Translator
 
 
@@ -138,3 +140,20 @@ def test_without_a_network_the_hub_is_asked_once(monkeypatch):
     with pytest.raises(OSError, match=r"config of no/such \(no such folder, so taken as a Hub id\): Name or service"):
         open_config("no/such")
     assert asked == [("no/such", 10)]
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "deep", "10^9 layers", "2^40 columns", "no heads"])
+def test_hostile_settings_end_in_one_line_at_once(kind, tmp_path):
+    config = {"model_type": "vanilla_transformer", "d_model": 32}
+    more = {"10^9 layers": {"encoder_layers": 10**9}, "2^40 columns": {"d_model": 2**40}}
+    more["no heads"] = {"encoder_attention_heads": 0}
+    path = tmp_path / "config.json"
+    if kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        deep = '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"
+        path.write_text(deep if kind == "deep" else json.dumps(config | more[kind]))
+    start = time.process_time()
+    with pytest.raises((OSError, ValueError), match="config") as error:
+        open_model(tmp_path)
+    assert time.process_time() - start < 1 and len(str(error.value).splitlines()) == 1

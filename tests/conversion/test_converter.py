@@ -1,5 +1,6 @@
 """The flow that all sources share: nothing half done is left, nothing wrong is passed, and the folder is whole."""
 
+import json
 import runpy
 import signal
 import subprocess
@@ -13,9 +14,11 @@ import torch
 from huggingface_hub import ModelCard
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer_hf.common.checksums import verify_folder, write_checksums
 from vanilla_transformer_hf.conversion import ConversionError, convert
 from vanilla_transformer_hf.conversion import converter as flow
 from vanilla_transformer_hf.conversion.sources import fairseq
+from vanilla_transformer_hf.conversion.verification import compare_greedy, try_tokenizer
 
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +37,7 @@ def test_the_folder_is_whole(checkpoint, tmp_path):
     names = {path.name for path in (tmp_path / "a" / "model").iterdir()}
     assert names == {
         *("config.json", "generation_config.json", "model.safetensors", "README.md", "card_facts.json"),
+        "SHA256SUMS",
         *("tokenizer.json", "tokenizer_config.json"),
         *(path.name for path in (Path(flow.__file__).parents[1] / "model").glob("*_vanilla_transformer.py")),
     }
@@ -171,3 +175,54 @@ def test_the_weights_of_a_pt_file_are_never_copied(checkpoint):
     ranges = [[int(address, 16) for address in line[0].split("-")] for line in lines]
     for name, parameter in model.named_parameters():
         assert any(start <= parameter.data_ptr() < end for start, end in ranges), name
+
+
+def test_checksums_beside_a_checkpoint_are_checked_and_those_of_the_folder_are_right(checkpoint, tmp_path):
+    folder, _ = checkpoint
+    write_checksums(folder)
+    convert("fairseq", folder, tmp_path / "out")
+    found = verify_folder(tmp_path / "out")
+    assert "model.safetensors" in found.right and not found.wrong and not found.unknown
+    (folder / "dict.en.txt").write_text("one 2\n")
+    with pytest.raises(ConversionError, match=r"dict\.en\.txt do not fit SHA256SUMS"):
+        convert("fairseq", folder, tmp_path / "other")
+
+
+@pytest.mark.parametrize("limit", ["ids", "beyond the source", "texts"])
+def test_outputs_that_the_toolkit_cut_at_its_limit_agree_by_their_beginning(limit, checkpoint, tmp_path):
+    folder, reference = checkpoint
+    convert("fairseq", folder, tmp_path / "plain")
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "plain").eval()
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "plain")
+    with np.load(reference) as file:
+        source, mask = torch.from_numpy(file["src_ids"]), torch.from_numpy(file["src_mask"]).long()
+    outputs = []
+    for row, own in enumerate(mask.sum(1).tolist()):
+        longest = 4 if limit == "ids" else own + 2
+        ids = model.generate(source[row : row + 1, :own], num_beams=1, min_new_tokens=12, max_new_tokens=12)
+        outputs.append(ids[0, 1 : 1 + longest].tolist())
+    model.generation_config.min_new_tokens = 12
+    if limit == "texts":
+        outputs = [tokenizer.decode(ids) for ids in outputs]
+    (tmp_path / "ref.json").write_text(json.dumps({"greedy": outputs}))
+    found = compare_greedy(model, reference, [], tokenizer)
+    assert found.same == found.all == len(outputs)
+    # Where all have the same limit, the model is stopped there too, and repeats them whole.
+    assert found.cut >= (limit != "ids")
+    wrong = ["x" if limit == "texts" else [5 if ids[0] != 5 else 6, *ids[1:]] for ids in outputs]
+    (tmp_path / "ref.json").write_text(json.dumps({"greedy": wrong}))
+    assert compare_greedy(model, reference, [], tokenizer).same < len(outputs)
+
+
+def test_a_tokenizer_that_panics_is_refused():
+    class Panic(BaseException):
+        pass
+
+    Panic.__name__ = "PanicException"
+
+    class Tokenizer:
+        def __call__(self, text=None, text_target=None):
+            raise Panic("index out of bounds")
+
+    with pytest.raises(ConversionError, match=r"the tokenizer panics on '': index out of bounds"):
+        try_tokenizer(Tokenizer())

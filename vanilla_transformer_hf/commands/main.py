@@ -27,6 +27,7 @@ COMMANDS = {
     "export": "export a model for CTranslate2, ONNX Runtime or torch.export",
     "export-checkpoint": "write a model as a MarianMT, BART or fairseq checkpoint",
     "average": "average the weights of checkpoints",
+    "verify": "compare a folder with the checksums that it holds",
     "push": "publish the folder of a model on the Hugging Face Hub",
     "tokenizer": "train a tokenizer on text files",
     "benchmark": "measure the speed and the memory of training and of generation",

@@ -46,13 +46,14 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def write_checksums(folder: Path):
+def write_checksums(folder: str | os.PathLike):
     """
     Write `SHA256SUMS` of all that is in a folder.
 
     Raises:
         OSError: A file cannot be read or written.
     """
+    folder = Path(folder)
     lines = [f"{digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in _files(folder)]
     (folder / SUMS_FILE).write_text("".join(lines), encoding="utf-8")
 

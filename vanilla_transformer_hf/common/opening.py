@@ -19,13 +19,19 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from .checksums import check_unchanged
 from .command_line import message_of
+from .settings import read_bounded, read_json
 
 
 HUB_TIMEOUT = 10  # seconds
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 # Models often carry some rows more than their tokenizer has pieces, up to a multiple of this.
 VOCABULARY_PADDING = 128
+# What transformers reads of a folder when it opens a model: settings, and files that a vocabulary makes large.
+SETTINGS_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
+VOCABULARY_FILES = ("tokenizer.json", "added_tokens.json", "vocab.json", "target_vocab.json")
+LARGEST_VOCABULARY = 256 * 2**20  # bytes
 
 
 def open_model(
@@ -54,17 +60,35 @@ def open_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
     The config of a saved encoder–decoder.
 
     Raises:
-        OSError: It is missing or damaged; one line says so.
+        OSError: It is missing or damaged, or another of the folder's settings or files is; one line says so.
         ValueError: The model does not translate.
     """
     if Path(name).is_file() or not (Path(name).is_dir() or REPO_ID.fullmatch(str(name))):
         raise FileNotFoundError(f"{name}: no such folder")
     with naming("config", name):
+        check_settings(Path(name))
+        check_unchanged(name)
         _reach_hub(str(name))
         config = AutoConfig.from_pretrained(name, **hub)
     if not config.is_encoder_decoder:
         raise ValueError(f"{name}: model type {config.model_type!r} is not an encoder–decoder and cannot translate")
     return config
+
+
+def check_settings(folder: Path):
+    """
+    See that transformers can read the settings of a saved folder without waiting for a pipe, filling the memory or
+    recursing without end, which its own reader does not ask. A folder that does not exist is a Hub id.
+
+    Raises:
+        ValueError: One is not a regular file, is too large, or is nested too deeply.
+    """
+    for name in SETTINGS_FILES:
+        if (folder / name).exists():
+            read_json(folder / name)
+    for name in VOCABULARY_FILES:
+        if (folder / name).exists():
+            read_bounded(folder / name, LARGEST_VOCABULARY)
 
 
 def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBase:

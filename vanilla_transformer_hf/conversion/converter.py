@@ -16,6 +16,7 @@ from huggingface_hub.errors import StrictDataclassError
 from tqdm.auto import tqdm
 from transformers import GenerationConfig
 
+from ..common.checksums import SUMS_FILE, verify_folder, write_checksums
 from ..common.files import check_new, new_folder
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS, VanillaTransformerGenerationConfig
@@ -194,6 +195,9 @@ def convert(
     if not path.exists():
         raise ConversionError(f"{path} does not exist")
     check_new(output)
+    folder = path if path.is_dir() else path.parent
+    if (folder / SUMS_FILE).is_file() and (wrong := verify_folder(folder).wrong):
+        raise ConversionError(f"{folder}: {', '.join(wrong)} do not fit {SUMS_FILE}; copy them again")
     with _one_line(path, source):
         name, converter = choose_source(source, path)
         say(f"reading {path} as a checkpoint of {name}")
@@ -234,6 +238,7 @@ def convert(
             raise ConversionError("the reopened tokenizer gives other ids than before saving")
         check(done, model, reference, converter.tolerance, pieces, tokenizer)
         write_card(card_facts(done, output.name, shlex.join(command), files), folder)
+        write_checksums(folder)
     return done
 
 

@@ -113,6 +113,11 @@ RELATIVE_DISTANCES = {"shaw": 20, "t5_bias": 128}
 VARIANT_FIELDS = ("rotary_base", "rotary_fraction", "relative_buckets", "max_relative_distance")
 
 
+# Far beyond any model. A config may come from a stranger, and building 10⁹ layers, or a matrix of 2⁴⁰ columns, hangs.
+LARGEST_DEPTH = 1_024
+LARGEST_SIZE = 2**24
+
+
 @strict
 class VanillaTransformerConfig(PreTrainedConfig):
     r"""
@@ -368,6 +373,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name}={value!r}: must be greater than 0")
+            largest = LARGEST_DEPTH if name.endswith("_layers") else LARGEST_SIZE
+            if value is not None and value > largest:
+                raise ValueError(f"{name}={value!r}: must be at most {largest:,}")
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name}={value!r}: must be at least 0 and less than 1")

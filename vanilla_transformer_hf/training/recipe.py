@@ -9,13 +9,13 @@ import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import yaml
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
+from ..common.settings import read_yaml
 from ..model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
 
 
@@ -344,8 +344,8 @@ class RecipeParser(HfArgumentParser):
     def _read_recipe(self, path: str) -> dict[str, Any]:
         """Field -> value, of the type that the field has on the command line."""
         try:
-            recipe = yaml.load(Path(path).read_text(encoding="utf-8"), _RecipeLoader)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            recipe = read_yaml(path, _RecipeLoader)
+        except (OSError, ValueError) as error:
             self.error(f"{path}: cannot be read as a recipe ({' '.join(str(error).split())}).")
         if not isinstance(recipe, dict):
             self.error(f"{path}: a recipe is a YAML mapping of fields to values.")
