@@ -103,7 +103,7 @@ def test_two_vocabularies(tiny_model):
 
 def test_model_that_does_not_translate_is_refused(translator):
     bert = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8))
-    with pytest.raises(ValueError, match="BertModel is no encoder–decoder"):
+    with pytest.raises(ValueError, match="BertModel is not an encoder–decoder"):
         Translator(bert, translator.tokenizer)
 
 
