@@ -328,17 +328,19 @@ class Search(ABC):
         new = done & ~rows.written
         if not new.any():
             return
-        is_nan = self.has_nan()
+        is_nan, results = self.has_nan() & new, [*rows.results()]
+        any_nan = bool(is_nan.any())
         for search, begin, its in self._alike(new):
             places = rows.places[its]
-            for name, tensor, is_columns in rows.results():
+            for name, tensor, is_columns in results:
                 found, result = tensor[its], search.results[name]
                 if is_columns:
                     found = found[..., begin : begin + result.shape[-1]]
                     result[places, ..., : found.shape[-1]] = found
                 else:
                     result[places] = found
-            search.is_nan[places] = is_nan[its]
+            if any_nan:
+                search.is_nan[places] = is_nan[its]
             search.length = max(search.length, rows.running.shape[-1] - begin)
             search.unfinished -= int(its.sum())
         self.searches = {owner: search for owner, search in self.searches.items() if search.unfinished}
