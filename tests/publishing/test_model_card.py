@@ -18,6 +18,7 @@ from vanilla_transformer_hf.publishing.model_card import (
     ScoredText,
     SourceFile,
     check_metadata,
+    check_project_url,
     make_card,
     missing_in,
     public_settings,
@@ -173,6 +174,20 @@ def test_each_fact_has_its_place(changes, metadata, text, facts, folder):
     assert text in card.text
     assert {name: getattr(card.data, name) for name in metadata} == metadata
     assert check_metadata(card.data) == []
+
+
+def test_the_card_says_where_the_package_is_if_somebody_has_said_it(facts, folder):
+    assert "pip install" not in make_card(facts(), folder).text
+    text = make_card(facts(project_url="https://example.org/someone/package"), folder).text
+    assert (
+        "With the package `vanilla_transformer_hf` ([https://example.org/someone/package]"
+        "(https://example.org/someone/package)) installed:\n\n```bash\n"
+        'pip install "vanilla_transformer_hf @ git+https://example.org/someone/package"\n```\n\n```python\n'
+    ) in text
+    assert "\n\n\n" not in text
+    assert "installed:\n\n```python" in make_card(facts(), folder).text
+    for url in ("somewhere", "https://example.org", "file:///home/me/x", "https://example.org/a b", "http://e.org/a"):
+        assert "is not an address to install from" in check_project_url(url)[0]
 
 
 def test_tables_have_no_gaps(facts, folder):

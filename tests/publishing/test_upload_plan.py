@@ -338,6 +338,8 @@ SCRIPT = str(remote_code.PACKAGE.parent / "scripts" / "push_to_hub.py")
         (["--max_shard_size", "20KB"], None, "model.safetensors.index.json"),
         (["--strict"], 2, "missing in the card:\n  Licence:"),
         (["--license", "CC BY"], 2, ""),
+        (["--project_url", "https://example.org/a/b"], None, '"vanilla_transformer_hf @ git+https://example.org/a/b"'),
+        (["--project_url", "nowhere"], 2, ""),
     ],
 )
 def test_the_script_passes_on_what_is_stated(options, status, shown, folder, tmp_path, monkeypatch, capsys):

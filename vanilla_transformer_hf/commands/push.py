@@ -44,6 +44,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     card.add_argument("--datasets", nargs="+", metavar="ID", help="ids of the training data on the Hub")
     card.add_argument("--base_model", metavar="ID", help="the model that was fine-tuned or converted")
     card.add_argument("--base_model_relation", help="finetune, quantized, merge or adapter (default: as it was made)")
+    card.add_argument("--project_url", help="https address of the repository of git that holds this package")
     card.add_argument("--example", help="source sentence of the usage example")
     return parser.parse_args(argv)
 

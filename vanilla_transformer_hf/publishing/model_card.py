@@ -100,6 +100,7 @@ class CardFacts:
     `datasets` and `base_model` are ids on the Hub; `further`: training began with a model that was there. `settings`
     is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
     that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
+    `project_url` is the address of a git repository from which a reader can install this package;
     `card_sha256` is that of the card that was written, by which one sees whether somebody has edited it.
     """
 
@@ -116,6 +117,7 @@ class CardFacts:
     base_model_relation: str | None = None
     further: bool = False
     example: str | None = None
+    project_url: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     device: str | None = None
     minutes: float | None = None
@@ -372,6 +374,13 @@ def is_edited(folder: Path) -> bool:
 def digest(content: bytes) -> str:
     """SHA-256 in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
+
+
+def check_project_url(url: str | None) -> list[str]:
+    """What is wrong with the address of the package, a sentence each."""
+    if url is None or re.fullmatch(r"https://[\w.-]+(/[\w.~-]+)+", url):
+        return []
+    return [f"project_url={url!r} is not an address to install from: expected https://host/owner/repository"]
 
 
 def is_repo_id(name: str) -> bool:

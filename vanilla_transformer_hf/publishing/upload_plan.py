@@ -25,6 +25,7 @@ from .model_card import (
     TOKENIZER_CONFIG_FILE,
     CardFacts,
     check_metadata,
+    check_project_url,
     is_edited,
     is_repo_id,
     make_card,
@@ -170,7 +171,7 @@ def plan_upload(
         problems = []
     else:
         raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there, so no model.")
-    problems += check_metadata(card.data)
+    problems += check_metadata(card.data) + check_project_url(stated.get("project_url"))
     if name is not None and not is_repo_id(name):
         problems.append(f"{name!r}: must be owner/name, of letters, digits, '-', '_' and '.'")
     sources[CARD_FILE] = str(card).encode()

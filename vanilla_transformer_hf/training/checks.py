@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 from ..common.opening import open_config
 from ..evaluation.scores import METRICS
-from ..publishing.model_card import check_metadata
+from ..publishing.model_card import check_metadata, check_project_url
 from .build import make_generation_config, paper_learning_rate, plan_config
 from .recipe import CHANGEABLE_FIELDS, SENTENCE_FIELDS, RunArguments
 
@@ -41,6 +41,7 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
                 "recipe."
             )
     problems = check_metadata(CardData(license=run.model.license)) if run.training.push_to_hub else []
+    problems += check_project_url(run.model.project_url)
     if problems:
         raise ValueError(f"{problems[0]}.")
 

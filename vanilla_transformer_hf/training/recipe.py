@@ -101,6 +101,7 @@ class ModelArguments:
     )
     license: str | None = _help("licence of the model for its card, such as apache-2.0; never assumed")
     card_example: str | None = _help("source sentence of the usage example in the model card")
+    project_url: str | None = _help("https address of the git repository of this package, for the model card")
 
 
 # The tokenizer decides these, or the class of the model does.

@@ -20,7 +20,7 @@ LOCK_FILE = ".lock"
 # that earlier parts of the run had, each with its last step.
 CHOSEN_MATMUL, DATA, EARLIER = "chosen_matmul", "data_sha256", "earlier_settings"
 # Settings that the result does not depend on: where to begin, where to publish, and what the card says.
-NO_MATTER = ("resume_from_checkpoint", "push_to_hub", "hub_", "license", "card_example", "corpus_name")
+NO_MATTER = ("resume_from_checkpoint", "push_to_hub", "hub_", "license", "card_example", "project_url", "corpus_name")
 DATA_FIELDS = tuple(f"{role}_{side}" for role in ("train", "validation", "test") for side in ("source", "target"))
 
 

@@ -288,6 +288,7 @@ def _known_facts(run: RunArguments, settings: dict[str, Any], name: str, pairs: 
         base_model=None if model is None or Path(model).exists() else model,
         further=model is not None,
         example=run.model.card_example,
+        project_url=run.model.project_url,
         settings=public_settings(settings),
         device=_hardware(run.training),
     )
