@@ -298,7 +298,7 @@ def test_an_adapter_is_published_apart_from_its_base(folder, tmp_path):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     adapter = tmp_path / "adapter"
     get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM")).save_pretrained(adapter)
-    with pytest.raises(ValueError, match="which is no name on the Hub: give base_model"):
+    with pytest.raises(ValueError, match="which is not an id on the Hub: give base_model"):
         plan_upload(adapter, NAME)
     plan = plan_upload(adapter, NAME, base_model="someone/base", license="cc0-1.0")
     published = contents(plan)

@@ -301,7 +301,7 @@ def explain(error: Exception) -> str:
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set"
     if isinstance(error, HFValidationError):
-        return "no name of a repository: it has to be owner/name, of letters, digits, '-', '_' and '.'"
+        return "the name is not that of a repository: expected owner/name, of letters, digits, '-', '_' and '.'"
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
         said = " ".join((error.server_message or "").split())

@@ -1,5 +1,5 @@
 """
-Model cards: one template, filled from what was measured or stated. What nobody stated is listed as missing.
+Model cards: one template, filled from what was measured or given. The card lists the metadata that are missing.
 
 Training, averaging and conversion keep what they know of a model in a file beside it, from which its card is written,
 and written again when it is published with more facts.
@@ -95,7 +95,7 @@ class ConversionFacts:
 @dataclass
 class CardFacts:
     """
-    What is known of a model beside its files; None or empty where nobody measured or stated it.
+    What is known of a model beside its files; None or empty where it was neither measured nor given.
 
     `datasets` and `base_model` are ids on the Hub; `further`: training began with a model that was there. `settings`
     is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
@@ -106,7 +106,7 @@ class CardFacts:
 
     name: str | None = None
     corpus: str | None = None
-    pairs: int | None = None  # of a stream, nobody has counted them
+    pairs: int | None = None  # None for a stream, which is not counted
     datasets: list[str] = field(default_factory=list)
     source_lang: str | None = None
     target_lang: str | None = None
@@ -146,7 +146,7 @@ class CardFacts:
                 path = state
                 log = json.loads(read_regular_file(path))
                 known |= {"name": None, "steps": log.get("global_step", 0), "epochs": log.get("epoch") or 0.0}
-                if known.get("pairs", 1) is None:  # nobody knows how long a stream is; the host counts it as one epoch
+                if known.get("pairs", 1) is None:  # the host counts a stream as one epoch
                     known["epochs"] = 0.0
             facts = cls(**{name: value for name, value in known.items() if name in cls.__annotations__})
             facts.scored = [ScoredText(part["role"], Scores(**part["scores"])) for part in facts.scored]  # type: ignore
@@ -243,7 +243,7 @@ def _codes(languages: list[str]) -> list[str]:
 
 
 def missing_facts(facts: CardFacts, languages: list[str]) -> list[str]:
-    """What a card has to say and nobody has stated, a sentence each."""
+    """The metadata that a card lacks, a sentence each."""
     rows = {
         "Licence: whoever publishes this model has to choose one that its data and its makers allow.": facts.license,
         "Languages: no language codes were given.": _codes(languages),

@@ -247,7 +247,7 @@ def _adapter(
     named = config.get("base_model_name_or_path")
     base = stated.get("base_model") or facts.base_model or named
     if not base or (base == named and Path(base).exists()):
-        raise ValueError(f"{folder}: its base model is {named!r}, which is no name on the Hub: give base_model.")
+        raise ValueError(f"{folder}: its base model is {named!r}, which is not an id on the Hub: give base_model.")
     after = {**config, "base_model_name_or_path": base}
     text = (json.dumps(after, indent=2, sort_keys=True) + "\n").encode()
     own = folder / CARD_FILE
