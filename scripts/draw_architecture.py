@@ -1,15 +1,19 @@
 """
-Draw the architecture with the names that the modules have in the code:
+Draw the model with the names that its modules have in the code, or the folders of the package and their imports:
 
     python scripts/draw_architecture.py docs/architecture.png
+    python scripts/draw_architecture.py docs/rooms.png --imports
 """
 
 import argparse
+import ast
+from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+import vanilla_transformer_hf
 from vanilla_transformer_hf import VanillaTransformerConfig
 from vanilla_transformer_hf.common.command_line import run
 
@@ -127,11 +131,78 @@ def draw(config: VanillaTransformerConfig) -> Figure:
     return figure
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# The folders of the package
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def read_imports(package: Path) -> dict[str, set[str]]:
+    """Each folder of the package -> the other folders that its files import, read from the import statements."""
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    imports: dict[str, set[str]] = {folder: set() for folder in sorted(folders)}
+    for folder in folders:
+        for path in (package / folder).rglob("*.py"):
+            depth = len(path.relative_to(package).parts)  # `from ..` of so many dots is the package
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.level == depth:
+                    names = [node.module] if node.module else [alias.name for alias in node.names]
+                    imports[folder] |= {name.split(".")[0] for name in names} & folders - {folder}
+    return imports
+
+
+def floor_of(folder: str, imports: dict[str, set[str]]) -> int:
+    """0 for a folder that imports none; else one above the highest that it imports."""
+    return 1 + max((floor_of(other, imports) for other in imports[folder]), default=-1)
+
+
+def draw_imports(package: Path) -> Figure:
+    """The folders in floors, with an arrow from each to those that it imports."""
+    imports = read_imports(package)
+    floors: dict[int, list[str]] = {}
+    for folder in imports:
+        floors.setdefault(floor_of(folder, imports), []).append(folder)
+    figure = Figure(figsize=(8, 1.1 * len(floors) + 0.4), layout="tight")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set(xlim=(-5.2, 5.2), ylim=(-0.4, 1.5 * len(floors) - 1.1), aspect="equal")
+    axes.axis("off")
+    drawing, places = Drawing(axes), {}
+    for floor, folders in floors.items():
+        for number, folder in enumerate(folders):
+            # Floors are shifted in turn, so that arrows pass beside the boxes between.
+            shift = 0.0 if len(folders) > 1 else (-1.2, 1.2)[floor % 2]
+            places[folder] = (3.6 * (number - (len(folders) - 1) / 2) + shift, 1.5 * floor)
+    for folder, others in imports.items():
+        for other in others:
+            (x, y), (x_other, y_other) = places[folder], places[other]
+            is_far = floor_of(folder, imports) - floor_of(other, imports) > 1
+            bend = (0.35 if x + x_other > 0 else -0.35) if is_far else 0.0
+            axes.annotate(
+                "",
+                (x_other, y_other + HEIGHT / 2),
+                (x, y - HEIGHT / 2),
+                arrowprops={
+                    "arrowstyle": "-|>",
+                    "color": "#777777",
+                    "linewidth": 0.9,
+                    "connectionstyle": f"arc3,rad={-bend}",
+                },
+                zorder=0,
+            )
+    for folder, (x, y) in places.items():
+        drawing.box(x, y, folder, "", "ffn" if folder == "model" else "norm")
+    return figure
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", help="picture to write (.png, .svg, .pdf)")
     parser.add_argument("--preset", default="base", help="named size whose numbers of layers are shown")
+    parser.add_argument("--imports", action="store_true", help="draw the folders of the package instead")
     arguments = parser.parse_args()
+    if arguments.imports:
+        draw_imports(Path(vanilla_transformer_hf.__file__).parent).savefig(arguments.output, dpi=110)
+        return
     draw(VanillaTransformerConfig.from_preset(arguments.preset)).savefig(arguments.output, dpi=110)
 
 

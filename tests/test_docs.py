@@ -1,0 +1,357 @@
+"""
+README and the pages of docs/: every command and every block of Python runs, on files as small as they can be; every
+option, link and file that they name exists.
+"""
+
+import ast
+import gzip
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+import torch
+from hub_server import ROOT, Hub
+from tokenizers import Tokenizer, models
+
+from vanilla_transformer_hf import (
+    PRESETS,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer_hf.commands.main import COMMANDS, main
+from vanilla_transformer_hf.conversion.targets import export
+from vanilla_transformer_hf.training.recipe import RecipeParser
+
+
+FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROG = "vanilla-transformer"
+
+
+def commands_of(block: str) -> list[str]:
+    """The commands of a bash block: continued lines joined, comments and empty lines left out."""
+    lines = re.sub(r"\\\n\s*", "", block).splitlines()
+    return [command for line in lines if (command := re.sub(r"(^|\s+)#.*", "", line))]
+
+
+class Page:
+    """A page: its text, its fenced blocks as (language, text), and what stands in backticks outside them."""
+
+    def __init__(self, path: Path):
+        self.path, self.text = path, path.read_text(encoding="utf-8")
+        self.fences = FENCE.findall(self.text)
+        # Spans may go over the end of a line.
+        self.spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", FENCE.sub("", self.text))]
+
+    def blocks(self, language: str) -> list[str]:
+        return [text for kind, text in self.fences if kind == language]
+
+
+PAGES = {path.name: Page(path) for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+BLOCKS = [command for page in PAGES.values() for block in page.blocks("bash") for command in commands_of(block)]
+# Those inside a sentence that are whole.
+SENTENCES = [span for page in PAGES.values() for span in page.spans if span.split()[0] in ("make", "pip", "python")]
+
+RUN = "--max_steps 2 --vocab_size 300 --max_source_length 16 --max_target_length 16 --num_beams 1"
+# How a command begins -> what is added to it, so that it ends soon.
+SMALL = {
+    f"{PROG} benchmark generate": "--loads natural --rounds 1 --seconds 0 --threads 1 --dtypes bfloat16"
+    " --beams 1 --against marian",
+    f"{PROG} benchmark train": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32"
+    " --loads step --against torch",
+    f"{PROG} train": RUN,
+    "accelerate launch": RUN,
+}
+# Options in the pages that belong to other commands.
+FOREIGN = {"--config_file": "accelerate launch", "--imports": "scripts/draw_architecture.py"}
+ENGLISH = ["one two", "", "three four", "two one three", "four"]
+GERMAN = ["eins zwei", "", "drei vier", "zwei eins drei", "vier"]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A folder with all that the pages read: scripts/, a model in outputs/quickstart, text; and the programs."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "scripts").symlink_to(ROOT / "scripts")
+    (folder / "bin").mkdir()
+    modules = {"python": "", PROG: "-m vanilla_transformer_hf", "accelerate": "-m accelerate.commands.accelerate_cli"}
+    for name, module in modules.items():
+        (folder / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "numbers.en").write_text("\n".join(ENGLISH), encoding="utf-8")
+    (folder / "numbers.de").write_text("\n".join(GERMAN), encoding="utf-8")
+    for name in ("train", "val"):
+        for language, lines in (("en", ENGLISH), ("de", GERMAN)):
+            (folder / f"{name}.{language}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    tokenizer = VanillaTransformerTokenizer.train(ENGLISH, GERMAN, vocab_size=300, show_progress=False)
+    sizes = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    config = VanillaTransformerConfig(vocab_size=len(tokenizer), d_model=16, **sizes)
+    VanillaTransformerForConditionalGeneration(config).save_pretrained(folder / "outputs" / "quickstart")
+    tokenizer.save_pretrained(folder / "outputs" / "quickstart")
+    for step in range(1, 6):
+        checkpoint = folder / "outputs" / "wmt14" / "checkpoints" / f"checkpoint-{step}"
+        shutil.copytree(folder / "outputs" / "quickstart", checkpoint)
+    shutil.copytree(folder / "outputs" / "quickstart", folder / "outputs" / "quickstart-2")
+    (folder / "phrases.tsv").write_text("".join(f"{line}\tdrei\tvier\n" for line in ENGLISH), encoding="utf-8")
+    (folder / "begun.de").write_text("".join(f"{line[:4]}\n" for line in GERMAN), encoding="utf-8")
+    (folder / "checkpoints").mkdir()
+    (folder / "outputs" / "for-fairseq").mkdir()
+    write_fairseq_checkpoint(folder / "outputs" / "for-fairseq", folder / "checkpoints" / "en-de", folder / "ref.npz")
+    return folder
+
+
+def write_fairseq_checkpoint(ours: Path, theirs: Path, reference: Path):
+    """A checkpoint in fairseq's layout, made from a model of the kind in `ours`, and its logits of one sentence."""
+    words = ["<s>", "<pad>", "</s>", "<unk>", *{word for line in [*ENGLISH, *GERMAN] for word in line.split()}]
+    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "src_lang": "en", "tgt_lang": "de"}
+    VanillaTransformerTokenizer(tokenizer_object=backend, **special).save_pretrained(ours)
+    config = VanillaTransformerConfig(
+        vocab_size=len(words),
+        d_model=16,
+        position_encoding="sinusoidal_halves_inclusive",
+        position_offset=2,
+        attention_bias=True,
+        pad_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+    )
+    model = VanillaTransformerForConditionalGeneration(config).eval()
+    model.save_pretrained(ours)
+    export("fairseq", ours, theirs)
+    source, target = torch.tensor([[4, 5, 2]]), torch.tensor([[2, 6]])
+    with torch.no_grad():
+        logits = model(source, decoder_input_ids=target).logits
+    masks = {"src_mask": np.ones((1, 3), bool), "tgt_mask": np.ones((1, 2), bool)}
+    np.savez(reference, src_ids=source.numpy(), tgt_in_ids=target.numpy(), logits=logits.numpy(), **masks)
+
+
+def run(command: str, folder: Path, environment: dict[str, str]) -> str:
+    """Standard output of a command in the workspace, in which `python` is the interpreter of the tests."""
+    places = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    environment = {**environment, **places, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        ["bash", "-ec", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def small(command: str) -> str:
+    """What is added to a command, so that it ends soon."""
+    return next((more for start, more in SMALL.items() if command.startswith(start)), "")
+
+
+def make(name: str, workspace: Path):
+    """Whatever the pages' own commands write to this folder of the workspace, if it is not there yet."""
+    if name.startswith("outputs/") and not (workspace / name).exists():
+        wanted = (f" {name}", f" --output_dir {name}")
+        (command,) = [
+            each
+            for each in dict.fromkeys(BLOCKS)
+            if f"{each} --".partition(" --")[0].endswith(wanted[0]) or each.endswith(wanted[1])
+        ]
+        if name == "outputs/multilingual_numbers":
+            make("outputs/multilingual-data", workspace)
+        run(f"{command} {small(command)}", workspace, dict(os.environ))
+
+
+def in_words(command: str) -> list[str]:
+    """The arguments of a command, without where the shell reads and writes."""
+    return shlex.split(re.sub(r" [<>] \S+|^echo [^|]*\| ", "", command))
+
+
+def help_of(*names: str) -> str:
+    """What a command of ours answers to --help."""
+    with pytest.MonkeyPatch.context() as patch:
+        shown: list[str] = []
+        patch.setattr(sys.stdout, "write", lambda text: shown.append(text))
+        with pytest.raises(SystemExit):
+            main([*names, "--help"])
+    return "".join(shown)
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, set[str]]:
+    """The options of each command, those of its subcommands included."""
+    parts = {"export": ["ctranslate2", "onnx", "torch_export"], "benchmark": ["train", "generate"]}
+    texts = {
+        name: " ".join([help_of(name), *[help_of(name, part) for part in parts.get(name, [])]]) for name in COMMANDS
+    }
+    return {name: set(re.findall(r"(?<![\w-])--\w[\w-]*", text)) for name, text in texts.items()}
+
+
+def test_blocks_are_of_a_kind_that_is_tested():
+    for name, page in PAGES.items():
+        assert {language for language, _ in page.fences} <= {"bash", "python", "yaml", ""}, name
+        assert page.text.count("```") == 2 * len(page.fences), f"{name}: a fence that the pattern does not find"
+    assert len(PAGES["README.md"].text.splitlines()) <= 200
+    pages = PAGES.keys() - {"README.md"}
+    assert pages <= {Path(link).name for link in re.findall(r"\]\((docs/[^)]+)\)", PAGES["README.md"].text)}
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(BLOCKS + SENTENCES))
+def test_arguments_are_known(command, options):
+    """Fast: the command exists, and so do its options."""
+    program, *arguments = in_words(command)
+    if program == "accelerate":
+        program, arguments = PROG, arguments[arguments.index("vanilla_transformer_hf") + 1 :]
+    if program == "make":
+        (target,) = arguments
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE)
+        assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    elif program == PROG and arguments != ["--help"]:
+        name, *others = arguments
+        given = {argument.split("=")[0] for argument in others if argument.startswith("--")}
+        assert given <= options[name], f"{name} has no {given - options[name]}"
+    else:
+        assert program in ("bash", "pip", "python", "source", PROG), command
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", dict.fromkeys(BLOCKS))
+def test_command_runs(command, workspace, tmp_path):
+    program, *arguments = in_words(command)
+    if program == "make":  # CI runs it; here it would make an environment
+        return
+    if command == "source .venv/bin/activate":  # `workspace` has a `python` instead
+        assert "\nVENV := .venv\n" in MAKEFILE
+        return
+    if program == "bash":
+        script, folder = arguments
+        (workspace / folder).mkdir(parents=True)
+        for part in ("train", "val", "test_2016_flickr"):
+            for language, lines in (("en", ENGLISH), ("de", GERMAN)):
+                file = workspace / folder / f"{part}.lc.norm.tok.{language}.gz"
+                file.write_bytes(gzip.compress("\n".join(lines).encode()))
+        shown = run(f"bash {script} {folder} {RUN.replace('--vocab_size 300', '')}", workspace, {})
+        assert shown.count("validation, 1 beams: BLEU") == 3 and shown.count("test, 1 beams: BLEU") == 1
+    elif arguments[0] == "push":
+        with Hub() as hub:
+            shown = run(command, workspace, hub.environment(tmp_path))
+        if "--dry-run" in arguments:
+            assert "model.safetensors" in shown and not hub.requests
+        else:
+            (repository,) = hub.repositories.values()
+            assert {"README.md", "model.safetensors", "modeling_vanilla_transformer.py"} <= repository.files().keys()
+    elif program in (PROG, "accelerate"):
+        if arguments[0] == "export-checkpoint":
+            make(arguments[2], workspace)
+        if "multilingual_numbers" in command:
+            make("outputs/multilingual-data", workspace)
+        if arguments[0] == "translate":
+            make(arguments[1], workspace)
+        if arguments[0] in ("convert", "export"):
+            shutil.rmtree(workspace / arguments[3], ignore_errors=True)  # another test needed it
+        run(f"{command} {small(command)}", workspace, dict(os.environ))
+        for name in re.findall(r"(?:--output|>|attention outputs/\S+) (\S+)", command):
+            assert (workspace / name).exists() and (workspace / name).stat().st_size > 0
+        for name in re.findall(r"--output_dir (\S+)", command):
+            files = {path.name for path in (workspace / name).iterdir()}
+            assert files >= {
+                "model.safetensors",
+                "config.json",
+                "generation_config.json",
+                "tokenizer.json",
+                "README.md",
+            }
+    else:
+        pytest.fail(f"nothing here tests {command!r}")
+
+
+def run_python(name: str, workspace: Path, environment: dict[str, str]) -> list[str]:
+    """All blocks of Python of a page in one process, as a reader would type them; returns the printed lines."""
+    source = "\n".join(PAGES[name].blocks("python"))
+    for folder in re.findall(r'"(outputs/[\w-]+)[/"]', source):
+        make(folder, workspace)
+    (workspace / "blocks.py").write_text(source, encoding="utf-8")
+    return run("python blocks.py", workspace, environment).splitlines()
+
+
+def test_python_of_readme(workspace):
+    printed = run_python("README.md", workspace, dict(os.environ))
+    batch, translations = [ast.literal_eval(line) for line in printed]
+    assert [type(text) for text in batch + translations] == [str] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if page.blocks("python")])
+def test_python_runs(name, workspace, tmp_path):
+    with Hub() as hub:
+        printed = run_python(name, workspace, hub.environment(tmp_path))
+    if name == "python_api.md":
+        translations, piped = [ast.literal_eval(line) for line in printed]
+        assert len(translations) == 3 and translations[1] == "", "order and empty lines are kept"
+        assert [row.keys() for row in piped] == [{"translation_text"}]
+    if name == "publishing.md":
+        (repository,) = hub.repositories.values()
+        published = repository.files()
+        for path in (workspace / "outputs" / "quickstart").iterdir():
+            assert published[path.name] == path.read_bytes(), path.name
+        assert "modeling_vanilla_transformer.py" in published
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_and_files_lead_somewhere(name, workspace):
+    page = PAGES[name]
+    for link in re.findall(r"\]\((?!https?://)([^)#]+)", page.text):
+        assert (page.path.parent / link).exists(), link
+    written = {argument for command in BLOCKS for argument in in_words(command)}
+    for path in [span for span in page.spans if re.fullmatch(r"[\w.-]+/[\w./-]*", span)]:
+        places = (ROOT, ROOT / "vanilla_transformer_hf", ROOT / "vanilla_transformer_hf" / "model", workspace)
+        assert path.rstrip("/") in written or any((place / path).exists() for place in places), path
+    for file in [span for span in page.spans if re.fullmatch(r"[a-z]\w*\.(?:py|toml|txt|sh|yaml)", span)]:
+        assert file == "recipe.yaml" or [*ROOT.glob(file), *ROOT.glob(f"[a-z]*/**/{file}")], file
+    for block in page.blocks(""):  # a tree of folders
+        for folder in re.findall(r"^ *(\w+)/", block, re.MULTILINE):
+            assert (ROOT / folder).is_dir() or (ROOT / "vanilla_transformer_hf" / folder).is_dir(), folder
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_options_in_sentences_exist(name, options):
+    everything = set().union(*options.values())
+    for span in PAGES[name].spans:
+        words = span.removeprefix(f"{PROG} ").split()
+        known = options.get(words[0], everything)
+        for option in [word for word in words if word.startswith("--")]:
+            assert option in known or option in FOREIGN, f"{span}: there is no {option}"
+
+
+def test_fields_of_training_exist():
+    """Settings that the page of training names are fields of recipes, which have them with these values."""
+    fields = RecipeParser(prog="train")
+    known = {option.lstrip("-") for action in fields._actions for option in action.option_strings}
+    spans = [span for span in PAGES["training.md"].spans if re.fullmatch(r"[a-z]+(_[a-z]+)+(: \S+)?", span)]
+    assert spans
+    for span in spans:
+        name = span.split(":")[0]
+        assert (
+            name in known | {"add_special_tokens", "add_tokens", "model_max_length"}
+            or (ROOT / "scripts" / "recipes" / f"{name}.yaml").exists()
+        ), name
+
+
+def test_switches_and_presets_are_those_of_the_config():
+    overrides = [word for span in PAGES["README.md"].spans if re.match(r"--\w+ \w", span) for word in span.split()]
+    run_arguments, _ = RecipeParser(prog="train").parse(["--output_dir", "outputs", *overrides])
+    assert run_arguments.config and run_arguments.model.preset
+    text = PAGES["model.md"].text
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*)[^|]* \| (.+) \|$", text, re.MULTILINE)
+    assert rows
+    for names, values in rows:
+        for name in re.findall(r"`(\w+)`", names):
+            hint = VanillaTransformerConfig.__annotations__[name]
+            if get_origin(hint) is Literal:
+                assert re.findall(r"`(\w+)`", values.split(";")[0]) == list(get_args(hint)), name
+                assert getattr(VanillaTransformerConfig(), name) == get_args(hint)[0], f"{name}: the paper's first"
+    (line,) = re.findall(r"from_preset\(.*", text)
+    assert set(re.findall(r'"([\w-]+)"', line)) <= PRESETS.keys()
