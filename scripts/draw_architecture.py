@@ -136,6 +136,19 @@ def draw(config: VanillaTransformerConfig) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+PURPOSES = {
+    "commands": "vanilla-transformer …",
+    "export": "engines",
+    "conversion": "other toolkits",
+    "training": "runs, checkpoints",
+    "publishing": "cards, the Hub",
+    "translation": "text, scores, alignments",
+    "common": "files, opening models",
+    "evaluation": "BLEU, chrF",
+    "model": "travels with saved models",
+}
+
+
 def read_imports(package: Path) -> dict[str, set[str]]:
     """Each folder of the package -> the other folders that its files import, read from the import statements."""
     folders = {path.parent.name for path in package.glob("*/__init__.py")}
@@ -190,7 +203,7 @@ def draw_imports(package: Path) -> Figure:
                 zorder=0,
             )
     for folder, (x, y) in places.items():
-        drawing.box(x, y, folder, "", "ffn" if folder == "model" else "norm")
+        drawing.box(x, y, folder, PURPOSES[folder], "ffn" if folder == "model" else "norm")
     return figure
 
 

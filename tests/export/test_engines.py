@@ -19,12 +19,10 @@ PACKAGE = ROOT / "vanilla_transformer_hf"
 
 def test_names_of_engines_and_folders_are_checked(save_model, tmp_path):
     _, folder = save_model()
-    message = (
-        r"there is no engine 'fairseq'; there are ctranslate2, onnx, torch_export \(checkpoints of other toolkits: "
-    )
+    message = r"'fairseq' is not an engine: expected one of ctranslate2, onnx, torch_export \(checkpoints of other toolkits: "
     with pytest.raises(ExportError, match=message):
         export_for("fairseq", folder, tmp_path / "out")
-    with pytest.raises(ExportError, match="nowhere is no folder"):
+    with pytest.raises(ExportError, match="nowhere is not a folder: expected the folder of a model"):
         export_for("onnx", tmp_path / "nowhere", tmp_path / "out")
     with pytest.raises(ValueError, match="exists already; name a new folder"):
         export_for("onnx", folder, folder)
@@ -80,4 +78,7 @@ def test_the_command_knows_the_engines_and_says_errors_in_one_line(tmp_path, cap
     with pytest.raises(SystemExit) as end:
         main(["export", "torch_export", str(tmp_path / "nowhere"), str(tmp_path / "out")])
     assert end.value.code == 2
-    assert capsys.readouterr().err == f"vanilla-transformer export: {tmp_path / 'nowhere'} is no folder\n"
+    assert (
+        capsys.readouterr().err
+        == f"vanilla-transformer export: {tmp_path / 'nowhere'} is not a folder: expected the folder of a model\n"
+    )

@@ -56,7 +56,7 @@ def score_translations(
             choice for the language.
 
     Raises:
-        ValueError: The two lists differ in length, or are empty; or there is no such tokenizer.
+        ValueError: The two lists differ in length or are empty, or sacreBLEU does not have this tokenizer.
     """
     if len(translations) != len(references) or not references:
         raise ValueError(

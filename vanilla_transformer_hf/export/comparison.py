@@ -1,4 +1,4 @@
-"""What an engine computes, beside what the model computes in float64."""
+"""Compare an engine's logits with those of the model in float64."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,8 +9,8 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
-# Largest absolute difference of logits in float32. Where rounding alone makes more of a difference, as random words
-# do in some trained models, ten times what float32 is off in the model itself.
+# Largest absolute difference of logits in float32. Where float32 rounding alone exceeds it, as with random words in
+# some trained models, ten times the model's own rounding error is allowed.
 TOLERANCE = 1e-4
 OWN_ERRORS = 10
 
@@ -20,7 +20,7 @@ class ExportError(ValueError):
 
 
 def random_batches(config: VanillaTransformerConfig) -> list[dict[str, torch.Tensor]]:
-    """Ids drawn by chance, always the same: three sentences, one padded behind and one before; and one of one id."""
+    """Random ids with a fixed seed: three sentences, one padded on the right and one on the left; and one of one id."""
     generator = torch.Generator().manual_seed(0)
     longest = min(config.max_position_embeddings, config.decoder_max_position_embeddings or 8)
     batches = []
@@ -30,7 +30,7 @@ def random_batches(config: VanillaTransformerConfig) -> list[dict[str, torch.Ten
         target = torch.randint(config.vocab_size, shapes[1], generator=generator)
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         other = next(index for index in range(config.vocab_size) if index not in ends)
-        for end in ends:  # behind the end of a sentence, engines do not go on
+        for end in ends:  # engines stop at the end of a sentence
             target[target == end] = other
         target[:, 0] = int(config.decoder_start_token_id or 0)
         mask = torch.ones_like(source)

@@ -94,8 +94,8 @@ def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[
         if value not in (None, SEARCH_OPTIONS.get(name)) and (name in SEARCH or value not in (False, 0))
     }
     options = {theirs: given.pop(name, default) for name, (theirs, default) in SEARCH.items()}
-    options["return_end_token"] = True  # so that it counts in the length of an output
-    options["max_input_length"] = 0  # nothing is cut without a word
+    options["return_end_token"] = True  # because the length penalty counts it
+    options["max_input_length"] = 0  # no silent truncation
     if settings.suppress_tokens:
         options["suppress_sequences"] = [[target[index]] for index in settings.suppress_tokens]
     left = {name: value for name, value in given.items() if name not in NOT_SEARCH}
@@ -258,7 +258,7 @@ def write(
     Write the model into `folder`, and compare.
 
     `quantization` and `vmap` are those of CTranslate2's converters: a type of weights, and a file of the target pieces
-    that may follow from source pieces. `SEARCH_FILE` is for whoever calls `translate_batch`.
+    that may follow from source pieces. `SEARCH_FILE` has the arguments for `translate_batch`.
 
     Raises:
         ExportError: An option has no such value, there is no tokenizer, whose pieces CTranslate2 takes and gives, or
@@ -269,15 +269,15 @@ def write(
             f"quantization={quantization!r}: must be one of {', '.join(model_spec.ACCEPTED_MODEL_TYPES)}"
         )
     if tokenizer is None:
-        raise ExportError("the model has no tokenizer, and CTranslate2 speaks pieces of text instead of ids")
+        raise ExportError("the folder has no tokenizer: CTranslate2 needs one, because it takes and gives pieces of text, not ids")
     if vmap is not None and not Path(vmap).is_file():
-        raise ExportError(f"there is no file {vmap}")
+        raise ExportError(f"{vmap} is not a file: expected lines of source pieces, a tab, and target pieces")
     for name in ("eos_token_id", "decoder_start_token_id"):
         value, expected = getattr(model.generation_config, name), getattr(model.config, name)
         if value not in (None, expected, [expected]):
             raise ExportError(f"{name}={value!r} of the generation config: must be {expected!r}, as in the config")
     vocabularies = VanillaTransformerLoader().get_vocabulary(model, tokenizer)
-    # Whether all is in its place, the weights show before they are rounded.
+    # Compared before quantization, which changes the logits.
     with tempfile.TemporaryDirectory(dir=folder) as exact:
         save(VanillaTransformerLoader()(model, tokenizer), Path(exact))
         difference = comparison.check(Forced(Path(exact), vocabularies))

@@ -43,7 +43,7 @@ def engine_called(name: str) -> ModuleType:
     """
     if name not in ENGINES:
         raise ExportError(
-            f"there is no engine {name!r}; there are {', '.join(ENGINES)} (checkpoints of other toolkits: "
+            f"{name!r} is not an engine: expected one of {', '.join(ENGINES)} (checkpoints of other toolkits: "
             "scripts/export_checkpoint.py)"
         )
     try:
@@ -70,7 +70,7 @@ def export_for(engine: str, model_folder: str | os.PathLike, output: str | os.Pa
     module = engine_called(engine)
     check_new(Path(output))
     if not Path(model_folder).is_dir():
-        raise ExportError(f"{model_folder} is no folder")
+        raise ExportError(f"{model_folder} is not a folder: expected the folder of a model")
     config = open_config(Path(model_folder))
     if problems := module.problems(config):
         raise ExportError(f"{engine} cannot express these fields:\n  " + "\n  ".join(problems))

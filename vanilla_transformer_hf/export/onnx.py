@@ -32,7 +32,7 @@ from .steps import (
 
 
 def problems(config: VanillaTransformerConfig) -> list[str]:
-    """A line for each field that cannot be expressed: none, because ONNX has every operation of ours."""
+    """A line for each field that cannot be expressed: always empty, because ONNX has all operations of the model."""
     return []
 
 

@@ -25,7 +25,7 @@ from .steps import (
 
 
 def problems(config: VanillaTransformerConfig) -> list[str]:
-    """A line for each field that cannot be expressed: none, because torch runs what torch ran."""
+    """A line for each field that cannot be expressed: always empty, because it is the same torch."""
     return []
 
 
