@@ -19,7 +19,8 @@ PACKAGE = ROOT / "vanilla_transformer_hf"
 
 def test_names_of_engines_and_folders_are_checked(save_model, tmp_path):
     _, folder = save_model()
-    message = r"'fairseq' is not an engine: expected one of ctranslate2, onnx, torch_export \(checkpoints of other toolkits: "
+    engines = "ctranslate2, onnx, torch_export"
+    message = rf"'fairseq' is not an engine: expected one of {engines} \(checkpoints of other toolkits: "
     with pytest.raises(ExportError, match=message):
         export_for("fairseq", folder, tmp_path / "out")
     with pytest.raises(ExportError, match="nowhere is not a folder: expected the folder of a model"):

@@ -20,7 +20,7 @@ class ExportError(ValueError):
 
 
 def random_batches(config: VanillaTransformerConfig) -> list[dict[str, torch.Tensor]]:
-    """Random ids with a fixed seed: three sentences, one padded on the right and one on the left; and one of one id."""
+    """Random ids with a fixed seed: three sentences, padded on the right or the left; and one of a single id."""
     generator = torch.Generator().manual_seed(0)
     longest = min(config.max_position_embeddings, config.decoder_max_position_embeddings or 8)
     batches = []

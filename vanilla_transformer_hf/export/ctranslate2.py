@@ -269,7 +269,9 @@ def write(
             f"quantization={quantization!r}: must be one of {', '.join(model_spec.ACCEPTED_MODEL_TYPES)}"
         )
     if tokenizer is None:
-        raise ExportError("the folder has no tokenizer: CTranslate2 needs one, because it takes and gives pieces of text, not ids")
+        raise ExportError(
+            "the folder has no tokenizer: CTranslate2 needs one, because it takes and gives pieces of text, not ids"
+        )
     if vmap is not None and not Path(vmap).is_file():
         raise ExportError(f"{vmap} is not a file: expected lines of source pieces, a tab, and target pieces")
     for name in ("eos_token_id", "decoder_start_token_id"):
