@@ -476,6 +476,23 @@ def test_cache_changes_nothing(fields, cache_class, tiny_model, batch):
     torch.testing.assert_close(torch.cat(steps, dim=1), whole, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("encoding", POSITION_ENCODINGS)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_cache_behind_padding_changes_nothing(encoding, side, tiny_model, batch):
+    model = tiny_model(position_encoding=encoding, max_position_embeddings=16, max_relative_distance=20)
+    mask = batch.pop("decoder_attention_mask")
+    mask[1] = torch.tensor([0, 0, 1, 1, 1, 1] if side == "left" else [1, 1, 0, 1, 1, 1])
+    target, cache, steps = batch.pop("decoder_input_ids"), None, []
+    whole = logits_of(model, {**batch, "decoder_input_ids": target, "decoder_attention_mask": mask})
+    with torch.no_grad():
+        for start, end in ((0, 3), (3, 4), (4, 6)):
+            step = {"decoder_input_ids": target[:, start:end], "decoder_attention_mask": mask[:, :end]}
+            out = model(**batch, **step, past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            steps.append(out.logits)
+    torch.testing.assert_close(torch.cat(steps, dim=1)[mask.bool()], whole[mask.bool()], atol=1e-5, rtol=0)
+
+
 @every_switch
 def test_attention_backends_agree(fields, tiny_model, batch):
     model = tiny_model(**fields)
@@ -652,8 +669,9 @@ def test_accumulated_batches_give_the_gradients_of_one(label_smoothing, tiny_con
         torch.testing.assert_close(whole, accumulated, atol=1e-6, rtol=1e-4)
 
 
-def test_gradient_checkpointing_changes_nothing(tiny_config, batch):
-    model = VanillaTransformerForConditionalGeneration(tiny_config(dropout=0.0)).train()
+@pytest.mark.parametrize("encoding", ["sinusoidal", "rotary", "t5_bias", "shaw"])
+def test_gradient_checkpointing_changes_nothing(encoding, tiny_config, batch):
+    model = VanillaTransformerForConditionalGeneration(tiny_config(dropout=0.0, position_encoding=encoding)).train()
     labels = torch.randint(3, 90, (2, 6))
     gradients = []
     for checkpointing in (False, True):

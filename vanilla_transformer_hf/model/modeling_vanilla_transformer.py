@@ -247,11 +247,15 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 
         Args:
             attend_to_target, attend_to_source: The two attentions, (B, T, D) to (B, T, D).
-            maps: What has the feed-forward's maps: the layer itself, or copies of them that are laid out for a step.
+            maps: What has the feed-forward's maps and the dropout: the layer itself, or what a step has instead.
         """
-        hidden_states = self.step(hidden_states, self.self_attn_layer_norm, attend_to_target)
-        hidden_states = self.step(hidden_states, self.encoder_attn_layer_norm, attend_to_source)
-        return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(maps, x))
+        for norm, sublayer in (
+            (self.self_attn_layer_norm, attend_to_target),
+            (self.encoder_attn_layer_norm, attend_to_source),
+            (self.final_layer_norm, lambda x: self.feed_forward(maps, x)),
+        ):
+            hidden_states = self.residual(hidden_states, sublayer, norm, maps.dropout, self.alpha)
+        return hidden_states
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -427,7 +431,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         attention_mask = ATTENTION_MASKS["full"](
             self.config, embeddings, attention_mask, allow_is_bidirectional_skip=not scheme.has_bias
         )
-        key_positions = scheme.key_positions(attention_mask, position_ids, None)
+        key_positions = scheme.key_positions(attention_mask, position_ids, None, None)
         attention_mask = scheme.biased(attention_mask, position_ids, key_positions, embeddings.dtype)
         relations = scheme.relations(position_ids, key_positions)
         turn = scheme.turn_at(position_ids)
@@ -493,6 +497,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             position_ids = positions(embeddings, attention_mask, past_length)
         scheme = self.embed_positions
         self_attention_cache = past_key_values.self_attention_cache if past_key_values is not None else None
+        padding = attention_mask
         attention_mask = ATTENTION_MASKS["causal"](
             self.config,
             embeddings,
@@ -500,7 +505,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             past_key_values=self_attention_cache,
             allow_is_causal_skip=not scheme.has_bias,
         )
-        key_positions = scheme.key_positions(attention_mask, position_ids, self_attention_cache)
+        key_positions = scheme.key_positions(attention_mask, position_ids, padding, self_attention_cache)
         attention_mask = scheme.biased(attention_mask, position_ids, key_positions, embeddings.dtype)
         relations = scheme.relations(position_ids, key_positions)
         turn = scheme.turn_at(position_ids)

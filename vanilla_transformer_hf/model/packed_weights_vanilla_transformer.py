@@ -111,7 +111,7 @@ class PackedProducts(TorchFunctionMode):
 class StepLayer(SimpleNamespace):
     """
     The maps of a decoder layer, as a step uses them: `qkv`, `out`, `cross_query`, `cross_out`, and what the layer's
-    `feed_forward` reads: `fc1`, `fc2`, maybe `fc3`, `activation_fn`, `activation_dropout`, `training`.
+    `feed_forward` reads: `fc1`, `fc2`, maybe `fc3`, `activation_fn`, `activation_dropout`, `training`; no dropout.
     """
 
     def __init__(self, layer: Any):
@@ -127,6 +127,7 @@ class StepLayer(SimpleNamespace):
             cross_query=side_by_side(cross.q_proj),
             cross_out=side_by_side(cross.out_proj),
             activation_fn=activation_fn,
+            dropout=AFTER["none"],
             activation_dropout=0.0,
             training=False,
         )

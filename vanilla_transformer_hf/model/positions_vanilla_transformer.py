@@ -98,8 +98,17 @@ class PositionEncoding(nn.Module):
         """For each layer, what is added to keys (B or 1, S) and their values for queries (B or 1, T)."""
         return repeat(None)
 
-    def key_positions(self, mask: torch.Tensor | None, position_ids: torch.Tensor, cache: Any) -> torch.Tensor | None:
-        """Positions of the keys (B or 1, S) that queries at `position_ids` (B or 1, T) see, where they are needed."""
+    def key_positions(
+        self, mask: torch.Tensor | None, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any
+    ) -> torch.Tensor | None:
+        """
+        Positions of the keys (B or 1, S) that queries at `position_ids` (B or 1, T) see, where they are needed.
+
+        Args:
+            mask: transformers' mask for the attention in use.
+            padding: 1 for a token, 0 for padding, of past and present (B, past + T), or None.
+            cache: Where earlier keys stand, or None.
+        """
         return None
 
     def biased(
@@ -233,7 +242,9 @@ class RelativePositionEncoding(PositionEncoding):
 
     has_bias = True
 
-    def key_positions(self, mask: torch.Tensor | None, position_ids: torch.Tensor, cache: Any) -> torch.Tensor | None:
+    def key_positions(
+        self, mask: torch.Tensor | None, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any
+    ) -> torch.Tensor | None:
         """
         Raises:
             ValueError: The attention in use has no mask of numbers.
@@ -245,10 +256,14 @@ class RelativePositionEncoding(PositionEncoding):
             )
         if cache is None:
             return position_ids
-        # Behind keys of the past, one position each, and before room that is not used yet.
+        # Behind keys of the past, and before room that is not used yet.
+        length = position_ids.shape[1]
         index = torch.arange(mask.shape[-1], device=position_ids.device) - cache.get_seq_length()  # (S)
-        own = position_ids[:, index.clamp(0, position_ids.shape[1] - 1)]  # (B or 1, S)
-        return torch.where(index < 0, position_ids[:, :1] + index, own)
+        own, past = position_ids[:, index.clamp(0, length - 1)], position_ids[:, :1] + index  # (B or 1, S)
+        if padding is not None and padding.dim() == 2:
+            slots = counted(padding)  # (B, past + T)
+            past = F.pad(slots, (0, len(index) - slots.shape[1])) + (position_ids - slots[:, -length:])[:, :1]
+        return torch.where(index < 0, past, own)
 
     def biased(
         self, mask: Any, query_positions: torch.Tensor, key_positions: Any, dtype: torch.dtype
@@ -392,9 +407,14 @@ def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:
         ) from None
 
 
+def counted(padding: torch.Tensor) -> torch.Tensor:
+    """Position of each token (B, T), where 1 is a token and 0 is padding, which does not count."""
+    return (padding.long().cumsum(dim=-1) - 1).clamp(min=0)
+
+
 def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
     """Position of each embedding (B, T, D), as (B or 1, T): padding on the left does not count."""
     length = embeddings.shape[1]
     if attention_mask is not None and attention_mask.dim() == 2:
-        return (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]  # (B, T)
+        return counted(attention_mask)[:, -length:]  # (B, T)
     return (torch.arange(length, device=embeddings.device) + past_length).unsqueeze(0)  # (1, T)

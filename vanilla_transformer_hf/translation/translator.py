@@ -387,9 +387,9 @@ class Translator:
 
     @property
     def _most_source_positions(self) -> float:
-        config = self.model.config
-        is_endless = getattr(config, "position_encoding", "learned") != "learned"  # sinusoids, of our models
-        return math.inf if is_endless else getattr(config, "max_position_embeddings", None) or math.inf
+        scheme = getattr(self.model.get_encoder(), "embed_positions", None)
+        longest = getattr(self.model.config, "max_position_embeddings", None)
+        return getattr(scheme, "longest", longest) or math.inf  # other models of transformers say it in their config
 
     def warn(self, tally: Tally, too_long: str, has_targets: bool = False) -> None:
         """Log what was lost of how many texts, if anything was; that lengths are doubtful, once."""
