@@ -119,13 +119,13 @@ class PublishingTrainer(EvaluatingTrainer):
             self.save_model(folder, _internal_call=True)
             if not self.is_world_process_zero():
                 return None
-            return self.publish(folder, commit_message, token=token, revision=revision, **stated)
+            return self.upload(folder, commit_message, token=token, revision=revision, **stated)
 
-    def publish(
+    def upload(
         self, folder: str | os.PathLike, message: str | None, *, token: str | None = None, **options: Any
     ) -> Published:
         """
-        Publish a folder that this Trainer has written in the repository of its arguments, with the card of this step.
+        Upload a folder that this Trainer has written to the repository of its arguments, with the card of this step.
 
         `options` are those of `hub.publish_folder`.
 
@@ -158,6 +158,6 @@ class PublishingTrainer(EvaluatingTrainer):
         places = {HubStrategy.CHECKPOINT: "last-checkpoint", HubStrategy.ALL_CHECKPOINTS: folder.name}
         beside = resumable_files(folder, places[strategy]) if strategy in places else {}
         try:
-            self.publish(folder, f"Training in progress, step {self.state.global_step}", beside=beside)
+            self.upload(folder, f"Training in progress, step {self.state.global_step}", beside=beside)
         except (OSError, ValueError) as error:
             logger.warning(f"{error} Training goes on; the next checkpoint will be published again.")

@@ -91,7 +91,7 @@ def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any) -> ScoredS
     return ScoredSet(role, trainer.scores, [(source, text, reference) for _, source, text, reference in rows])
 
 
-def publish(
+def write_final_model(
     folder: Path,
     trainer: TranslationTrainer,
     scored: list[ScoredSet],
@@ -236,10 +236,10 @@ def run_job(job: TrainingJob) -> list[ScoredSet]:
         FloatingPointError, TrainingInterrupted, OSError: See `TranslationTrainer`.
     """
     with job.lock or nullcontext(), quiet_libraries():
-        return _train_and_publish(job)
+        return _train_and_finish(job)
 
 
-def _train_and_publish(job: TrainingJob) -> list[ScoredSet]:
+def _train_and_finish(job: TrainingJob) -> list[ScoredSet]:
     trainer = job.trainer
     say(
         trainer.args,
@@ -262,11 +262,11 @@ def _train_and_publish(job: TrainingJob) -> list[ScoredSet]:
         scored=[ScoredText(part.role, part.scores) for part in scored],
     )
     if trainer.is_world_process_zero():
-        publish(job.folder, trainer, scored, weights)
+        write_final_model(job.folder, trainer, scored, weights)
         say(trainer.args, f"{job.folder}: model, tokenizer, model card, curves and translations written.")
         if trainer.args.push_to_hub:
             try:
-                url = trainer.publish(job.folder, "End of training").url
+                url = trainer.upload(job.folder, "End of training").url
             except ValueError as error:
                 raise OSError(f"{job.folder} is complete, and was not published: {error}") from error
             say(trainer.args, f"published: {url}")
