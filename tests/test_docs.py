@@ -248,7 +248,7 @@ def test_command_runs(command, workspace, tmp_path):
             make(arguments[2], workspace)
         if "multilingual_numbers" in command:
             make("outputs/multilingual-data", workspace)
-        if arguments[0] == "translate":
+        if arguments[0] in ("translate", "verify"):
             make(arguments[1], workspace)
         if arguments[0] in ("convert", "export"):
             shutil.rmtree(workspace / arguments[3], ignore_errors=True)  # another test needed it
