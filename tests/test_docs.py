@@ -69,6 +69,7 @@ SMALL = {
     " --loads step --against torch",
     f"{PROG} train": RUN,
     "accelerate launch": RUN,
+    f"{PROG} attention": "--target eins",  # an untrained model's translation is too long for a picture
 }
 # Options in the pages that belong to other commands.
 FOREIGN = {"--config_file": "accelerate launch", "--imports": "scripts/draw_architecture.py"}
@@ -154,12 +155,9 @@ def small(command: str) -> str:
 def make(name: str, workspace: Path):
     """Whatever the pages' own commands write to this folder of the workspace, if it is not there yet."""
     if name.startswith("outputs/") and not (workspace / name).exists():
-        wanted = (f" {name}", f" --output_dir {name}")
-        (command,) = [
-            each
-            for each in dict.fromkeys(BLOCKS)
-            if f"{each} --".partition(" --")[0].endswith(wanted[0]) or each.endswith(wanted[1])
-        ]
+        commands = [each for each in dict.fromkeys(BLOCKS) if " translate " not in each]
+        made = re.compile(rf" {re.escape(name)}( --(?!dry-run).*)?$|--output_dir {re.escape(name)}( |$)")
+        command = next(each for each in commands if made.search(each))
         if name == "outputs/multilingual_numbers":
             make("outputs/multilingual-data", workspace)
         run(f"{command} {small(command)}", workspace, dict(os.environ))
