@@ -82,7 +82,7 @@ class Arrays(Tensors):
         place = self.places[name]
         order: Any = "F" if place.by_columns else "C"
         try:
-            if place.member.compress_type == zipfile.ZIP_STORED and math.prod(place.shape):
+            if place.member.compress_type == zipfile.ZIP_STORED and 0 not in place.shape:
                 with self.path.open("rb") as file:
                     file.seek(place.member.header_offset + 26)
                     # behind them a name, and what the zip adds to it
