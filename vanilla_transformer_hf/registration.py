@@ -1,6 +1,6 @@
 """
 Registration with transformers: Auto classes, the code that saved models carry, the "translation" pipeline; and what
-PEFT and CTranslate2 know of our models, where they are installed.
+CTranslate2 knows of our models, where it is installed. What PEFT knows of them comes with the first model.
 """
 
 import re
@@ -67,11 +67,6 @@ def register() -> None:
     VanillaTransformerForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
     VanillaTransformerTokenizer.register_for_auto_class()
     register_pipeline()
-    with suppress(ImportError):  # PEFT has no function for it
-        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
-
-        # The projections that Hu et al. 2021 (arXiv 2106.09685) adapt, so that LoraConfig() needs no target_modules.
-        LORA_TARGETS[VanillaTransformerConfig.model_type] = ["q_proj", "v_proj"]
     with suppress(ImportError):
         from ctranslate2.converters.transformers import register_loader
 

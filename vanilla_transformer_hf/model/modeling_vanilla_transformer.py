@@ -11,6 +11,7 @@ V vocabulary.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -266,6 +267,19 @@ _ATTENTION_TP_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwi
 _FEED_FORWARD_TP_PLAN = {"layers.*.fc2": "rowwise"}
 
 
+@cache
+def name_lora_targets(model_type: str) -> None:
+    """
+    Enter the projections that Hu et al. 2021 (arXiv 2106.09685) adapt into PEFT's table, where PEFT is installed, so
+    that LoraConfig() needs no target_modules. PEFT has no function for it.
+    """
+    try:
+        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
+    except ImportError:
+        return
+    LORA_TARGETS[model_type] = ["q_proj", "v_proj"]
+
+
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
     """What transformers needs to know about every class of this model."""
 
@@ -279,6 +293,11 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flex_attn = True
     _can_compile_fullgraph = True
+
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        # Not when this file is imported: PEFT makes tensors then, and `train` sets how torch allocates them.
+        name_lora_targets(config.model_type)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
