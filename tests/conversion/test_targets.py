@@ -13,8 +13,8 @@ from vanilla_transformer_hf.conversion import ConversionError, convert
 from vanilla_transformer_hf.conversion.targets import export
 
 
-# They name the files that a model was made from.
-CARD = {"README.md", "card_facts.json"}
+# They name the files that a model was made from, or hold the checksum of one that does.
+CARD = {"README.md", "card_facts.json", "SHA256SUMS"}
 
 
 def files(folder):

@@ -217,7 +217,7 @@ def test_other_refusals_leave_nothing(save_model, tmp_path, monkeypatch):
         export_for("ctranslate2", folder, tmp_path / "out")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
-    with pytest.raises(ExportError, match="the model has no tokenizer"):
+    with pytest.raises(ExportError, match="the folder has no tokenizer"):
         export_for("ctranslate2", folder, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
