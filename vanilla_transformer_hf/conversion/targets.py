@@ -161,7 +161,7 @@ def to_fairseq(model: VanillaTransformerForConditionalGeneration, tokenizer: Any
     Write `checkpoint_best.pt`, the dictionaries, and the codes of subword-nmt if there are any.
 
     Raises:
-        ConversionError: The tokenizer is missing or none of fairseq's, or has one name for two languages.
+        ConversionError: The tokenizer is missing or not one of fairseq's, or has one name for two languages.
     """
     config = model.config
     if tokenizer is None:
@@ -251,7 +251,7 @@ def _fairseq_problems(config: VanillaTransformerConfig) -> list[str]:
         if kind not in kinds or (kind == "none" and pair != ("none", "none")):
             problems.append(f"position_encoding={kind!r}: must be one of {', '.join(kinds)}; none in both stacks")
     if config.activation_function not in fairseq.ACTIVATIONS.values():
-        problems.append(f"activation_function={config.activation_function!r}: none of fairseq's")
+        problems.append(f"activation_function={config.activation_function!r}: not one of fairseq's")
     for stack in ("encoder", "decoder"):
         if getattr(config, f"{stack}_norm_position") == "post" and getattr(config, f"{stack}_final_norm"):
             problems.append(f"{stack}_final_norm=True: must be False after post-norm layers")

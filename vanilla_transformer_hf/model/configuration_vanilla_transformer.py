@@ -450,7 +450,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 def _check_version(written: Any):
     """
     Raises:
-        ValueError: It is no version, or newer than `VERSION` in one of the first two numbers.
+        ValueError: It is not a version, or newer than `VERSION` in one of the first two numbers.
     """
     numbers = [re.match(r"(\d+)\.(\d+)(?!\d)", str(version)) for version in (written, VERSION)]
     theirs, ours = [tuple(map(int, found.groups())) if found else None for found in numbers]

@@ -647,8 +647,8 @@ def run_together(searches: Iterable[Any]) -> Iterator[Any]:
     sentences or padded source tokens than one of the searches has had alone.
 
     Args:
-        searches: Those that `can_join` and have the same settings, read one ahead; what is no search comes back as it
-            is.
+        searches: Those that `can_join` and have the same settings, read one ahead; what is not a search comes back
+            as it is.
     """
     begun: deque[Any] = deque()
     together: Any = None

@@ -245,9 +245,9 @@ def _codes(languages: list[str]) -> list[str]:
 def missing_facts(facts: CardFacts, languages: list[str]) -> list[str]:
     """The metadata that a card lacks, a sentence each."""
     rows = {
-        "Licence: whoever publishes this model has to choose one that its data and its makers allow.": facts.license,
+        "Licence: not chosen yet; the publisher chooses one that the training data allows.": facts.license,
         "Languages: no language codes were given.": _codes(languages),
-        "Training data: nobody has named it.": facts.corpus or facts.datasets,
+        "Training data: not named.": facts.corpus or facts.datasets,
         "Scores: no held-out text was scored.": facts.scored,
         "Base model: the model that training began with was not named.": facts.base_model or not facts.further,
     }

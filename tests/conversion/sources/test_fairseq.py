@@ -516,5 +516,5 @@ def test_dictionaries_are_read_as_fairseq_reads_them(tmp_path):
     with pytest.raises(ConversionError, match=r"dict\.en\.txt: 'a' stand more than once"):
         convert("fairseq", folder, tmp_path / "twice")
     (folder / "dict.en.txt").write_text("a 5\nb\n")
-    with pytest.raises(ConversionError, match=r"dict.en.txt, line 2: 'b' is no token with its count"):
+    with pytest.raises(ConversionError, match=r"dict.en.txt, line 2: 'b' is not a token with its count"):
         convert("fairseq", folder, tmp_path / "uncounted")

@@ -1,6 +1,6 @@
 """
-The way to every file of a checkpoint: what another file names lies beside it, is no link out of its folder, and is a
-regular file. Then the readers of texts, JSON and YAML.
+The way to every file of a checkpoint: what another file names lies beside it, is not a link out of the folder, and is
+a regular file. Then the readers of texts, JSON and YAML.
 """
 
 import io

@@ -14,7 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 
 ALPHANUMERIC = r"\p{L}\p{N}"
-CUT = "\ufdd0"  # a code point that is no character
+CUT = "\ufdd0"  # a code point that is not a character
 LONGEST_WORD = 10_000
 
 # Latin letters with accents, Greek, Cyrillic, punctuation, currencies

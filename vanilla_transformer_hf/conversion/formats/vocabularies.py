@@ -123,7 +123,7 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
     The merges of a codes file of subword-nmt 0.2 or fastBPE, first learned first.
 
     Raises:
-        ConversionError: A line is no merge, or the file is of subword-nmt 0.1, which ends words another way.
+        ConversionError: A line is not a merge, or the file is of subword-nmt 0.1, which ends words another way.
     """
     merges = []
     for number, line in enumerate(read_lines(path), 1):
@@ -135,7 +135,7 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
         if not line.strip():
             continue
         if len(fields) not in (2, 3) or (len(fields) == 3 and not fields[2].isdigit()):
-            raise ConversionError(f"{path}, line {number}: {line!r} is no pair of symbols")
+            raise ConversionError(f"{path}, line {number}: {line!r} is not a pair of symbols")
         if END_OF_WORD in fields[:2]:
             raise ConversionError(f"{path}, line {number}: codes of subword-nmt 0.1; learn them again with 0.2")
         merges.append((fields[0], fields[1]))
@@ -228,7 +228,9 @@ def sentencepiece(
             )
         )
     _add_text_steps(backend, model, names, units)
-    if letters:  # of several unknown characters in a row the toolkit makes one piece: here, one that is no character
+    if (
+        letters
+    ):  # of several unknown characters in a row the toolkit makes one piece: here, one that is not a character
         known = "".join(map(re.escape, sorted(alphabet)))
         more = normalizers.Replace(Regex(f"[^{known}]{{2,}}"), NO_CHARACTER)
         backend.normalizer = normalizers.Sequence([backend.normalizer, more])

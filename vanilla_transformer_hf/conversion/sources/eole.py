@@ -254,7 +254,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     options, pieces = read_json(settings), read_json(vocabulary)
     if not isinstance(options.get("model"), dict) or not {"src", "tgt"} <= pieces.keys():
         raise ConversionError(
-            f"{folder} is no model of eole: `model` in config.json, or `src` and `tgt` in vocab.json"
+            f"{folder} is not a model of eole: `model` in config.json, or `src` and `tgt` in vocab.json"
         )
     return Checkpoint(options, SafetensorsFiles(weights), pieces, folder, [settings, vocabulary, *weights])
 

@@ -196,15 +196,15 @@ def recognises(path: Path) -> bool:
 def read(path: Path, trust: bool = False) -> Checkpoint:
     """
     Raises:
-        ConversionError: There is no checkpoint, it cannot be read safely, it is none of fairseq's, or a dictionary is
-            missing.
+        ConversionError: There is no checkpoint, it cannot be read safely, it is not one of fairseq's, or a dictionary
+            is missing.
     """
     found = _checkpoint(path)
     if found is None:
         raise ConversionError(f"{path} holds no checkpoint_best.pt and no checkpoint_last.pt; name the file itself")
     content = load_torch(found, trust)
     if not isinstance(content, dict) or "model" not in content or not ({"cfg", "args"} & content.keys()):
-        raise ConversionError(f"{found} is no checkpoint of fairseq: it has no `model` beside `cfg` or `args`")
+        raise ConversionError(f"{found} is not a checkpoint of fairseq: it has no `model` beside `cfg` or `args`")
     options = _flatten(plain(content.get("cfg") or content["args"]))
     languages = {side: str(options.get(f"{side}_lang")) for side in ("source", "target")}
     names = [f"dict.{language}.txt" for language in languages.values()]
@@ -263,7 +263,7 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
         if options.get(name) not in (None, neutral)
     ]
     if not ARCHITECTURES.fullmatch(options["arch"]):
-        problems.append(f"arch={options['arch']!r}: none of fairseq's encoder-decoder transformer architectures")
+        problems.append(f"arch={options['arch']!r}: not one of fairseq's encoder-decoder transformer architectures")
     if options["task"] != "translation":
         problems.append(
             f"task={options['task']!r}: only 'translation' can be converted; others add tokens of their own"
@@ -342,7 +342,7 @@ def _dictionary(path: Path) -> list[str]:
         overwrite = line.endswith(" #fairseq:overwrite")
         token, space, count = line.removesuffix(" #fairseq:overwrite").rstrip().rpartition(" ")
         if not space or not count.lstrip("-").isdigit():
-            raise ConversionError(f"{path}, line {number}: {line!r} is no token with its count")
+            raise ConversionError(f"{path}, line {number}: {line!r} is not a token with its count")
         if overwrite and token in tokens:
             # Of two, the later one is looked up, but for the specials; with a space, the other never is.
             place = tokens.index(token)

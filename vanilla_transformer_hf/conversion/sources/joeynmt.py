@@ -159,7 +159,7 @@ def _checkpoints(path: Path) -> list[Path]:
 def read(path: Path, trust: bool = False) -> Checkpoint:
     """
     Raises:
-        ConversionError: There is no checkpoint or no config, or one cannot be read safely or is none of JoeyNMT's.
+        ConversionError: There is no checkpoint or no config, or one cannot be read safely or is not one of JoeyNMT's.
     """
     found = _checkpoints(path)
     if not found:
@@ -170,10 +170,10 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     options = read_yaml(settings)
     for section in ("data", "model"):
         if not isinstance(options.get(section), dict):
-            raise ConversionError(f"{settings} is no config of JoeyNMT: it has no section `{section}`")
+            raise ConversionError(f"{settings} is not a config of JoeyNMT: it has no section `{section}`")
     content = load_torch(found[0], trust)
     if not isinstance(content, dict) or "model_state" not in content:
-        raise ConversionError(f"{found[0]} is no checkpoint of JoeyNMT: it has no `model_state`")
+        raise ConversionError(f"{found[0]} is not a checkpoint of JoeyNMT: it has no `model_state`")
     return Checkpoint(options, content["model_state"], None, found[0].parent, [found[0], settings])
 
 

@@ -43,7 +43,7 @@ def vocabulary_problems(vocabulary: dict[str, Any], specials: dict[str, str]) ->
     for side in ("src", "tgt"):
         tokens = vocabulary[side]
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            return [f"vocabulary: {side} is no list of tokens"]
+            return [f"vocabulary: {side} is not a list of tokens"]
     problems = []
     for name in ("pad", "eos"):
         ids = [id_of(vocabulary[side], specials[name]) for side in ("src", "tgt")]
@@ -51,7 +51,7 @@ def vocabulary_problems(vocabulary: dict[str, Any], specials: dict[str, str]) ->
             problems.append(f"vocabulary: {specials[name]} is {ids[0]} in src and {ids[1]} in tgt (expressed: one id)")
     start = vocabulary.get("decoder_start_token", SPECIAL_TOKENS["bos"])
     if start not in vocabulary["tgt"]:
-        problems.append(f"vocabulary: decoder_start_token {start!r} is none of tgt's tokens")
+        problems.append(f"vocabulary: decoder_start_token {start!r} is not one of tgt's tokens")
     return problems
 
 

@@ -181,14 +181,14 @@ def _step(path: Path) -> int:
 def read(path: Path, trust: bool = False) -> Checkpoint:
     """
     Raises:
-        ConversionError: There is no checkpoint, it cannot be read safely, or it is none of OpenNMT-py 3's.
+        ConversionError: There is no checkpoint, it cannot be read safely, or it is not one of OpenNMT-py 3's.
     """
     found = _checkpoints(path)
     if not found or not found[0].is_file():
         raise ConversionError(f"{path} holds no *_step_*.pt of OpenNMT-py; options and vocabularies are in it")
     content = load_torch(found[0], trust)
     if not isinstance(content, dict) or "opt" not in content or not isinstance(content.get("vocab"), dict):
-        raise ConversionError(f"{found[0]} is no checkpoint of OpenNMT-py 3: it has no `opt` with a plain `vocab`")
+        raise ConversionError(f"{found[0]} is not a checkpoint of OpenNMT-py 3: it has no `opt` with a plain `vocab`")
     files = [found[0]]
     if content.get("model") is not None:
         generator = content.get("generator") or {}

@@ -122,7 +122,7 @@ def _wrong_settings(options: dict[str, Any], known: Mapping[str, Any], by_stack:
     problems += wrong_types(given, {**known, **files})
     for name, theirs in given.get("names", {}).items() if not problems else ():
         if not isinstance(theirs, (list if name == "ignored" else str, type(None))):
-            problems.append(f"names.{name}: {theirs!r} is no name")
+            problems.append(f"names.{name}: {theirs!r} is not a name")
     return problems
 
 
@@ -177,7 +177,7 @@ def _tokens(content: Any, path: Path) -> list[str]:
         content = sorted(content, key=content.__getitem__)
     if not isinstance(content, list) or not all(isinstance(token, str) for token in content):
         raise ConversionError(
-            f"{path} is no vocabulary: tokens in the order of their ids, or tokens with ids 0, 1, 2, …"
+            f"{path} is not a vocabulary: expected tokens in the order of their ids, or tokens with ids 0, 1, 2, …"
         )
     return content
 
