@@ -222,7 +222,7 @@ def test_left_over_and_missing_tensors_are_listed(tmp_path):
 
 def test_a_file_of_another_program_is_refused(tmp_path):
     torch.save({"model": {}}, tmp_path / "model_step_1.pt")
-    with pytest.raises(ConversionError, match="no checkpoint of OpenNMT-py 3"):
+    with pytest.raises(ConversionError, match="not a checkpoint of OpenNMT-py 3"):
         convert("opennmt_py", tmp_path, tmp_path / "out")
 
 
