@@ -146,8 +146,7 @@ FLOORS = [
     ["evaluation"],
     ["translation"],
     ["publishing"],
-    ["training", "conversion"],
-    ["export"],
+    ["training", "conversion", "export"],
     ["commands"],
 ]
 

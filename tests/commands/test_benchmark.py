@@ -295,7 +295,7 @@ def test_growth_is_drawn():
         for name, speed in (("ours", 2.0), ("MarianMT", 1.0))
         for size in (32, 1, 8)
     ]
-    speed, memory = generation_picture.draw_growth(found).axes
+    speed, memory = generation_picture.draw_growth(found, generation.GROWTH).axes
     assert [line.get_label() for line in speed.lines] == ["ours float32", "MarianMT float32"]
     assert speed.lines[0].get_xydata().tolist() == [[1, 2], [8, 16], [32, 64]]
     assert memory.lines[1].get_xydata().tolist() == [[1, 100], [8, 800], [32, 3200]]

@@ -14,11 +14,13 @@ from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
+from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS
 from .checksums import check_unchanged
 from .command_line import message_of
 from .settings import read_bounded, read_json
@@ -208,3 +210,12 @@ def naming(part: str, name: str | os.PathLike) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return (message_of(error) or type(error).__name__).splitlines()[0]
+
+
+def settings_without_ours(model: Any) -> tuple[GenerationConfig, list[str]]:
+    """How a model decodes, without the options of our own search, which others ignore; and what was left out."""
+    settings, notes = GenerationConfig.from_dict(model.generation_config.to_dict()), []
+    for name, default in SEARCH_OPTIONS.items():
+        if (value := vars(settings).pop(name, None)) not in (None, default):
+            notes.append(f"{name}={value!r} is left out: another search may not have it")
+    return settings, notes

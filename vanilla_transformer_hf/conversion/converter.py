@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from tqdm.auto import tqdm
-from transformers import GenerationConfig
 
 from ..common.checksums import SUMS_FILE, verify_folder, write_checksums
 from ..common.files import check_new, new_folder
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS, VanillaTransformerGenerationConfig
+from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..publishing.model_card import CardFacts, ConversionFacts, SourceFile, write_card
@@ -299,12 +298,3 @@ def card_facts(done: Conversion, name: str, command: str, files: list[SourceFile
         done.source, command, files, done.reopened, done.reference, done.reference_tokens, done.greedy, done.notes
     )
     return CardFacts(name=name, conversion=facts)
-
-
-def settings_without_ours(model: VanillaTransformerForConditionalGeneration) -> tuple[GenerationConfig, list[str]]:
-    """How a model decodes, without the options of our own search, which others ignore; and what was left out."""
-    settings, notes = GenerationConfig.from_dict(model.generation_config.to_dict()), []
-    for name, default in SEARCH_OPTIONS.items():
-        if (value := vars(settings).pop(name, None)) not in (None, default):
-            notes.append(f"{name}={value!r} is left out: another search may not have it")
-    return settings, notes

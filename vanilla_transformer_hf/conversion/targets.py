@@ -16,11 +16,12 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
 
 from ..common.files import check_new, new_folder
+from ..common.opening import settings_without_ours
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..publishing.weight_files import open_config
-from .converter import assemble, settings_without_ours
+from .converter import assemble
 from .source import TOLERANCE, ConversionError
 from .sources import fairseq
 from .sources.saved_model import FIELDS

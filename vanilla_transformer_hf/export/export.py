@@ -10,7 +10,7 @@ import torch
 from transformers import GenerationConfig
 
 from ..common.files import check_new, new_folder
-from ..conversion.converter import settings_without_ours
+from ..common.opening import settings_without_ours
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer

@@ -350,4 +350,4 @@ def run(arguments: argparse.Namespace) -> None:
         from .generation_picture import draw_growth  # matplotlib
 
         with open_output(arguments.picture) as file:
-            draw_growth(found).savefig(file, format="png", dpi=120)
+            draw_growth(found, GROWTH).savefig(file, format="png", dpi=120)

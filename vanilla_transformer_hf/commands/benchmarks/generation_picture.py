@@ -7,8 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from .generation import GROWTH
-
 
 SCALES = {"sentences_per_second": "sentences per second", "peak_mib": "peak memory, MiB"}
 
@@ -30,11 +28,17 @@ def draw_lines(axes: Axes, rows: list[dict[str, Any]], grows: str, value: str) -
     axes.grid(alpha=0.25)
 
 
-def draw_growth(found: list[dict[str, Any]]) -> Figure:
-    """A column of two panels, speed and memory, for each model, section of `GROWTH` and search that was measured."""
+def draw_growth(found: list[dict[str, Any]], sections: dict[str, tuple[str, str]]) -> Figure:
+    """
+    A column of two panels, speed and memory, for each model, section and search that was measured.
+
+    Args:
+        found: The measurements.
+        sections: Section -> what grows there: key of a measurement, and its name.
+    """
     columns: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in found:
-        if row["section"] in GROWTH:
+        if row["section"] in sections:
             search = "" if row["section"] == "beam" else ", greedy" if row["beams"] == 1 else f", beam {row['beams']}"
             columns.setdefault((row["model"], row["section"], search), []).append(row)
     with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False}):
@@ -42,7 +46,7 @@ def draw_growth(found: list[dict[str, Any]]) -> Figure:
         FigureCanvasAgg(figure)
         axes = figure.subplots(2, len(columns), sharex="col", squeeze=False)
     for column, ((model, section, search), rows) in enumerate(columns.items()):
-        grows, name = GROWTH[section]
+        grows, name = sections[section]
         for line, value in enumerate(SCALES):
             draw_lines(axes[line, column], rows, grows, value)
         axes[0, column].set_title(f"{model}{search}")
