@@ -265,7 +265,7 @@ def test_an_upload_that_is_refused_says_that_the_model_is_complete(prepare, tmp_
 
     job = prepare(max_steps=2, save_steps=2, eval_steps=2)
     job.trainer.args.push_to_hub = True
-    monkeypatch.setattr(job.trainer, "publish", refuse)
+    monkeypatch.setattr(job.trainer, "upload", refuse)
     with pytest.raises(OSError, match="out is complete, and was not published: no such owner"):
         run_job(job)
 

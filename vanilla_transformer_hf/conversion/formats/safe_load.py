@@ -128,6 +128,7 @@ class Nesting:
         self.stack: list[Any] = []
         self.memo: dict[Any, Any] = {}
         self.made: list[list] = []
+        self.depths: dict[int, int] = {}  # of containers so far, by their ids; they may still grow
 
     def _take(self, count: int | None) -> list:
         """The last `count` things, or those behind the mark, without the numbers and texts among them."""
@@ -144,15 +145,26 @@ class Nesting:
             del self.stack[len(self.stack) - count :]
         return [thing for thing in things if isinstance(thing, list)]
 
+    def _put(self, parts: list[list], container: list):
+        """Put them into a container; what is too deep already is not read to its end."""
+        container += parts
+        depth = 1 + max((self.depths.get(id(part), 1) for part in parts), default=0)
+        if depth > DEEPEST:
+            raise ValueError(f"its pickle is nested more than {DEEPEST} deep")
+        if depth > self.depths.get(id(container), 1):
+            self.depths[id(container)] = depth
+
     def follow(self, name: str, argument: Any):
         """One instruction."""
         if name in self._TAKEN or name in self._FROM_MARK:
-            self.made.append(self._take(self._TAKEN.get(name)))
+            parts = self._take(self._TAKEN.get(name))
+            self.made.append([])
             self.stack.append(self.made[-1])
+            self._put(parts, self.made[-1])
         elif name in self._INTO or name in ("APPENDS", "ADDITEMS", "SETITEMS"):
             parts = self._take(self._INTO.get(name))
             if self.stack and isinstance(self.stack[-1], list):
-                self.stack[-1] += parts
+                self._put(parts, self.stack[-1])
         elif name in ("EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET", "EMPTY_TUPLE"):
             self.made.append([])
             self.stack.append(self.made[-1])
