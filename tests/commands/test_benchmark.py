@@ -60,6 +60,7 @@ def test_three_engines_train_on_text_and_on_a_made_up_corpus(tmp_path):
     assert "smoke, float32, step" in done.stdout
 
 
+@pytest.mark.slow
 def test_errors_are_one_line(tmp_path):
     for arguments, message in (
         (("--source", "x"), "--source and --target are given together"),
@@ -71,6 +72,7 @@ def test_errors_are_one_line(tmp_path):
         assert message in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_an_engine_that_fails_says_why():
     with pytest.raises(ChildProcessError, match=r"(?s)ours ended with code 1:.*KeyError: 'block'"):
         turns.Engine("ours", "training_engine", {}, threads=1)
@@ -101,6 +103,7 @@ def test_both_sides_have_the_same_backend_somewhere():
     assert training.float32_rows("default") == training.BFLOAT16_ROWS
 
 
+@pytest.mark.slow
 def test_engines_of_others_import_nothing_of_the_package():
     """So that their peak memory is their own."""
     names = ("torch", "vanilla_transformer_hf")

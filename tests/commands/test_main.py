@@ -58,6 +58,7 @@ def test_mistakes_name_the_commands(call, argv):
         assert all(name in err for name in COMMANDS)
 
 
+@pytest.mark.slow
 def test_help_of_every_command_imports_nothing_that_it_does_not_need():
     code = f"""
 import io, json, sys
@@ -82,6 +83,7 @@ print(json.dumps([texts, [name for name in ("datasets", "matplotlib", "sacrebleu
         assert f"\n    vanilla-transformer {name} " in text, f"no example in the help of {name}"
 
 
+@pytest.mark.slow
 def test_messages_begin_with_how_the_command_was_called(tmp_path):
     arguments = ["average", str(tmp_path / "nothing"), "--output", str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-m", "vanilla_transformer_hf", *arguments], capture_output=True, text=True)

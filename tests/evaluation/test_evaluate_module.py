@@ -35,6 +35,7 @@ print(json.dumps([
 
 
 @pytest.mark.parametrize("choices", [{}, {"tokenize": "none"}, {"target_lang": "zh"}])
+@pytest.mark.slow
 def test_a_fresh_process_loads_it_without_a_network_and_gets_our_scores(choices, tmp_path):
     code = CODE.format(texts=json.dumps([TRANSLATIONS, REFERENCES]), choices=choices)
     done = subprocess.run(

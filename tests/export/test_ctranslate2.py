@@ -222,6 +222,7 @@ def test_other_refusals_leave_nothing(save_model, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+@pytest.mark.slow
 def test_its_own_converter_knows_our_models(save_model, tmp_path, monkeypatch):
     _, folder = save_model()
     export_for("ctranslate2", folder, tmp_path / "ours")

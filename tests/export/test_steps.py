@@ -101,9 +101,8 @@ KINDS = ("key", "value")
 ENGINES = {"onnx": check_onnx_names, "torch_export": check_programs_need_torch_alone}
 
 
-@pytest.mark.parametrize(
-    "switches", [pytest.param(MODELS[name], id=name, marks=[pytest.mark.slow] * (name != "paper")) for name in MODELS]
-)
+@pytest.mark.parametrize("switches", MODELS.values(), ids=MODELS)
+@pytest.mark.slow
 def test_logits_and_translations_are_the_models(switches, save_model, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime", reason="pip install '.[export]'")
     model, folder = save_model(**switches)

@@ -167,6 +167,7 @@ def models(tiny_model, hub, tmp_path):
     return {**seen, "model": look(adapted.unload(), tokenizer)}
 
 
+@pytest.mark.slow
 def test_without_the_package(models, hub, tmp_path):
     published, adapter = hub.repositories[REPOSITORY].files(), hub.repositories[ADAPTER].files()
     assert adapter.keys() == {"adapter_config.json", "adapter_model.safetensors", "README.md"}
