@@ -3,9 +3,7 @@
 import hashlib
 from pathlib import Path
 
-
-# Written into a checkpoint; `sha256sum --check SHA256SUMS` reads it.
-SUMS_FILE = "SHA256SUMS"
+from ..common.checksums import SUMS_FILE, digest
 
 
 def sha256_of(path: Path) -> str:
@@ -13,8 +11,7 @@ def sha256_of(path: Path) -> str:
     if path.is_dir():
         names = "".join(f"{sha256_of(each)}  {each.relative_to(path)}\n" for each in files_in(path))
         return hashlib.sha256(names.encode()).hexdigest()
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest(path)
 
 
 def files_in(folder: Path) -> list[Path]:
