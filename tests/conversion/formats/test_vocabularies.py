@@ -162,8 +162,8 @@ def test_a_tokenizer_with_unlisted_pieces_is_the_same_after_saving(merges, tmp_p
     [
         ("#version: 0.1\na b\n", "codes of version 0.1; 0.2 can be read"),
         ("a b\nb </w>\n", r"line 2: codes of subword-nmt 0.1; learn them again"),
-        ("a b c d\n", "line 1: 'a b c d' is no pair"),
-        ("#version: 0.2\nab\n", "line 2: 'ab' is no pair"),
+        ("a b c d\n", "line 1: 'a b c d' is not a pair"),
+        ("#version: 0.2\nab\n", "line 2: 'ab' is not a pair"),
     ],
 )
 def test_codes_that_cannot_be_read_are_refused(content, message, tmp_path):
