@@ -1,0 +1,184 @@
+"""
+What the HTTP servers of this package share: bodies with limits, errors as JSON, a clean end. Needs the extra `serve`.
+
+Every error is answered as {"error": message, "field": name or null}.
+"""
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import uvicorn
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+
+logger = logging.getLogger(__name__)
+
+# What is answered to nobody: the client has left.
+CLIENT_LEFT = 499
+
+
+class RequestError(ValueError):
+    """
+    A request that cannot be answered.
+
+    Args:
+        message: What is wrong, and what is expected.
+        field: The field of the request that is wrong, None if it is none of them.
+        status: The HTTP status.
+        retry_after: Seconds after which the same request may succeed, None if it never will.
+    """
+
+    def __init__(self, message: str, field: str | None = None, status: int = 400, retry_after: int | None = None):
+        super().__init__(message if field is None else f"{field}: {message}")
+        self.field, self.status, self.retry_after = field, status, retry_after
+
+    @property
+    def body(self) -> dict[str, str | None]:
+        """What is answered, as JSON."""
+        return {"error": str(self), "field": self.field}
+
+
+async def read_body(request: Request, most_bytes: int, seconds: float) -> bytes:
+    """
+    The body of a request.
+
+    Raises:
+        RequestError: It is larger (413), or does not arrive in so many seconds (408).
+        ClientDisconnect: The client left before it had sent all.
+    """
+    pieces, size = list[bytes](), 0
+    try:
+        async with asyncio.timeout(seconds):
+            async for piece in request.stream():
+                if (size := size + len(piece)) > most_bytes:
+                    raise RequestError(f"the body has more than {most_bytes:,} bytes", status=413)
+                pieces.append(piece)
+    except TimeoutError:
+        raise RequestError(f"the body did not arrive within {seconds:g} seconds", status=408) from None
+    return b"".join(pieces)
+
+
+def parse_object(content: bytes) -> dict[str, Any]:
+    """
+    A JSON object.
+
+    Raises:
+        RequestError: It is something else.
+    """
+    try:
+        body = json.loads(content)
+    except RecursionError:
+        raise RequestError("the body is not valid JSON: nested too deeply") from None
+    except ValueError as error:  # what is no UTF-8 as well
+        raise RequestError(f"the body is not valid JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise RequestError(f"the body must be a JSON object, got {type(body).__name__}")
+    return body
+
+
+async def read_object(request: Request, most_bytes: int = 2**20, seconds: float = 10.0) -> dict[str, Any]:
+    """
+    The JSON object that a request brings.
+
+    Raises:
+        RequestError: As `read_body`; or the body is something else, or is said to be (415).
+    """
+    kind = media_type(request)
+    if kind != "application/json":
+        raise RequestError(f"content-type {kind[:60]!r}: send application/json", status=415)
+    return parse_object(await read_body(request, most_bytes, seconds))
+
+
+def media_type(request: Request) -> str:
+    """The type of the body, without parameters; JSON where the client does not say."""
+    return request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+
+
+def _refused(request: Request, error: Any) -> Response:
+    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    return JSONResponse(error.body, error.status, headers)
+
+
+def _not_routed(request: Request, error: Any) -> Response:
+    messages = {404: f"{request.url.path[:100]} is not a path here", 405: f"{request.method} is not allowed here"}
+    body = {"error": messages.get(error.status_code, error.detail), "field": None}
+    return JSONResponse(body, error.status_code, error.headers)
+
+
+def _left(request: Request, error: Any) -> Response:
+    return Response(status_code=CLIENT_LEFT)
+
+
+def _failed(request: Request, error: Any) -> Response:
+    return JSONResponse({"error": "an error of the server; its log says more", "field": None}, 500)
+
+
+# For `Starlette(exception_handlers=...)`. Starlette logs the errors of the last row, with their tracebacks.
+ERROR_HANDLERS: Mapping[Any, Callable[[Request, Any], Response]] = {
+    RequestError: _refused,
+    HTTPException: _not_routed,
+    ClientDisconnect: _left,
+    Exception: _failed,
+}
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """
+    A socket that listens there; port 0 takes one that is free.
+
+    Raises:
+        OSError: The address cannot be used; the message names it.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    listening.listen(1024)  # clients that come at once; uvicorn sets its own backlog again
+    listening.set_inheritable(True)
+    return listening
+
+
+def address_of(listening: socket.socket) -> str:
+    """The URL of what listens on this socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run_server(application: Any, listening: socket.socket, seconds_to_finish: int = 60, **settings: Any) -> None:
+    """
+    Answer requests until SIGTERM or Ctrl-C; then finish those that run, for so many seconds, and return. To be called
+    in the main thread, which gets the signals.
+
+    Nothing of requests is logged here: their addresses may hold texts.
+
+    Args:
+        application: The ASGI application.
+        listening: Where it listens, of `bind`.
+        seconds_to_finish: How long running requests may take after the signal.
+        settings: Other settings of `uvicorn.Config`.
+    """
+    settings = {"access_log": False, "log_level": "warning", "server_header": False, **settings}
+    config = uvicorn.Config(application, timeout_graceful_shutdown=seconds_to_finish, **settings)
+    # When uvicorn has finished it sends itself the signal again, which would kill the process before it has cleaned up.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        uvicorn.Server(config).run([listening])
+    except KeyboardInterrupt:
+        logger.info("stopped by a signal")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        listening.close()
