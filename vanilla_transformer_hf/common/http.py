@@ -173,7 +173,7 @@ def run_server(application: Any, listening: socket.socket, seconds_to_finish: in
     """
     settings = {"access_log": False, "log_level": "warning", "server_header": False, **settings}
     config = uvicorn.Config(application, timeout_graceful_shutdown=seconds_to_finish, **settings)
-    # When uvicorn has finished it sends itself the signal again, which would kill the process before it has cleaned up.
+    # When uvicorn has finished it sends itself the signal again, which would kill the process before it cleans up.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         uvicorn.Server(config).run([listening])
