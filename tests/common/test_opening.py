@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.common.opening import open_config, open_model
+from vanilla_transformer_hf.common.opening import naming, open_config, open_model
 from vanilla_transformer_hf.translation.translator import Translator
 
 
@@ -73,6 +73,25 @@ def test_weights_of_another_model_are_refused_instead_of_drawn_at_random(broken,
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps({**config, field: value}))
     assert "missing or of another shape, the first is model.encoder.layers" in _one_line(broken)
+
+
+def test_a_mistake_in_a_program_is_not_taken_for_a_damaged_file(broken):
+    class ProgramError(Exception):
+        pass
+
+    with pytest.raises(ProgramError), naming("config", broken):
+        raise ProgramError
+    with (
+        pytest.raises(OSError, match=r"cannot open the config of .*: as tokenizers raises it"),
+        naming("config", broken),
+    ):
+        raise Exception("as tokenizers raises it")
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"model": 1}', "[" * 100_000, "[]"])
+def test_a_damaged_tokenizer_is_named(broken, content):
+    (broken / "tokenizer.json").write_text(content)
+    assert f"{broken / 'tokenizer.json'} is not a complete tokenizer file" in _one_line(broken)
 
 
 def test_folder_of_another_model_type_is_refused(tmp_path):

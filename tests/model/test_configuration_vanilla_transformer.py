@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassError
 from transformers import AutoConfig
 
 from vanilla_transformer_hf import PRESETS, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -129,6 +129,14 @@ def test_preset_with_override_and_unknown_preset():
 def test_refusals_name_field_value_and_what_is_allowed(fields, message):
     with pytest.raises((ValueError, StrictDataclassError), match=re.compile(message, re.DOTALL)):
         VanillaTransformerConfig(**fields)
+
+
+def test_a_refusal_has_the_message_of_the_check_alone():
+    """The host puts "Class validation error for validator 'validate_architecture':" in front of a ValueError."""
+    with pytest.raises(
+        StrictDataclassClassValidationError, match=r"\Adropout=1\.5: must be at least 0 and less than 1\Z"
+    ):
+        VanillaTransformerConfig(dropout=1.5)
 
 
 def test_a_wrong_value_is_refused_on_assignment_and_before_saving(tmp_path):

@@ -1,7 +1,9 @@
 """Models that translate, opened with their tokenizers from folders and from the Hub: whole and fitting, or refused."""
 
 import os
+import pickle
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,7 +11,8 @@ from typing import Any
 
 import torch
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -26,6 +29,12 @@ from .command_line import message_of
 from .settings import read_bounded, read_json
 
 
+try:  # of huggingface_hub, whichever of the two it has
+    import httpx2 as httpx
+except ImportError:
+    import httpx  # type: ignore[no-redef]
+
+
 HUB_TIMEOUT = 10  # seconds
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 # Models often carry some rows more than their tokenizer has pieces, up to a multiple of this.
@@ -34,6 +43,26 @@ VOCABULARY_PADDING = 128
 SETTINGS_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 VOCABULARY_FILES = ("tokenizer.json", "added_tokens.json", "vocab.json", "target_vocab.json")
 LARGEST_VOCABULARY = 256 * 2**20  # bytes
+
+
+# What the readers of a model's files raise where a file is damaged, missing or of another kind.
+DAMAGE = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RuntimeError,
+    AssertionError,
+    EOFError,
+    ImportError,
+    SafetensorError,
+    StrictDataclassError,
+    pickle.UnpicklingError,
+    struct.error,
+    httpx.HTTPError,
+)
 
 
 def open_model(
@@ -204,6 +233,10 @@ def naming(part: str, name: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if (
+            not isinstance(error, DAMAGE) and type(error) is not Exception
+        ):  # which tokenizers raises for a damaged file
+            raise
         where = f"{name}" if Path(name).exists() else f"{name} (no such folder, so taken as a Hub id)"
         raise OSError(f"cannot open the {part} of {where}: {_first_line(error)}") from error
 

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassClassValidationError
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
@@ -116,6 +117,13 @@ VARIANT_FIELDS = ("rotary_base", "rotary_fraction", "relative_buckets", "max_rel
 # Far beyond any model. A config may come from a stranger, and building 10⁹ layers, or a matrix of 2⁴⁰ columns, hangs.
 LARGEST_DEPTH = 1_024
 LARGEST_SIZE = 2**24
+
+
+class ConfigValueError(StrictDataclassClassValidationError):
+    """A value that a config cannot have: the host's error, with the message of the check alone."""
+
+    def __init__(self, message: str):
+        Exception.__init__(self, message)
 
 
 @strict
@@ -354,13 +362,22 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return self.embedding_sharing if self.tie_word_embeddings else "none"
 
     def validate_architecture(self):
-        """Checks of values that a type cannot express; run by `@strict` at construction and before saving."""
-        super().validate_architecture()
-        self._check_sizes()
-        self._check_heads()
-        self._check_embeddings()
-        self._check_relative_positions()
-        self._check_token_ids()
+        """
+        Checks of values that a type cannot express; run by `@strict` at construction and before saving.
+
+        Raises:
+            ConfigValueError: A value is out of range, or two exclude each other. `@strict` puts "Class validation
+                error for validator 'validate_architecture'" in front of every ValueError.
+        """
+        try:
+            super().validate_architecture()
+            self._check_sizes()
+            self._check_heads()
+            self._check_embeddings()
+            self._check_relative_positions()
+            self._check_token_ids()
+        except ValueError as error:
+            raise ConfigValueError(str(error)) from error
 
     def _check_sizes(self):
         positive = (

@@ -8,6 +8,7 @@ import copy
 import itertools
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Literal
@@ -109,14 +110,15 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         self._source_tokenizer = copy.deepcopy(source) if separate_vocabularies else None
         self.separate_vocabularies, self.src_lang, self.tgt_lang = separate_vocabularies, src_lang, tgt_lang
         self.listed_pieces, self.source_listed_pieces = listed_pieces, source_listed_pieces
-        super().__init__(
-            separate_vocabularies=separate_vocabularies,
-            src_lang=src_lang,
-            tgt_lang=tgt_lang,
-            listed_pieces=listed_pieces,
-            source_listed_pieces=source_listed_pieces,
-            **kwargs,
-        )
+        with _naming_damage(kwargs.get("tokenizer_file")):
+            super().__init__(
+                separate_vocabularies=separate_vocabularies,
+                src_lang=src_lang,
+                tgt_lang=tgt_lang,
+                listed_pieces=listed_pieces,
+                source_listed_pieces=source_listed_pieces,
+                **kwargs,
+            )
         # How this object was loaded is not a setting of it: kept, it would change the files at the next save.
         for name in ("is_local", "local_files_only"):
             self.init_kwargs.pop(name, None)
@@ -324,7 +326,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
             return super()._from_pretrained(
                 resolved_vocab_files, pretrained_model_name_or_path, init_configuration, *init_inputs, **kwargs
             )
-        except Exception:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             _read_backend(path)  # names the file if that is what failed
             raise
 
@@ -340,9 +342,18 @@ class VanillaTransformerTokenizer(TokenizersBackend):
 
 
 def _read_backend(path: str) -> Tokenizer:
-    try:
+    with _naming_damage(path):
         return Tokenizer.from_file(path)
-    except Exception as error:  # the backend raises this very class
+
+
+@contextmanager
+def _naming_damage(path: str | None) -> Iterator[None]:
+    """Say which file the backend could not read: it raises `Exception` itself, and no class of its own."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception or path is None:
+            raise
         raise ValueError(f"{path} is not a complete tokenizer file ({error}); save or copy it again.") from None
 
 
