@@ -13,6 +13,9 @@ ACTIVATIONS = {
     "relu": lambda x: x.clamp(min=0),
     "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
     "swish": lambda x: x / (1 + torch.exp(-x)),
+    "silu": lambda x: x / (1 + torch.exp(-x)),
+    "sigmoid": lambda x: 1 / (1 + torch.exp(-x)),
+    "linear": lambda x: x,
 }
 
 

@@ -42,6 +42,8 @@ TABLE_3 = {
     "iwslt_de_en": 19,
     "multi30k_tiny": 2.6,
     "multi30k_small": 36.5,
+    # Shazeer 2020: as many as the base model.
+    **dict.fromkeys(("glu", "bilinear", "reglu", "geglu", "swiglu"), 65),
 }
 
 

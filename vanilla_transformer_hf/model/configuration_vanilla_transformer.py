@@ -11,6 +11,8 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
+from .presets_vanilla_transformer import PRESETS
+
 
 logger = logging.get_logger(__name__)
 
@@ -23,69 +25,6 @@ VERSION_FIELD = "vanilla_transformer_hf_version"
 AUTO_MODELS = {
     "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
     "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
-}
-
-# What differs from the base model, which is the set of defaults below. Rows of Table 3 carry the paper's letters.
-PRESETS: dict[str, dict[str, Any]] = {
-    "base": {},
-    "A-h1": {"encoder_attention_heads": 1, "decoder_attention_heads": 1},
-    "A-h4": {"encoder_attention_heads": 4, "decoder_attention_heads": 4},
-    "A-h16": {"encoder_attention_heads": 16, "decoder_attention_heads": 16},
-    "A-h32": {"encoder_attention_heads": 32, "decoder_attention_heads": 32},
-    "B-dk16": {"d_k": 16},
-    "B-dk32": {"d_k": 32},
-    "C-N2": {"encoder_layers": 2, "decoder_layers": 2},
-    "C-N4": {"encoder_layers": 4, "decoder_layers": 4},
-    "C-N8": {"encoder_layers": 8, "decoder_layers": 8},
-    "C-d256": {"d_model": 256},
-    "C-d1024": {"d_model": 1024},
-    "C-ff1024": {"encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024},
-    "C-ff4096": {"encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096},
-    "D-p0": {"dropout": 0.0},
-    "D-p2": {"dropout": 0.2},
-    "D-ls0": {"label_smoothing": 0.0},
-    "D-ls2": {"label_smoothing": 0.2},
-    "E": {"position_encoding": "learned"},
-    "big": {
-        "d_model": 1024,
-        "encoder_ffn_dim": 4096,
-        "decoder_ffn_dim": 4096,
-        "encoder_attention_heads": 16,
-        "decoder_attention_heads": 16,
-        "dropout": 0.3,
-    },
-    # JoeyNMT's IWSLT14 benchmark (19 M parameters).
-    "iwslt_de_en": {
-        "vocab_size": 32000,
-        "d_model": 256,
-        "encoder_ffn_dim": 1024,
-        "decoder_ffn_dim": 1024,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "encoder_norm_position": "pre",
-        "decoder_norm_position": "pre",
-        "dropout": 0.3,
-    },
-    # Transformer-Tiny and Transformer-Small of Wu et al. 2021 (arXiv 2105.14462).
-    "multi30k_tiny": {
-        "vocab_size": 10000,
-        "d_model": 128,
-        "encoder_layers": 4,
-        "decoder_layers": 4,
-        "encoder_ffn_dim": 256,
-        "decoder_ffn_dim": 256,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "dropout": 0.3,
-    },
-    "multi30k_small": {
-        "vocab_size": 10000,
-        "encoder_ffn_dim": 1024,
-        "decoder_ffn_dim": 1024,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "dropout": 0.3,
-    },
 }
 
 # Field -> the field whose value it has if it is not given.
@@ -147,7 +86,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         activation_function (`str`): A key of transformers' `ACT2FN`.
         decoder_activation_function (`str`, *optional*): Another one for the decoder; the same one if not given.
         feed_forward_type (`str`): `"dense"`: activation(x W₁ + b₁) W₂ + b₂;
-            `"gated"`: (activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂.
+            `"gated"`: (activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂ (arXiv 2002.05202), with an activation of
+            `"sigmoid"` GLU, `"linear"` bilinear, `"relu"` ReGLU, `"gelu"` GEGLU, `"silu"` SwiGLU.
         scale_embedding (`bool`): Multiply embeddings by √d_model (section 3.4).
         layernorm_embedding (`bool`): Normalise the sum of embeddings and positions, before its dropout.
         embedding_sharing (`str`): `"all"`: one matrix serves source, target and output (section 3.4);
@@ -264,7 +204,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def from_preset(cls, name: str, **overrides: Any) -> "VanillaTransformerConfig":
         """
         A named size: `"base"`, `"big"`, a row of the paper's Table 3 (`"A-h1"` … `"E"`), `"iwslt_de_en"`,
-        `"multi30k_tiny"` or `"multi30k_small"`, with single fields overridden.
+        `"multi30k_tiny"` or `"multi30k_small"`; or the base model with gated feed-forwards (`"glu"`, `"bilinear"`,
+        `"reglu"`, `"geglu"`, `"swiglu"`); with single fields overridden.
 
         Raises:
             ValueError: No preset has this name; the message lists them.

@@ -1,9 +1,9 @@
 """
 The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762), encoder and decoder.
 
-Read it from top to bottom: norms, feed-forward, residual step; layers, stacks, model, language-model head. Positions,
-attention, dropout and the loss stand in files of their own, beside this one. A choice is a table: a variant is one row
-of it, named by one field of the config and chosen when the model is built.
+Read it from top to bottom: residual step, layers, stacks, model, language-model head. Positions, attention, norms,
+feed-forward, dropout and the loss stand in files of their own, beside this one. A choice is a table: a variant is one
+row of it, named by one field of the config and chosen when the model is built.
 
 Shapes: B sentences, S source positions, T target positions, D = d_model (encoder_d_model in the encoder), H heads,
 V vocabulary.
@@ -40,9 +40,11 @@ from .attention_vanilla_transformer import (
     VanillaTransformerCrossAttention,
 )
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .dropout_vanilla_transformer import Dropout, drop_out
+from .dropout_vanilla_transformer import Dropout
+from .feed_forward_vanilla_transformer import FEED_FORWARDS
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
+from .norms_vanilla_transformer import NORMS
 from .positions_vanilla_transformer import (
     POSITION_ENCODINGS,
     PositionEncoding,
@@ -53,51 +55,6 @@ from .positions_vanilla_transformer import (
     look_up,
     positions,
 )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Norms: (width, eps) -> module
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class AuthorRMSNorm(nn.RMSNorm):
-    """x / (√mean(x²) + ε) · γ; Zhang and Sennrich 2019, arXiv 1910.07467, with ε where their code has it."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        states = x.float()
-        states = states / (states.square().mean(dim=-1, keepdim=True).sqrt() + (self.eps or 0.0))
-        return states.to(x.dtype) * self.weight
-
-
-# x / √(mean(x²) + ε) · γ is torch's RMSNorm.
-NORMS: dict[str, Callable[..., nn.Module]] = {
-    "layer_norm": nn.LayerNorm,
-    "rms_norm": nn.RMSNorm,
-    "rms_norm_author": AuthorRMSNorm,
-}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Feed-forward: (layer, hidden_states) -> hidden_states, and the layer's maps from D to d_ff that it needs beside fc2
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def dense_feed_forward(layer: "VanillaTransformerLayer", hidden_states: torch.Tensor) -> torch.Tensor:
-    """activation(x W₁ + b₁) W₂ + b₂, section 3.3."""
-    hidden_states = layer.activation_fn(layer.fc1(hidden_states))  # (B, T, d_ff)
-    return layer.fc2(drop_out(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
-
-
-def gated_feed_forward(layer: "VanillaTransformerLayer", hidden_states: torch.Tensor) -> torch.Tensor:
-    """(activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂; Shazeer 2020, arXiv 2002.05202."""
-    hidden_states = layer.activation_fn(layer.fc1(hidden_states)) * layer.fc3(hidden_states)  # (B, T, d_ff)
-    return layer.fc2(drop_out(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
-
-
-FEED_FORWARDS: dict[str, tuple[Callable, list[str]]] = {
-    "dense": (dense_feed_forward, ["fc1"]),
-    "gated": (gated_feed_forward, ["fc1", "fc3"]),
-}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
