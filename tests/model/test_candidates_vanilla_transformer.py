@@ -59,7 +59,7 @@ def test_products_of_int8_are_exact(rows, tokens, width):
     states, weight = (127 * (2 * torch.randint(0, 2, (size, width)) - 1) for size in (rows, tokens))
     states[0] = weight[0] = 127
     weight[1] = -127
-    found = int8_product(weight.to(torch.int8), torch.full((tokens,), 0.5))(states.to(torch.int8))
+    found = int8_product(weight.to(torch.int8), torch.full((tokens,), 0.5))(states.float())
     assert torch.equal(found.double(), 0.5 * (states @ weight.T).double())
 
 
@@ -68,6 +68,16 @@ def test_int8_is_not_used_where_the_processor_clips():
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX2"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.stdout == "False\n", done.stderr
+
+
+@pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="needs instructions for products of int8")
+def test_products_of_int8_are_not_made_by_a_plain_loop(monkeypatch):
+    """Which takes thousands of times as long as products in float32: libraries fall back to it without a word."""
+    assert has_int8()
+    monkeypatch.setattr(
+        candidates_vanilla_transformer, "seconds", lambda function, rows: float("rmatmul" not in str(function))
+    )
+    assert not has_int8.__wrapped__()
 
 
 @pytest.fixture
@@ -142,7 +152,7 @@ def test_what_int8_loses_is_less_than_the_bound(vocabulary, dtype, monkeypatch):
     weight, states = vocabulary.to(dtype), (torch.randn(200, 64) * torch.rand(200, 1) * 10).to(dtype)
     screened = ScreenedMostLikely(weight, lambda states: states @ weight.T)
     whole, step = candidates_vanilla_transformer.rounded(states)
-    lost = screened.rough_logits(whole.to(torch.int8)) * step - states.double() @ weight.double().T
+    lost = screened.rough_logits(whole) * step - states.double() @ weight.double().T
     near = whole * step
     bound = screened.norm * (states - near).norm(dim=1) + screened.loss * near.norm(dim=1)
     assert (lost.abs().amax(dim=1) < bound).all()
