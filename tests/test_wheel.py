@@ -74,7 +74,7 @@ def run(wheel, tmp_path_factory):
 @pytest.mark.slow
 def test_the_wheel_holds_recipes_configs_and_the_template_of_cards(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    for folder in ("training/recipes", "training/accelerate", "publishing"):
+    for folder in ("training/recipes", "training/variants", "training/accelerate", "publishing"):
         for path in (ROOT / "vanilla_transformer_hf" / folder).iterdir():
             if path.is_file():
                 assert f"vanilla_transformer_hf/{folder}/{path.name}" in names

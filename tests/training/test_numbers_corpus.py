@@ -52,3 +52,31 @@ def test_numbers_that_the_library_misspells_are_left_out():
         if numbers_corpus._is_well_spelled(number) and "einstausend" in numbers_corpus._number_pair(number)[1]
     ]
     assert not misspelled
+
+
+def test_lists_have_so_many_numbers_of_so_many_digits(monkeypatch, tmp_path):
+    monkeypatch.setattr(numbers_corpus, "HELD_OUT", {"valid": 20, "test": 30})
+    monkeypatch.setattr(numbers_corpus, "LISTS", 200)
+    sizes = numbers_corpus.write_numbers_corpus(tmp_path, numbers_per_line=(2, 4), digits=2)
+    assert sizes == {"valid": 20, "test": 30, "train": 150}
+    files = read(tmp_path)
+    english, german = ([line for part in sizes for line in files[f"{part}.{side}"]] for side in ("en", "de"))
+    spelled = dict(numbers_corpus._number_pair(number) for number in range(100))
+    assert len(set(english)) == 200
+    assert {line.count(";") for line in english} == {1, 2, 3}
+    assert german == ["; ".join(spelled[number] for number in line.split("; ")) for line in english]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"numbers_per_line": (3, 2)}, "lists of 3 to 2 numbers: expected 1 <= fewest <= most <= 100"),
+        ({"numbers_per_line": (1, 2), "digits": 7}, "digits=7: must be from 1 to 6"),
+        ({"numbers_per_line": (1, 2), "digits": 1}, "too few different lists of up to 2 numbers of up to 1 digits"),
+        ({"digits": 3}, "digits=3 has no effect without numbers_per_line"),
+    ],
+)
+def test_lists_that_cannot_be_made_are_refused(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        numbers_corpus.write_numbers_corpus(tmp_path / "out", **arguments)
+    assert not (tmp_path / "out").exists()

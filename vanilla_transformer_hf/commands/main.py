@@ -19,6 +19,7 @@ PROG = "vanilla-transformer"
 # Name of a command -> what it does. Its module has the same name, with underscores.
 COMMANDS = {
     "train": "train a model from a recipe, or train a model further",
+    "compare": "train variants of a recipe and compare them in a table",
     "translate": "translate text, one sentence per line",
     "score": "log-probability and perplexity of given translations",
     "align": "align the words of sentences with those of their translations",

@@ -3,6 +3,10 @@ Write the quickstart's corpus, numbers and dates spelled out in English and Germ
 
     vanilla-transformer numbers-corpus outputs/quickstart-data
     vanilla-transformer numbers-corpus outputs/multilingual-data --both_directions
+    vanilla-transformer numbers-corpus outputs/lists --numbers_per_line 1 3 --digits 3
+
+The last writes lists such as "twelve; three hundred and five": models that are trained on short lists can be tested on
+longer ones.
 """
 
 from ..common.command_line import make_parser
@@ -19,9 +23,20 @@ def main(prog: str, argv: list[str]) -> None:
         help="each pair in both directions, as .source and .target files: sources begin with <2de> or <2en>, the tag "
         "of the language that they are translated to",
     )
+    parser.add_argument(
+        "--numbers_per_line",
+        nargs=2,
+        type=int,
+        metavar=("FEWEST", "MOST"),
+        help="lines are lists of so many numbers, separated by semicolons, and there are no dates",
+    )
+    parser.add_argument("--digits", type=int, default=6, help="most digits of the numbers of lists (default: 6)")
     arguments = parser.parse_args(argv)
+    lists = arguments.numbers_per_line and tuple(arguments.numbers_per_line)
     try:
-        sizes = write_numbers_corpus(arguments.folder, arguments.seed, arguments.both_directions)
+        sizes = write_numbers_corpus(
+            arguments.folder, arguments.seed, arguments.both_directions, lists, arguments.digits
+        )
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is missing: pip install 'vanilla_transformer_hf[demo]'") from error
     print(f"{arguments.folder}: " + ", ".join(f"{name} {size:,} pairs" for name, size in sizes.items()))

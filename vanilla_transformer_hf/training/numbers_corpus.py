@@ -17,6 +17,7 @@ from ..common.files import open_output
 NUMBERS = ((0, 999, 1_000), (1_000, 9_999, 3_000), (10_000, 99_999, 6_000), (100_000, 999_999, 12_000))
 DATES = (datetime.date(1800, 1, 1), datetime.date(2099, 12, 31), 8_000)
 HELD_OUT = {"valid": 500, "test": 1_000}
+LISTS = 12_000  # lines of a corpus of lists of numbers
 
 
 def _is_well_spelled(number: int) -> bool:
@@ -65,6 +66,34 @@ def make_pairs(seed: int = 0) -> list[tuple[str, str]]:
     return pairs
 
 
+def make_lists(fewest: int, most: int, digits: int = 6, seed: int = 0) -> list[tuple[str, str]]:
+    """
+    (English, German) lists of `fewest` to `most` numbers of up to `digits` digits, separated by semicolons, each list
+    once; numbers of one digit are as frequent as those of each other length.
+
+    Raises:
+        ValueError: The numbers are not 1 <= fewest <= most <= 100 and 1 <= digits <= 6, or there are too few lists.
+    """
+    if not 1 <= fewest <= most <= 100:
+        raise ValueError(f"lists of {fewest} to {most} numbers: expected 1 <= fewest <= most <= 100.")
+    if not 1 <= digits <= 6:
+        raise ValueError(f"digits={digits}: must be from 1 to 6.")
+    if 10 ** (digits * most) < 5 * LISTS:
+        raise ValueError(
+            f"there are too few different lists of up to {most} numbers of up to {digits} digits: the corpus "
+            f"has {LISTS:,} lines; take more digits or longer lists."
+        )
+    rng = random.Random(seed)
+    lists: dict[tuple[int, ...], None] = {}
+    while len(lists) < LISTS:
+        size = rng.randint(fewest, most)
+        numbers = [rng.randrange(10 ** rng.randint(1, digits)) for _ in range(size)]
+        if all(map(_is_well_spelled, numbers)):
+            lists[tuple(numbers)] = None
+    spelled = [[_number_pair(number) for number in numbers] for numbers in lists]
+    return [tuple("; ".join(side) for side in zip(*pairs)) for pairs in spelled]  # type: ignore[misc]
+
+
 def _both_directions(pairs: list[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
     tagged = [(f"<2de> {english}", german) for english, german in pairs]
     tagged += [(f"<2en> {german}", english) for english, german in pairs]
@@ -72,19 +101,30 @@ def _both_directions(pairs: list[tuple[str, str]], seed: int) -> list[tuple[str,
     return tagged
 
 
-def write_numbers_corpus(folder: str | os.PathLike, seed: int = 0, both_directions: bool = False) -> dict[str, int]:
+def write_numbers_corpus(
+    folder: str | os.PathLike,
+    seed: int = 0,
+    both_directions: bool = False,
+    numbers_per_line: tuple[int, int] | None = None,
+    digits: int = 6,
+) -> dict[str, int]:
     """
     Write `train`, `valid` and `test` as `.en` and `.de` files, one sentence per line, and return the sizes.
+
+    With `numbers_per_line`, fewest and most, the lines are lists of numbers of up to `digits` digits (`make_lists`).
 
     With `both_directions` the files are `.source` and `.target`, and hold each pair twice: from English to German,
     with the tag <2de> before the source, and from German to English, with <2en>.
 
-    No number and no date stands in two of them.
+    No number and no date stands in two of them; of lists, no list does.
 
     Raises:
         ModuleNotFoundError: num2words or babel is missing.
+        ValueError: There are no such lists, or `digits` is given without them.
     """
-    pairs = make_pairs(seed)
+    if numbers_per_line is None and digits != 6:
+        raise ValueError(f"digits={digits} has no effect without numbers_per_line.")
+    pairs = make_pairs(seed) if numbers_per_line is None else make_lists(*numbers_per_line, digits, seed)
     parts = {name: [pairs.pop() for _ in range(size)] for name, size in HELD_OUT.items()} | {"train": pairs}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -273,7 +273,7 @@ class RunArguments:
     training: TranslationTrainingArguments
 
 
-class _RecipeLoader(yaml.SafeLoader):
+class RecipeLoader(yaml.SafeLoader):
     """YAML in which only true and false are booleans, as in YAML 1.2: `eval_strategy: no` is text."""
 
     yaml_implicit_resolvers = {
@@ -282,7 +282,7 @@ class _RecipeLoader(yaml.SafeLoader):
     }
 
 
-_RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("true|false", re.IGNORECASE), list("tTfF"))
+RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("true|false", re.IGNORECASE), list("tTfF"))
 
 
 class RecipeParser(HfArgumentParser):
@@ -302,7 +302,8 @@ class RecipeParser(HfArgumentParser):
         groups: tuple[Any, ...] = (DataArguments, ModelArguments, ConfigArguments, TranslationTrainingArguments)
         super().__init__(groups, formatter_class=HelpFormatter, allow_abbrev=False, **kwargs)
         self.names = {argument.name for group in groups for argument in fields(group) if argument.init}
-        self.add_argument("--unset", nargs="+", metavar="FIELD", help="remove the values of a recipe for these fields")
+        unset = "remove the values of a recipe for these fields"
+        self.add_argument("--unset", nargs="+", action="extend", metavar="FIELD", help=unset)
 
     def error(self, message: str) -> typing.NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
@@ -347,7 +348,7 @@ class RecipeParser(HfArgumentParser):
     def _read_recipe(self, path: str) -> dict[str, Any]:
         """Field -> value, of the type that the field has on the command line."""
         try:
-            recipe = read_yaml(path, _RecipeLoader)
+            recipe = read_yaml(path, RecipeLoader)
         except (OSError, ValueError) as error:
             self.error(f"{path}: cannot be read as a recipe ({' '.join(str(error).split())}).")
         if not isinstance(recipe, dict):

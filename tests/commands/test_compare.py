@@ -1,0 +1,73 @@
+"""The command line of `compare`: its help, its mistakes, and its exit status."""
+
+import pytest
+
+from vanilla_transformer_hf.commands import compare
+from vanilla_transformer_hf.commands.main import main
+from vanilla_transformer_hf.training import comparison, comparison_run
+
+
+@pytest.fixture
+def call(capsys):
+    """`call(*argv)`: exit code, output and error output of the command."""
+
+    def call(*argv):
+        try:
+            main(["compare", *map(str, argv)])
+        except SystemExit as end:
+            return end.code, *capsys.readouterr()
+        return 0, *capsys.readouterr()
+
+    return call
+
+
+def test_help_shows_examples_and_the_variants_of_the_package(call):
+    code, out, err = call("--help")
+    assert (code, err) == (0, "")
+    assert "vanilla-transformer compare quickstart --variants positions --output outputs/positions" in out
+    for name in compare.VARIANTS:
+        assert f"\n  {name}: " in out
+    for option in ("--variants", "--seeds", "--processes", "--seconds", "--output"):
+        assert option in out
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["quickstart", "--variants", "position", "--output", "o"], "'position' is neither a file nor the name of"),
+        (["quickstrt", "--variants", "norms", "--output", "o"], "'quickstrt' is neither a file nor the name of a rec"),
+        (["--variants", "norms"], "the first argument is the recipe, got '--variants'"),
+        (["quickstart", "--variants", "norms"], "the following arguments are required: --output"),
+        (["quickstart", "--variants", "norms", "--output", "o", "--seeds", "0"], "number of at least 1"),
+        (
+            ["quickstart", "--variants", "norms", "--output", "o", "--drpout", "0"],
+            "unknown field 'drpout'; the nearest",
+        ),
+        (["quickstart", "--variants", "norms", "--output", "o", "--output_dir", "p"], "give --output"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(call, tmp_path, monkeypatch, argv, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(*argv)
+    assert (code, out) == (2, "") and message in err and "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("status, code", [("finished", 0), ("diverged", 1)])
+def test_the_exit_status_says_whether_all_finished(call, tmp_path, monkeypatch, status, code):
+    (tmp_path / "recipe.yaml").write_text("max_steps: 7\nseed: 3\n")
+    (tmp_path / "two.yaml").write_text("variants: {a: {}, b: {dropout: 0.2}}\n")
+    found = {"status": status, "error": None if status == "finished" else "nan", "steps": 7, "steps_per_second": 1.0}
+    result = {**found, "curves": {"training_loss": [[7, 2.0]], "validation_loss": []}}
+
+    def measured(plan, output, *args):
+        output.mkdir()
+        return [comparison.MeasuredRun(run, result) for run in plan.runs]
+
+    monkeypatch.setattr(comparison, "run_comparison", measured)
+    files = [tmp_path / "recipe.yaml", "--variants", tmp_path / "two.yaml", "--output", tmp_path / "out"]
+    ended, out, _ = call(*files, "--seeds", 2)
+    assert ended == code
+    assert out.startswith("`recipe`, `two`: 7 steps a run; seeds: 3, 4.\n\n| variant | steps/s |")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"table.md", "table.csv", "curves.png"}
+    assert comparison_run.FINISHED == "finished"
