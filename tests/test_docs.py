@@ -68,6 +68,7 @@ SMALL = {
     f"{PROG} benchmark train": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32"
     " --loads step --against torch",
     f"{PROG} train": RUN,
+    f"{PROG} compare": RUN,
     "accelerate launch": RUN,
     f"{PROG} attention": "--target eins",  # an untrained model's translation is too long for a picture
 }
@@ -102,6 +103,7 @@ def workspace(tmp_path_factory):
         checkpoint = folder / "outputs" / "wmt14" / "checkpoints" / f"checkpoint-{step}"
         shutil.copytree(folder / "outputs" / "quickstart", checkpoint)
     shutil.copytree(folder / "outputs" / "quickstart", folder / "outputs" / "quickstart-2")
+    (folder / "mine.yaml").write_text(PAGES["training.md"].blocks("yaml")[0], encoding="utf-8")
     (folder / "phrases.tsv").write_text("".join(f"{line}\tdrei\tvier\n" for line in ENGLISH), encoding="utf-8")
     (folder / "begun.de").write_text("".join(f"{line[:4]}\n" for line in GERMAN), encoding="utf-8")
     (folder / "checkpoints").mkdir()
@@ -185,6 +187,7 @@ def options() -> dict[str, set[str]]:
     texts = {
         name: " ".join([help_of(name), *[help_of(name, part) for part in parts.get(name, [])]]) for name in COMMANDS
     }
+    texts["compare"] += texts["train"]  # every field of a recipe
     return {name: set(re.findall(r"(?<![\w-])--\w[\w-]*", text)) for name, text in texts.items()}
 
 

@@ -272,13 +272,13 @@ def test_the_tables_have_means_deviations_and_errors():
     )
     head, first, second, third = csv_table(rows).splitlines()
     assert head == (
-        "variant,seeds,parameters,steps,steps_per_second,peak_mib,validation_loss,validation_loss_deviation,"
-        "validation_bleu,validation_bleu_deviation,validation_exact_match,validation_exact_match_deviation,test_bleu,"
+        "variant,seeds,parameters,steps,steps_per_second,cpu_ms_per_step,peak_mib,validation_loss,"
+        "validation_loss_deviation,validation_bleu,validation_bleu_deviation,validation_exact_match,validation_exact_match_deviation,test_bleu,"
         "test_bleu_deviation,test_exact_match,test_exact_match_deviation,generated_tokens_per_second,note"
     )
-    assert first == f"a,1 2,1234.0,10.0,2.5,601.0,1.5,{math.sqrt(0.5)},22.0,{math.sqrt(8)},,,,,,,,"
-    assert second == "b,1,1234.0,10.0,2.5,,3.0,,10.0,,,,,,,,,seed 2 diverged: the loss is nan at step 4"
-    assert third == "c,,,,,,,,,,,,,,,,,failed: no | good"
+    assert first == f"a,1 2,1234.0,10.0,2.5,,601.0,1.5,{math.sqrt(0.5)},22.0,{math.sqrt(8)},,,,,,,,"
+    assert second == "b,1,1234.0,10.0,2.5,,,3.0,,10.0,,,,,,,,,seed 2 diverged: the loss is nan at step 4"
+    assert third == "c,,,,,,,,,,,,,,,,,,failed: no | good"
 
 
 def test_runs_of_different_lengths_show_their_steps():
@@ -312,22 +312,24 @@ def test_divergence_is_a_rise_or_a_loss_above_guessing(losses, found):
 
 
 def test_the_stopwatch_counts_steps_alone_and_goes_on_from_a_checkpoint(monkeypatch):
-    clock = iter([0, 10, 12, 100, 103, 200, 201, 304])
+    clock = iter([0, 10, 12, 100, 103, 200, 201, 205])
     monkeypatch.setattr(comparison_run.time, "perf_counter", lambda: next(clock))
+    processor = iter([0, 1, 2, 3, 4, 5, 6, 7])
+    monkeypatch.setattr(comparison_run.time, "process_time", lambda: next(processor))
     arguments, control = SimpleNamespace(eval_strategy="no"), TrainerControl()
     watch = Stopwatch(9)
     watch.on_train_begin(arguments, TrainerState(), control)
     watch.on_step_end(arguments, TrainerState(), control)  # 10 to 12
     watch.on_evaluate(arguments, TrainerState(), control)
     watch.on_step_end(arguments, TrainerState(), control)  # 100 to 103
-    assert watch.seconds == 5 and not control.should_training_stop
+    assert (watch.seconds, watch.cpu_seconds) == (5, 2) and not control.should_training_stop
     state = TrainerState(global_step=2, stateful_callbacks=[watch])
     later = Stopwatch(9)
     later.on_train_begin(arguments, state, control)
     assert later.seconds == 5 and not control.should_training_stop
-    later._mark = 300
-    later.on_step_end(arguments, state, control)  # 300 to 304
-    assert later.seconds == 9 and control.should_training_stop and control.should_save
+    later.on_step_end(arguments, state, control)  # 201 to 205
+    assert (later.seconds, later.cpu_seconds) == (9, 3)
+    assert control.should_training_stop and control.should_save
 
 
 def test_the_speed_of_generation_is_that_of_the_last_search(tiny_model):

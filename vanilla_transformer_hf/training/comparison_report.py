@@ -32,6 +32,7 @@ COLUMNS = [
     Column("parameters", "parameters", "{:,.0f}"),
     Column("steps", "steps", "{:,.0f}"),
     Column("steps_per_second", "steps/s", "{:.2f}"),
+    Column("cpu_ms_per_step", "CPU ms/step", "{:,.1f}"),
     Column("peak_mib", "peak MiB", "{:,.0f}"),
     Column("validation_loss", "validation loss", "{:.3f}", True),
     Column("validation_bleu", "BLEU", "{:.2f}", True),

@@ -37,39 +37,49 @@ DIVERGED_BY = 1.0
 class Stopwatch(TrainerCallback, ExportableState):
     """
     Counts the seconds of training steps, without evaluations and checkpoints, and ends a run whose `budget` of
-    seconds is used. Checkpoints hold the count, so that a run that is continued has the same budget.
+    seconds is used: those of the clock, and those that the processor computed, which other work on the machine changes
+    less. Checkpoints hold the counts, so that a run that is continued has the same budget.
     """
 
     def __init__(self, budget: float | None = None):
-        self.budget, self.seconds = budget, 0.0
-        self._mark = time.perf_counter()
+        self.budget, self.seconds, self.cpu_seconds = budget, 0.0, 0.0
+        self._start()
+
+    def _start(self):
+        self._mark = time.perf_counter(), time.process_time()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it."""
-        return {"args": {"budget": self.budget}, "attributes": {"seconds": self.seconds}}
+        return {
+            "args": {"budget": self.budget},
+            "attributes": {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds},
+        }
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         states: Any = state.stateful_callbacks or {}
         if state.global_step and type(self).__name__ in states:
-            self.seconds = states[type(self).__name__]["attributes"]["seconds"]
+            counts = states[type(self).__name__]["attributes"]
+            self.seconds, self.cpu_seconds = counts["seconds"], counts["cpu_seconds"]
         if self._is_used():
             control.should_training_stop = True
-        self._mark = time.perf_counter()
+        self._start()
         return control
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        now = time.perf_counter()
-        self.seconds, self._mark = self.seconds + now - self._mark, now
+        began, cpu_began = self._mark
+        self._start()
+        self.seconds += self._mark[0] - began
+        self.cpu_seconds += self._mark[1] - cpu_began
         if self._is_used():
             control.should_training_stop = control.should_save = True
             control.should_evaluate = args.eval_strategy != "no"
         return control
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        self._mark = time.perf_counter()
+        self._start()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        self._mark = time.perf_counter()
+        self._start()
 
     def _is_used(self) -> bool:
         return self.budget is not None and self.seconds >= self.budget
@@ -164,6 +174,7 @@ def measure_run(recipe: Path, seconds: float | None = None) -> dict[str, Any]:
         "steps": steps,
         "seconds": stopwatch.seconds,
         "steps_per_second": steps / stopwatch.seconds if stopwatch.seconds else None,
+        "cpu_ms_per_step": 1e3 * stopwatch.cpu_seconds / steps if steps else None,
         "peak_mib": peak_memory(),
         **scores.found,
         "curves": curves,
