@@ -7,7 +7,7 @@ from host_search import host
 from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model.search_vanilla_transformer import Rows
+from vanilla_transformer_hf.model.search_rows_vanilla_transformer import Rows
 
 
 EOS = 1

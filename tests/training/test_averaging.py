@@ -17,11 +17,11 @@ from transformers import AutoModelForSeq2SeqLM, Trainer, TrainerCallback, Traini
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.training.averaging import (
     AverageCheckpointsCallback,
-    MovingAverageCallback,
     average_checkpoints,
     load_average,
     select_checkpoints,
 )
+from vanilla_transformer_hf.training.moving_average import MovingAverageCallback
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_full_disk_leaves_nothing(checkpoints, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     folders = checkpoints(2)
-    monkeypatch.setattr("vanilla_transformer_hf.training.averaging.save_file", fail)
+    monkeypatch.setattr("vanilla_transformer_hf.training.checkpoint_weights.save_file", fail)
     with pytest.raises(OSError, match="No space left"):
         average_checkpoints(folders, tmp_path / "new" / "average")
     assert not list((tmp_path / "new").iterdir())
@@ -428,7 +428,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import Trainer, TrainingArguments
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.training.averaging import AverageCheckpointsCallback, MovingAverageCallback
+from vanilla_transformer_hf.training.averaging import AverageCheckpointsCallback
+from vanilla_transformer_hf.training.moving_average import MovingAverageCallback
 
 torch.manual_seed(0)
 rows = [{{"input_ids": torch.randint(3, 90, (5,)), "labels": torch.randint(3, 90, (4,))}} for _ in range(16)]

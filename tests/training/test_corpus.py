@@ -7,13 +7,9 @@ import datasets
 import pytest
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.training.corpus import (
-    CorpusFilter,
-    TranslationCollator,
-    load_parallel_text,
-    tokenize_corpus,
-    tokenize_stream,
-)
+from vanilla_transformer_hf.training.collator import TranslationCollator
+from vanilla_transformer_hf.training.corpus import load_parallel_text
+from vanilla_transformer_hf.training.tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 
 
 ENGLISH = ["one dog", "two dogs", "three\u2028red dogs"]

@@ -25,7 +25,7 @@ TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 VICTIM = """
 import os, pathlib, runpy, shutil, signal, sys, threading
 import safetensors.torch, torch
-from vanilla_transformer_hf.training import averaging, checkpoints, trainer
+from vanilla_transformer_hf.training import checkpoint_weights, checkpoints, trainer
 
 place, count, calls = sys.argv[1], int(sys.argv[2]), [0]
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
@@ -51,7 +51,10 @@ for owner, name, last in {
     "time": [(trainer.TranslationTrainer, "training_step", killed)],
     "update": [(torch.optim.AdamW, "step", killed)],
     "evaluation": [(trainer.TranslationTrainer, "prediction_step", killed)],
-    "file": [(torch, "save", half_written(torch.save)), (averaging, "save_file", half_written(averaging.save_file))],
+    "file": [
+        (torch, "save", half_written(torch.save)),
+        (checkpoint_weights, "save_file", half_written(checkpoint_weights.save_file)),
+    ],
     "flush": [(os, "fsync", killed)],
     "name": [(pathlib.Path, "rename", killed)],
     "deletion": [(checkpoints.shutil, "rmtree", killed)],

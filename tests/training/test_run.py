@@ -25,7 +25,7 @@ from vanilla_transformer_hf.model.generation_config_vanilla_transformer import V
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.training import run as training
 from vanilla_transformer_hf.training.build import paper_learning_rate
-from vanilla_transformer_hf.training.corpus import TranslationCollator
+from vanilla_transformer_hf.training.collator import TranslationCollator
 from vanilla_transformer_hf.training.run import run_job
 
 
@@ -224,7 +224,7 @@ def test_a_damaged_record_is_found_before_training(prepare, tmp_path):
 
 
 def test_what_a_killed_run_left_is_gone_after_the_next(prepare, tmp_path):
-    for left in ("out/.unfinished", "out/checkpoints/tokenizer.unfinished"):
+    for left in ("out/.unfinished", "out/checkpoints/.tokenizer.unfinished"):
         (tmp_path / left).mkdir(parents=True)
         (tmp_path / left / "strange.json").write_text("{")
     run_job(prepare(max_steps=2, save_steps=2, eval_steps=2))

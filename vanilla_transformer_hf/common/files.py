@@ -180,14 +180,28 @@ def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
         with path.open("wb") as file:
             yield file
         return
+    with new_file(path) as partial, partial.open("wb") as file:
+        yield file
+
+
+@contextmanager
+def new_file(path: str | os.PathLike) -> Iterator[Path]:
+    """
+    A new file, whole or not at all, for what writes to a path: as `path` + ".partial", which takes its name when it is
+    on the disk.
+
+    On an exception the partial file is removed.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path = Path(path).resolve()
     partial = path.with_name(path.name + ".partial")
     try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        yield partial
+        sync(partial)
         partial.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -251,12 +265,10 @@ def new_folder(output: str | os.PathLike) -> Iterator[Path]:
     with _ended_by_sigterm(), _locked(unfinished):
         try:
             yield unfinished
-            for path in sorted(unfinished.rglob("*"), reverse=True):
-                _sync(path)
-            _sync(unfinished)
+            sync_tree(unfinished)
             check_new(output)
             os.replace(unfinished, output)
-            _sync(output.parent)
+            sync(output.parent)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -305,7 +317,14 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _sync(path: Path):
+def sync_tree(folder: Path):
+    """Have a folder with all that is in it on the disk."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        sync(path)
+    sync(folder)
+
+
+def sync(path: Path):
     """Have a file's bytes, or a folder's names, on the disk before anything else is done."""
     if path.is_symlink() or (fcntl is None and path.is_dir()):  # Windows opens no folders
         return

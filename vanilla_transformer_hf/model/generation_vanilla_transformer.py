@@ -21,12 +21,14 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 
+from .beam_search_vanilla_transformer import BeamSearch, DiverseBeamSearch
 from .generation_config_vanilla_transformer import (
     SEARCH_OPTIONS,
     SearchOptions,
     Settings,
     VanillaTransformerGenerationConfig,
 )
+from .greedy_search_vanilla_transformer import GreedySearch
 from .incremental_decoder_vanilla_transformer import Ensemble, IncrementalDecoder
 from .packed_weights_vanilla_transformer import StepWeights
 from .search_plan_vanilla_transformer import (
@@ -38,7 +40,7 @@ from .search_plan_vanilla_transformer import (
     find_obstacle,
     most_target_tokens,
 )
-from .search_vanilla_transformer import BeamSearch, DiverseBeamSearch, GreedySearch, Search, run_together
+from .search_vanilla_transformer import Search, run_together
 
 
 # Arguments of `generate` that say something about its sentences; batches of a stream may differ in them alone.

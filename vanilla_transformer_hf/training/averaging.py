@@ -1,139 +1,36 @@
 """
-Averages of weights: of the last or the best checkpoints of a run ("Attention Is All You Need", section 6.1), and an
-exponential moving average over the steps. Over safetensors, in which shared matrices stand once.
+Averages of weights of the last or the best checkpoints of a run ("Attention Is All You Need", section 6.1).
 """
 
-import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import distributed, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..common.files import check_new, new_folder
-from ..model.configuration_vanilla_transformer import VERSION_FIELD, VanillaTransformerConfig
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..publishing.model_card import (
     FACTS_FILE,
     TRAINER_STATE_FILE,
     CardFacts,
     write_card,
 )
+from .checkpoint_weights import assign, mean_of, open_checkpoints, read_json, save_weights
 
-
-MOVING_AVERAGE_FILE = "moving_average.safetensors"
 
 # What a model's folder holds beside its weights. Optimizer states are not part of a model, nor is what was measured
 # of one checkpoint true of an average.
 CARRIED_ALONG = {".json", ".py", ".txt", ".model", ".spm", ".vocab", ".jinja"}
 LEFT_BEHIND = {TRAINER_STATE_FILE, SAFE_WEIGHTS_INDEX_NAME, FACTS_FILE}
-
-# Fields of a config that say nothing about the weights.
-IGNORED_FIELDS = {"transformers_version", VERSION_FIELD, "_name_or_path"}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: no such file; is {path.parent} a checkpoint?") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: damaged JSON ({error}).") from error
-
-
-def _open_weights(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: no such file; only weights saved as safetensors are read.") from error
-    except SafetensorError as error:
-        raise ValueError(f"{path}: damaged or incomplete ({error}).") from error
-
-
-def _save_weights(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]):
-    try:
-        save_file(tensors, path, metadata={"format": "pt", **metadata})
-    except SafetensorError as error:
-        raise OSError(f"{path}: cannot be written ({error}).") from error
-
-
-class _Checkpoint:
-    """
-    The weights of a folder, in one file or several: `files`, their names, and `tensors`: the name of each with that
-    of its file and its type and shape, such as "F32 [99, 32]".
-    """
-
-    def __init__(self, folder: str | os.PathLike):
-        self.folder = Path(folder)
-        self.config = _read_json(self.folder / CONFIG_NAME)
-        self.files, index = [SAFE_WEIGHTS_NAME], self.folder / SAFE_WEIGHTS_INDEX_NAME
-        if not (self.folder / SAFE_WEIGHTS_NAME).is_file() and index.is_file():
-            self.files = sorted({Path(name).name for name in _read_json(index)["weight_map"].values()})
-        self.tensors = {}
-        for name in self.files:
-            file = _open_weights(self.folder / name)
-            for tensor in file.keys():  # noqa: SIM118
-                stored = file.get_slice(tensor)
-                self.tensors[tensor] = (name, f"{stored.get_dtype()} {stored.get_shape()}")
-
-    def path(self, tensor: str) -> Path:
-        return self.folder / self.tensors[tensor][0]
-
-    def read(self, tensor: str) -> torch.Tensor:
-        # Opened anew each time: what was read of an open file stays mapped into memory.
-        return _open_weights(self.path(tensor)).get_tensor(tensor)
-
-
-def _check_same_model(one: _Checkpoint, other: _Checkpoint):
-    for field in sorted(one.config.keys() | other.config.keys()):
-        ours, theirs = one.config.get(field), other.config.get(field)
-        if ours != theirs and field not in IGNORED_FIELDS:
-            raise ValueError(
-                f"{other.folder / CONFIG_NAME}: {field} is {theirs!r}, but {ours!r} in {one.folder}; only checkpoints "
-                "of one model have an average."
-            )
-    for tensor in sorted(one.tensors.keys() ^ other.tensors.keys()):
-        having, lacking = (one, other) if tensor in one.tensors else (other, one)
-        raise ValueError(f"{lacking.folder}: holds no tensor {tensor}, but {having.path(tensor)} does.")
-    for tensor in one.tensors:
-        ours, theirs = one.tensors[tensor][1], other.tensors[tensor][1]
-        if ours != theirs:
-            raise ValueError(f"{other.path(tensor)}: {tensor} is {theirs}, but {ours} in {one.path(tensor)}.")
-
-
-def _open_checkpoints(folders: Sequence[str | os.PathLike]) -> list[_Checkpoint]:
-    if not folders:
-        raise ValueError("No checkpoints to average.")
-    checkpoints = [_Checkpoint(folder) for folder in folders]
-    for checkpoint in checkpoints[1:]:
-        _check_same_model(checkpoints[0], checkpoint)
-    return checkpoints
-
-
-def _mean(checkpoints: Sequence[_Checkpoint], tensor: str) -> torch.Tensor:
-    """The mean, summed in float64, in the type in which the tensor is stored; whole numbers are the last one's."""
-    last = checkpoints[-1].read(tensor)
-    if not last.is_floating_point():
-        return last
-    total = torch.zeros(last.shape, dtype=torch.float64)
-    for checkpoint in checkpoints:
-        value = checkpoint.read(tensor)
-        if value.isnan().any():
-            raise ValueError(f"{checkpoint.path(tensor)}: {tensor} holds NaN.")
-        total += value
-    return total.div_(len(checkpoints)).to(last.dtype)
 
 
 def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.PathLike) -> Path:
@@ -157,13 +54,13 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
     """
     output = Path(output)
     check_new(output)
-    checkpoints = _open_checkpoints(folders)
+    checkpoints = open_checkpoints(folders)
     first, last = checkpoints[0], checkpoints[-1]
     origin = {"average_of": ", ".join(checkpoint.folder.name for checkpoint in checkpoints)}
     with new_folder(output) as folder:
         for file in first.files:
             names = [tensor for tensor, (place, _) in first.tensors.items() if place == file]
-            _save_weights({tensor: _mean(checkpoints, tensor) for tensor in names}, folder / file, origin)
+            save_weights({tensor: mean_of(checkpoints, tensor) for tensor in names}, folder / file, origin)
         for path in last.folder.iterdir():
             if path.is_file() and path.suffix in CARRIED_ALONG and path.name not in LEFT_BEHIND:
                 shutil.copyfile(path, folder / path.name)
@@ -176,13 +73,6 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
     return output
 
 
-def _assign(target: torch.Tensor, value: torch.Tensor):
-    """Copy the values of a whole tensor into one that may be sharded (FSDP2); then every process has to call this."""
-    if isinstance(target, DTensor):
-        value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
-    target.copy_(value)
-
-
 @torch.no_grad()
 def load_average(model: nn.Module, folders: Sequence[str | os.PathLike]):
     """
@@ -191,12 +81,12 @@ def load_average(model: nn.Module, folders: Sequence[str | os.PathLike]):
     Raises:
         FileNotFoundError, ValueError: As `average_checkpoints`; or the model has no such tensor.
     """
-    checkpoints = _open_checkpoints(folders)
+    checkpoints = open_checkpoints(folders)
     weights = model.state_dict()
     for tensor in checkpoints[0].tensors:
         if tensor not in weights:
             raise ValueError(f"{checkpoints[0].path(tensor)}: the model has no tensor {tensor}.")
-        _assign(weights[tensor], _mean(checkpoints, tensor))
+        assign(weights[tensor], mean_of(checkpoints, tensor))
 
 
 def _find_checkpoints(run_folder: str | os.PathLike) -> dict[int, Path]:
@@ -223,7 +113,7 @@ def _rank(checkpoints: dict[int, Path], metric: str | None) -> list[int]:
     scores: dict[int, float] = {}
     measured: set[str] = set()
     for step, folder in checkpoints.items():
-        for entry in _read_json(folder / TRAINER_STATE_FILE)["log_history"]:
+        for entry in read_json(folder / TRAINER_STATE_FILE)["log_history"]:
             if entry["step"] == step:
                 measured |= {name for name in entry if name.startswith("eval_")}
                 scores |= {step: entry[metric]} if metric in entry else {}
@@ -320,132 +210,3 @@ class AverageCheckpointsCallback(TrainerCallback):
         }
         self.folders = [found[step] for step in sorted(_rank(found, self.metric)[: self.count])]
         load_average(model, self.folders)
-
-
-class MovingAverageCallback(TrainerCallback):
-    """
-    Keeps an exponential moving average of the trained weights; at the end of training it is what the model has.
-
-    After update t, average = d · average + (1 - d) · weights with d = min(decay, (1 + t) / (10 + t)), so that the
-    first, untrained weights are soon forgotten. It is held in float32, saved in every checkpoint as
-    moving_average.safetensors and read back when training continues from one. With `load_best_model_at_end` the model
-    gets the average of the best checkpoint. Evaluation uses it inside `applied()`.
-
-    Args:
-        decay: Weight of the past, from 0 to below 1.
-        checkpoint: The folder that training continues from; if not given, checkpoint-<step> in `output_dir`.
-
-    Raises:
-        ValueError: `decay` is out of range; or the checkpoint that training continues from holds no moving average,
-            or that of another model.
-    """
-
-    def __init__(self, decay: float, checkpoint: str | os.PathLike | None = None):
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay={decay}: the decay of a moving average lies from 0 to below 1.")
-        self.decay = decay
-        self.checkpoint = checkpoint
-        self.updates = 0
-        self.parameters: dict[str, nn.Parameter] = {}
-        self.averages: dict[str, torch.Tensor] = {}
-        self._saved_at: int | None = None
-
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **kwargs: Any,
-    ):
-        if model is None:
-            return
-        self.parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        self.averages = {
-            name: weight.detach().to(torch.float32, copy=True) for name, weight in self.parameters.items()
-        }
-        self.updates, self._saved_at = 0, None
-        if state.global_step > 0:
-            self.load(self.checkpoint or Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"))
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        self.updates += 1
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        weights = [weight.detach().float() for weight in self.parameters.values()]
-        get_ema_multi_avg_fn(decay)(list(self.averages.values()), weights, None)
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if self._saved_at != self.updates:
-            folder = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
-            self.save(folder, write=args.should_save)
-
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
-            self.load(state.best_model_checkpoint)
-        self._assign_averages()
-        self.averages = {}
-
-    @torch.no_grad()
-    def _assign_averages(self):
-        for name, average in self.averages.items():
-            self.parameters[name].copy_(average)
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """While this context lasts, the model that is being trained has the averaged weights; else nothing happens."""
-        trained = {name: self.parameters[name].detach().clone() for name in self.averages}
-        try:
-            self._assign_averages()
-            yield
-        finally:
-            with torch.no_grad():
-                for name, weight in trained.items():
-                    self.parameters[name].copy_(weight)
-
-    def save(self, folder: str | os.PathLike, write: bool = True):
-        """
-        Write the average to a checkpoint's folder, beside and renamed, unless `write` is false.
-
-        Sharded weights (FSDP2) are gathered, so every process has to call this, and one of them to write. A Trainer
-        that gives a checkpoint its name when it is whole calls it before that; else `on_save` does.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
-        tensors: dict[str, torch.Tensor] = {}
-        for name, average in self.averages.items():
-            whole = average.full_tensor() if isinstance(average, DTensor) else average
-            tensors |= {name: whole.cpu()} if write else {}
-        if write:
-            path = Path(folder, MOVING_AVERAGE_FILE)
-            partial = path.with_name(f"{path.name}.partial")
-            try:
-                _save_weights(tensors, partial, {"updates": str(self.updates)})
-                partial.replace(path)
-            finally:
-                partial.unlink(missing_ok=True)
-        self._saved_at = self.updates
-
-    @torch.no_grad()
-    def load(self, folder: str | os.PathLike):
-        """
-        Read the average of a checkpoint.
-
-        Raises:
-            FileNotFoundError: The checkpoint holds none.
-            ValueError: The file is damaged, or does not fit the model.
-        """
-        path = Path(folder, MOVING_AVERAGE_FILE)
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such file; this checkpoint was saved without a moving average.")
-        file = _open_weights(path)
-        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-        expected = {name: list(average.shape) for name, average in self.averages.items()}
-        for name in sorted(shapes.keys() | expected.keys()):
-            if shapes.get(name) != expected.get(name):
-                raise ValueError(
-                    f"{path}: {name} has shape {shapes.get(name)}, but {expected.get(name)} in the model."
-                )
-        for name, average in self.averages.items():
-            _assign(average, file.get_tensor(name))
-        self.updates = int(file.metadata()["updates"])

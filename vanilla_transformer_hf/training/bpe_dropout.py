@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from .corpus import SIDES, TranslationCollator, cut
+from .collator import TranslationCollator
+from .corpus_files import SIDES
+from .tokenized_corpus import truncate
 
 
 class BpeDropout:
@@ -117,5 +119,5 @@ class BpeDropoutCollator(TranslationCollator):
             keys = [f"{self.seed} {feature.get('epoch', self.epoch)} {side} {feature['line']}" for feature in features]
             sentences = self._segment[side]([feature[side] for feature in features], keys)
             for pair, ids in zip(pairs, sentences):
-                pair[column] = cut(ids, limit)
+                pair[column] = truncate(ids, limit)
         return super().__call__(pairs, return_tensors)

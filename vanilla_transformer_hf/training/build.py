@@ -1,7 +1,6 @@
 """The parts of a run: corpora, tokenizer, model with its search, callbacks."""
 
 import copy
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,25 +23,21 @@ from transformers import (
 )
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
+from ..common.files import new_folder
 from ..common.opening import check_fit, naming, open_tokenizer, open_weights
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..translation.translator import TARGET_LANG_TAGS
-from .averaging import AverageCheckpointsCallback, MovingAverageCallback
+from .averaging import AverageCheckpointsCallback
 from .bpe_dropout import BpeDropoutCollator
 from .checkpoints import EarlyStopping
-from .corpus import (
-    CorpusFilter,
-    TranslationCollator,
-    iterate_texts,
-    load_parallel_text,
-    tokenize_corpus,
-    tokenize_stream,
-    vocabulary_sizes,
-)
+from .collator import TranslationCollator, vocabulary_sizes
+from .corpus import iterate_texts, load_parallel_text
+from .moving_average import MovingAverageCallback
 from .recipe import DataArguments, RunArguments, TranslationTrainingArguments
 from .resume import Start
+from .tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 
 
 # Sentence pairs at the beginning of a stream that a new tokenizer is trained on.
@@ -145,10 +140,8 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
         return open_tokenizer(name)
     if not folder.exists():
         tokenizer = _train_tokenizer(run, corpus)
-        unfinished = folder.with_name(f"{folder.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
-        tokenizer.save_pretrained(unfinished)
-        unfinished.rename(folder)
+        with new_folder(folder) as unfinished:
+            tokenizer.save_pretrained(unfinished)
     return VanillaTransformerTokenizer.from_pretrained(folder)
 
 

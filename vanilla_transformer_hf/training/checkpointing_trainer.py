@@ -21,9 +21,10 @@ from transformers import (
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from .averaging import MovingAverageCallback, load_average
+from .averaging import load_average
 from .checkpoints import UNFINISHED, StopOnSignal, is_complete, is_planned, move_in, remove, remove_surplus
-from .corpus import TranslationCollator
+from .collator import TranslationCollator
+from .moving_average import MovingAverageCallback
 from .recipe import TranslationTrainingArguments
 from .sharding import gather_optimizer_state, gather_weights, load_optimizer_state, shard
 

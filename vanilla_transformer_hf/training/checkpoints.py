@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 import shutil
 import signal
 import threading
@@ -21,6 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy, sort_checkpoints
 
+from ..common.files import sync, sync_tree
 from .checksums import SUMS_FILE, format_sums, read_sums, sha256_of, write_sums
 
 
@@ -99,24 +99,15 @@ def step_of(checkpoint: str | Path) -> int:
     return int(state["global_step"])
 
 
-def flush_to_disk(folder: Path):
-    """Have the contents of a folder on the disk, and not only promised to it, before it gets its name."""
-    for path in (*(path for path in folder.rglob("*") if path.is_file()), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def move_in(checkpoint: Path, folder: Path):
     """Give a written checkpoint its checksums, and then its place in `folder`, in one step."""
     write_sums(checkpoint)
-    flush_to_disk(checkpoint)
+    sync_tree(checkpoint)
     place = folder / checkpoint.name
     if place.exists():
         remove(place)
     checkpoint.rename(place)
+    sync(folder)
 
 
 def remove(checkpoint: Path):

@@ -14,7 +14,7 @@ from transformers.trainer_utils import has_length
 
 from ..evaluation.scores import Scores, score_translations
 from .checkpointing_trainer import CheckpointingTrainer
-from .corpus import IGNORED_LABEL
+from .collator import IGNORED_LABEL
 
 
 class EvaluatingTrainer(CheckpointingTrainer):

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from .corpus import TranslationCollator
+from .collator import TranslationCollator
 from .progress import TOKENS_PER_SECOND, Progress, Speedometer
 from .publishing_trainer import PublishingTrainer
 from .r_drop import r_drop_loss

@@ -34,7 +34,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.common.matmul import set_matmul
-from vanilla_transformer_hf.training.corpus import TranslationCollator
+from vanilla_transformer_hf.training.collator import TranslationCollator
 from vanilla_transformer_hf.training.recipe import TranslationTrainingArguments
 from vanilla_transformer_hf.training.trainer import TranslationTrainer
 

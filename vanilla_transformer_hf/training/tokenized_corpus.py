@@ -1,0 +1,214 @@
+"""Parallel text as token ids: which pairs are used, and the table or the stream of their ids."""
+
+import json
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import datasets
+import numpy as np
+from datasets.fingerprint import Hasher
+from transformers import PreTrainedTokenizerBase
+
+from .corpus_files import SIDES
+from .recipe import TooLong
+
+
+# Rows of a tokenized table that are written together. Opening a table reads something of each block, and keeps it: in
+# blocks of the library's 1000 rows, a corpus of ten million pairs would be in memory before training begins.
+BLOCK_ROWS = 20_000
+
+# What became of a pair, as the column "verdict" says it. From EMPTY on, pairs are left out.
+KEPT, CUT, EMPTY, TOO_LONG, UNEVEN, DUPLICATE = range(6)
+VERDICTS = {
+    CUT: "cut to the longest allowed",
+    EMPTY: "with an empty side left out",
+    TOO_LONG: "too long and left out",
+    UNEVEN: "of too different lengths left out",
+    DUPLICATE: "that occurred before left out",
+}
+
+
+@dataclass
+class CorpusFilter:
+    """
+    Which pairs of a corpus are used.
+
+    Args:
+        max_source_length, max_target_length: Most tokens of a sentence, the end of sentence included.
+        too_long: What happens to a pair with a longer one: "drop" it, or "cut" its end off.
+        max_length_ratio: Most tokens of the longer side for one of the shorter; None: any.
+        drop_duplicates: Keep the first of equal pairs only.
+    """
+
+    max_source_length: int
+    max_target_length: int
+    too_long: TooLong
+    max_length_ratio: float | None = None
+    drop_duplicates: bool = False
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        return self.max_source_length, self.max_target_length
+
+    def judge(self, source: list[int], target: list[int]) -> int:
+        """The verdict on a pair of token ids; both are empty lists if a side has no text."""
+        if not source:
+            return EMPTY
+        is_long = len(source) > self.max_source_length or len(target) > self.max_target_length
+        if is_long and self.too_long == "drop":
+            return TOO_LONG
+        lengths = sorted((len(source), len(target)))
+        if self.max_length_ratio is not None and lengths[1] > self.max_length_ratio * lengths[0]:
+            return UNEVEN
+        return CUT if is_long else KEPT
+
+
+@dataclass
+class TokenizedCorpus:
+    """
+    Token ids of a corpus, and what became of its pairs: how many were cut or left out, by verdict.
+
+    Columns of `data`: `input_ids` and `labels` (lists of int, end of sentence included), `length` (the longer of the
+    two), `line` (row number in the corpus, from 0), and the texts if they were asked for.
+    """
+
+    data: datasets.Dataset
+    verdicts: dict[int, int]
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.verdicts[verdict]:,} {text}" for verdict, text in VERDICTS.items() if verdict in self.verdicts
+        ]
+        return "; ".join([f"{len(self.data):,} pairs", *parts])
+
+
+def truncate(ids: list[int], limit: int) -> list[int]:
+    """At most `limit` token ids. The last is the end of sentence: it stays when the sentence is cut."""
+    return ids if len(ids) <= limit else ids[: limit - 1] + ids[-1:]
+
+
+def _tokenize_batch(
+    batch: dict[str, list], lines: list[int], tokenizer: Any, rules: CorpusFilter, keep_text: bool
+) -> dict[str, list]:
+    """Token ids of a batch of pairs, and the verdict on each; those left out have no ids."""
+    texts = [[text or "" for text in batch[side]] for side in SIDES]
+    full = [row for row, (source, target) in enumerate(zip(*texts)) if source.strip() and target.strip()]
+    columns: dict[str, list] = {name: [[] for _ in lines] for name in ("input_ids", "labels")}
+    # Tokenizers refuse an empty list.
+    if full:
+        sources, targets = ([side[row] for row in full] for side in texts)
+        # Not verbose: what is too long is counted here, and needs no warning of the host's.
+        encoded = (
+            tokenizer(sources, verbose=False)["input_ids"],
+            tokenizer(text_target=targets, verbose=False)["input_ids"],
+        )
+        for name, sentences in zip(columns, encoded):
+            for row, ids in zip(full, sentences):
+                columns[name][row] = ids
+    verdicts = [rules.judge(source, target) for source, target in zip(columns["input_ids"], columns["labels"])]
+    for name, limit in zip(("input_ids", "labels"), rules.limits):
+        columns[name] = [
+            [] if verdict >= EMPTY else truncate(ids, limit) for verdict, ids in zip(verdicts, columns[name])
+        ]
+    columns |= {"line": lines, "verdict": verdicts}
+    columns["length"] = [max(len(ids), len(out)) for ids, out in zip(columns["input_ids"], columns["labels"])]
+    if rules.drop_duplicates:
+        columns["hash"] = [_hash(source, target) for source, target in zip(*texts)]
+    return columns | (dict(zip(SIDES, texts)) if keep_text else {})
+
+
+def _hash(source: str, target: str) -> int:
+    text = f"{len(source)} {source}{target}".encode(errors="surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little", signed=True)
+
+
+def _identity(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
+    """What decides the ids of a text. A hash of the object would change with the padding of its last call."""
+    names = ("backend_tokenizer", "source_backend_tokenizer")
+    backends = [getattr(tokenizer, name) for name in names if hasattr(tokenizer, name)]
+    if not backends:  # one in Python, which has no more to tell of itself
+        return [{"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab(), "settings": str(tokenizer)}]
+    listed = {name: getattr(tokenizer, name, None) for name in ("listed_pieces", "source_listed_pieces")}
+    return [listed, *(json.loads(each.to_str()) | {"padding": None, "truncation": None} for each in backends)]
+
+
+def tokenize_corpus(
+    corpus: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    rules: CorpusFilter,
+    *,
+    keep_text: bool = False,
+    num_proc: int | None = None,
+) -> TokenizedCorpus:
+    """
+    Tokenize a corpus in `num_proc` processes into a cached, memory-mapped table, without what `rules` refuse.
+
+    Args:
+        keep_text: Keep the columns "source" and "target".
+
+    Raises:
+        ValueError: No pair is left.
+    """
+    kinds = {"line": "int64", "verdict": "int8", "length": "int32"}
+    kinds |= {"hash": "int64"} if rules.drop_duplicates else {}
+    kinds |= dict.fromkeys(SIDES, "string") if keep_text else {}
+    features = {name: datasets.List(datasets.Value("int32")) for name in ("input_ids", "labels")}
+    features |= {name: datasets.Value(kind) for name, kind in kinds.items()}
+    data = corpus.map(
+        _tokenize_batch,
+        with_indices=True,
+        batched=True,
+        fn_kwargs={"tokenizer": tokenizer, "rules": rules, "keep_text": keep_text},
+        remove_columns=corpus.column_names,
+        features=datasets.Features(features),
+        writer_batch_size=BLOCK_ROWS,
+        num_proc=num_proc,
+        new_fingerprint=Hasher.hash((corpus._fingerprint, _identity(tokenizer), rules, kinds)),
+        desc="Tokenizing",
+    )
+    verdicts = _column(data, "verdict").astype(np.int8)
+    if rules.drop_duplicates:
+        hashes = _column(data, "hash")
+        again = np.ones(len(hashes), dtype=bool)
+        again[np.unique(hashes, return_index=True)[1]] = False
+        verdicts[again & (verdicts < EMPTY)] = DUPLICATE
+    counts = {int(verdict): int(count) for verdict, count in zip(*np.unique(verdicts, return_counts=True))}
+    kept = np.flatnonzero(verdicts < EMPTY)
+    data = data.remove_columns({"verdict", "hash"} & set(data.column_names))
+    result = TokenizedCorpus(data if len(kept) == len(data) else data.select(kept), counts)
+    if len(kept) == 0:
+        raise ValueError(f"no sentence pair is left of the {len(corpus):,} pairs of this corpus: {result}.")
+    return result
+
+
+def _column(data: datasets.Dataset, name: str) -> np.ndarray:
+    return data.data.column(name).to_numpy()
+
+
+def tokenize_stream(
+    corpus: datasets.IterableDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    rules: CorpusFilter,
+    *,
+    keep_text: bool = False,
+) -> datasets.IterableDataset:
+    """
+    Tokenize a stream of pairs while it is read; the columns are those of `TokenizedCorpus`.
+
+    Raises:
+        ValueError: `rules` ask for duplicates to be dropped, which would have to be remembered.
+    """
+    if rules.drop_duplicates:
+        raise ValueError(
+            "drop_duplicates: a stream is too long to remember its pairs; do without, or without streaming."
+        )
+    settings = {"tokenizer": tokenizer, "rules": rules, "keep_text": keep_text}
+    stream = corpus.map(
+        _tokenize_batch, with_indices=True, batched=True, fn_kwargs=settings, remove_columns=corpus.column_names
+    )
+    return stream.filter(_is_used, input_columns="verdict").remove_columns("verdict")
+
+
+def _is_used(verdict: int) -> bool:
+    return verdict < EMPTY
