@@ -100,6 +100,9 @@ class BeamSearch(Search):
         n_best = self.plan.n_best
         return {name: tensor[:, :n_best].flatten(0, 1) for name, tensor in self.results.items()}
 
+    def n_best(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.results["finished"][rows, : self.plan.n_best]
+
     def has_nan(self) -> torch.Tensor:
         return (self.rows.running_scores + self.rows.finished_scores).isnan().any(dim=1)
 

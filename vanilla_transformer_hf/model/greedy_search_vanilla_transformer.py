@@ -19,6 +19,9 @@ class GreedySearch(Search):
         longest = max(int(self.plan.limits.max()), self.prompt_length + 1)
         return {"running": resized(self.plan.prompt, -1, longest, self.rows.padding)}
 
+    def n_best(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.results["running"][rows, None]
+
     def has_nan(self) -> torch.Tensor:
         return self.decoder.states.flatten(1).isnan().any(dim=1)
 

@@ -36,6 +36,7 @@ class Search(ABC):
 
     Attributes:
         results (`dict[str, torch.Tensor]`): What was found for the rows of this search, by the names in `Rows`.
+        is_done (`torch.Tensor`): Whether the results of these rows have been written down.
         is_nan (`torch.Tensor`): Whether the model's scores of these rows were NaN at the end.
         unfinished (`int`): Rows that are not done.
         length (`int`): Tokens of those that are done when it took longest, prompt included.
@@ -51,7 +52,7 @@ class Search(ABC):
         self.joined, self.searches = 0, {0: self}
         self.rows = self.first_rows()
         self.results = self.first_results()
-        self.is_nan = torch.zeros_like(self.rows.written)
+        self.is_done, self.is_nan = (torch.zeros_like(self.rows.written) for _ in range(2))
         self.unfinished, self.length, self.waits = count, self.prompt_length, False
 
     @abstractmethod
@@ -65,6 +66,10 @@ class Search(ABC):
     @abstractmethod
     def step(self) -> None:
         """One more token for each hypothesis."""
+
+    @abstractmethod
+    def n_best(self, rows: torch.Tensor) -> torch.Tensor:
+        """The sequences found for these rows (r), decoder prompt included, best first, with padding (r, n, T)."""
 
     @abstractmethod
     def has_nan(self) -> torch.Tensor:
@@ -129,6 +134,16 @@ class Search(ABC):
         self.rows = self.rows.put(others, free, int(self.rows.begins.min()), self.prompt_length)
         self.rows.owners[free] = self.joined
 
+    def leave(self, other: "Search", rows: torch.Tensor) -> None:
+        """Go on without these rows (r) of `other`, which has joined or is this search: nobody waits for them."""
+        owner = next((owner for owner, search in self.searches.items() if search is other), -1)
+        its = (self.rows.owners == owner) & torch.isin(self.rows.places, rows) & ~self.rows.written
+        if its.any():
+            other.unfinished -= int(its.sum())
+            self.searches = {owner: search for owner, search in self.searches.items() if search.unfinished}
+            self.rows.written = self.rows.written | its
+            self.keep((~self.rows.written).nonzero()[:, 0])
+
     def keep(self, rows: torch.Tensor) -> None:
         """Go on with these rows alone."""
         self.rows = self.rows.keep(rows)
@@ -169,6 +184,7 @@ class Search(ABC):
                     result[places, ..., : found.shape[-1]] = found
                 else:
                     result[places] = found
+            search.is_done[places] = True
             if any_nan:
                 search.is_nan[places] = is_nan[its]
             search.length = max(search.length, rows.running.shape[-1] - begin)

@@ -21,6 +21,7 @@ from ..model.generation_config_vanilla_transformer import (
 )
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.search_plan_vanilla_transformer import REQUESTS
+from ..model.search_vanilla_transformer import Search
 from .scoring import score_sequences
 
 
@@ -73,7 +74,7 @@ class TokenTranslator:
         Raises:
             ValueError: The options exclude each other or are out of range.
         """
-        options = self._checked(input_ids.shape[1], options)
+        options = self.checked(input_ids.shape[1], options)
         n_best = self.setting("num_return_sequences", options) or 1
         filled = attention_mask.any(dim=1)  # (B)
         sequences = torch.full((len(filled), n_best, 1), self.pad_token_id, device=input_ids.device)
@@ -104,7 +105,7 @@ class TokenTranslator:
                 own = {name: batch[name] for name in REQUESTS if name in batch}
                 yield self.batch(batch["input_ids"], batch["attention_mask"], return_scores, {**options, **own})
             return
-        options, sources = self._checked(0, options), deque[dict[str, torch.Tensor]]()
+        options, sources = self.checked(0, options), deque[dict[str, torch.Tensor]]()
         tells = self._tells_scores(options, return_scores)
 
         def remembered(batch: dict[str, Any]) -> dict[str, Any]:
@@ -116,8 +117,31 @@ class TokenTranslator:
             sequences, scores = self._read_output(output, sources.popleft(), options, return_scores)
             yield {"sequences": sequences, "scores": scores}
 
-    def _checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
-        """What to pass to `generate()`: the options that are given, and a limit where nobody gives one."""
+    @torch.no_grad()
+    def begin(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, options: dict[str, Any]
+    ) -> Search | torch.Tensor:
+        """
+        The search for the translations of source ids (B, S), of which every row has tokens, before its first step: it
+        can join another of the same options (`Search.absorb`). Sequences (B, n, T), where the model or the options do
+        not allow that.
+
+        Raises:
+            ValueError: The options exclude each other or are out of range.
+        """
+        if not (self.has_own_options and hasattr(self.model, "generate_stream")):
+            return self.batch(input_ids, attention_mask, False, options)["sequences"]
+        source = {"input_ids": input_ids, "attention_mask": attention_mask}
+        found = self.model.generate(**source, **self.checked(0, options), place_in_stream=0)
+        return found if isinstance(found, Search) else self._read_output(found, source, options, False)[0]
+
+    def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
+        """
+        What to pass to `generate()`: the options that are given, and a limit where nobody gives one.
+
+        Raises:
+            ValueError: The options exclude each other or are out of range.
+        """
         options = {name: value for name, value in options.items() if value is not None}
         options.pop("return_dict_in_generate", None)  # of what is returned here it changes nothing
         for name in COUNTS:

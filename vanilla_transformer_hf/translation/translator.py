@@ -13,6 +13,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..common.matmul import MatmulRow, choose_matmul, describe_matmul, probe_matmul
 from ..common.opening import check_fit, open_model, vocabularies
+from ..model.search_vanilla_transformer import Search
 from .alignment import Alignment, align_pairs
 from .parts import constrain, translate_parts
 from .results import Translation, empty_translation, join_parts, read_translations
@@ -363,9 +364,12 @@ class Translator:
         """Tokens of the longest target line that is scored or aligned."""
         return self._max_target_positions - 1
 
-    def encoder(self, too_long: str = "split", is_target: bool = False) -> TextEncoder:
+    def encoder(
+        self, too_long: str = "split", is_target: bool = False, source_prefix: str | None = None
+    ) -> TextEncoder:
         """
-        What turns texts of one side into token ids of at most as many as the model takes.
+        What turns texts of one side into token ids of at most as many as the model takes; with another prefix than
+        `self.source_prefix`, if given.
 
         Raises:
             ValueError: `too_long` is not one of the choices, or `max_source_length` has no room for a token, or is
@@ -377,7 +381,8 @@ class Translator:
             and self.tokenizer.model_max_length > LARGE_INTEGER
             and self.max_source_length == self._guessed_source_length
         )
-        prefix = "" if is_target else self.source_prefix
+        source_prefix = self.source_prefix if source_prefix is None else source_prefix
+        prefix = "" if is_target else source_prefix
         encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess, prefix)
         if not is_target and limit <= encoder.around:
             raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")
@@ -428,6 +433,31 @@ class Translator:
         """
         options = {**self._own_options(), **generate_kwargs}
         return self._search.batch(input_ids, attention_mask, return_scores, options)
+
+    def begin(self, sources: Sequence[Sequence[int]], **generate_kwargs: Any) -> Search | torch.Tensor:
+        """
+        The search for translations of sources that all have tokens, before its first step, for those who step it
+        themselves and let others join it (`Search.absorb`); or, where the model or the arguments do not allow that,
+        the sequences (B, n, T).
+
+        Raises:
+            ValueError: The arguments exclude each other or are out of range.
+        """
+        batch = {name: tensor.to(self.model.device) for name, tensor in self.collate(sources).items()}
+        return self._search.begin(**batch, options={**self._own_options(), **generate_kwargs})
+
+    def check_options(self, **generate_kwargs: Any) -> None:
+        """
+        See that a search with these arguments of `generate()` can begin.
+
+        Raises:
+            ValueError: The arguments exclude each other or are out of range.
+        """
+        self._search.checked(0, {**self._own_options(), **generate_kwargs})
+
+    def setting(self, name: str) -> Any:
+        """The value of an argument of `generate()` where a call does not give it; None: the host's own."""
+        return self._search.setting(name, {})
 
     def decode(self, sequences: torch.Tensor, scores: torch.Tensor | None) -> list[Translation]:
         """The texts of `sequences` (N, T), decoder start token included, with their `scores` (N), if any."""

@@ -1,0 +1,379 @@
+"""The texts of all clients through the same searches: parts enter between two steps, in turns, and leave when done."""
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import Future
+from time import monotonic
+from typing import Any
+
+from ..translation.results import Translation
+from ..translation.texts import BATCH_SENTENCES, BATCH_TOKENS, Part
+from ..translation.translator import Translator
+from .fair_queue import FairQueue
+from .searches import Found, MakeSearch, RunningSearch, SharedSearch, Work
+
+
+logger = logging.getLogger(__name__)
+
+# A request of more parts is a long one: it has a search of its own, which takes turns with that of the short ones.
+SHORT_PARTS = 8
+# Most sentences in the search of long ones: each of its steps makes the short ones wait.
+LONG_ROWS = 16
+# Seconds between two looks for requests whose time is over.
+DEADLINE_INTERVAL = 0.02
+# Seconds that a client is asked to wait, at least and at most, where too much waits.
+RETRY_AFTER = (1, 60)
+
+
+class QueueFullError(Exception):
+    """
+    Too many parts of texts wait.
+
+    Attributes:
+        retry_after: Seconds after which there may be room.
+    """
+
+    def __init__(self, waiting: int, most: int, retry_after: int):
+        super().__init__(f"{waiting:,} sentences wait, and at most {most:,} may; try again in {retry_after} seconds")
+        self.retry_after = retry_after
+
+
+class DeadlineError(Exception):
+    """The time of a request was over before its texts were translated."""
+
+
+class Ticket:
+    """
+    A request on its way.
+
+    Args:
+        texts: Its texts.
+        parts: The parts of each.
+        options: Arguments of `generate()`.
+        client: Whose it is.
+        deadline: When it is no longer needed, by `time.monotonic()`.
+        finish: Each text, its parts, their n-best lists and the options to the n-best list of the text.
+
+    Attributes:
+        future: Brings the n-best list of each text; `DeadlineError`, or what went wrong.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        parts: Sequence[Sequence[Part]],
+        options: dict[str, Any],
+        client: Hashable,
+        deadline: float,
+        finish: Callable[..., list[Translation]],
+    ):
+        self.texts, self.parts, self.options = texts, parts, options
+        self.client, self.deadline, self._finish = client, deadline, finish
+        self.future: Future[list[list[Translation]]] = Future()
+        self.is_cancelled = False
+        self.works = [
+            Work(self, text, place, part) for text, own in enumerate(parts) for place, part in enumerate(own)
+        ]
+        self._found: dict[tuple[int, int], list[Translation]] = {}
+        self._told, self._lock = 0, threading.Lock()
+        self._listener: Callable[[dict[str, Any] | None], None] | None = None
+
+    def cancel(self) -> None:
+        """Nobody waits any more; its parts leave the search."""
+        self.is_cancelled = True
+
+    def listen(self, tell: Callable[[dict[str, Any] | None], None]) -> None:
+        """
+        Have `tell` called, by any thread, with each part when it and those before it are done, as {"text": which of
+        the texts, "part": which part of it, "translation": its best}; and with None when the future is done.
+        """
+        with self._lock:
+            self._listener = tell
+            self._tell()
+        self.future.add_done_callback(lambda future: tell(None))
+
+    def add(self, work: Work, found: list[Translation]) -> None:
+        """Take the n-best list of a part; the last one fulfils the future."""
+        with self._lock:
+            self._found[work.text, work.place] = found
+            self._tell()
+        if len(self._found) == len(self.works):
+            self.complete()
+
+    def complete(self) -> None:
+        """Fulfil the future; all parts are there."""
+        self.settle(
+            [
+                self._finish(text, parts, [self._found[place, part] for part in range(len(parts))], self.options)
+                for place, (text, parts) in enumerate(zip(self.texts, self.parts))
+            ]
+        )
+
+    def settle(self, result: list[list[Translation]] | BaseException) -> None:
+        """Fulfil the future, or let it fail, unless it is done."""
+        if self.future.done():
+            return
+        if isinstance(result, BaseException):
+            self.future.set_exception(result)
+        else:
+            self.future.set_result(result)
+
+    def _tell(self) -> None:
+        while self._listener is not None and self._told < len(self.works):
+            work = self.works[self._told]
+            if (work.text, work.place) not in self._found:
+                return
+            best = str(self._found[work.text, work.place][0])
+            self._listener({"text": work.text, "part": work.place, "translation": best})
+            self._told += 1
+
+
+class Lane:
+    """
+    A search and what waits for it.
+
+    Args:
+        search: The search.
+        most_rows: Most parts in it.
+        spent: Seconds that count as spent on it; the lane with the fewest comes next.
+    """
+
+    def __init__(self, search: RunningSearch, most_rows: int, spent: float):
+        self.search, self.most_rows, self.spent = search, most_rows, spent
+        self.waiting = FairQueue[Work]()
+        self.waited = 0  # steps since what waits could have joined
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.waiting and not self.search.running
+
+    def entering(self, most_tokens: int) -> list[Work]:
+        """What joins before the next step: as many as have room, unless it is better that they wait for others."""
+        running = self.search.running
+        rows = len(running)
+        if not self.waiting or rows >= self.most_rows:
+            return []
+        self.waited += 1
+        if rows and len(self.waiting) < rows and self.waited <= self.search.patience:
+            return []
+        longest = max((len(work.part.ids) for work in running), default=0)
+        works = list[Work]()
+        while self.waiting and rows + len(works) < self.most_rows:
+            longest = max(longest, len(self.waiting.next().part.ids))
+            if rows + len(works) and longest * (rows + len(works) + 1) > most_tokens:
+                break
+            works.append(self.waiting.take())
+        if works:
+            self.waited = 0
+        return works
+
+
+class Batcher:
+    """
+    Translates the texts of all clients together, in a thread of its own.
+
+    Short requests share one search, and long ones another, that takes turns with it by the time that each has taken;
+    so do requests with other options. What waits joins in turns of the clients and of their requests. Each sentence
+    is translated as `Translator.translate` does, whatever else is on its way.
+
+    Args:
+        translator: What translates; not to be used by others meanwhile.
+        make_search: Options of `generate()` to a search with them; that of the translator's model, if not given.
+        most_rows: Most sentences that are searched together. 1 translates one after the other.
+        most_tokens: Most source tokens that are, padding included.
+        most_waiting: Most parts of texts that may wait.
+
+    Attributes:
+        running: Parts of texts that are searched.
+    """
+
+    def __init__(
+        self,
+        translator: Translator,
+        make_search: MakeSearch | None = None,
+        most_rows: int = BATCH_SENTENCES,
+        most_tokens: int = BATCH_TOKENS,
+        most_waiting: int = 4096,
+    ):
+        for name, value in (("most_rows", most_rows), ("most_tokens", most_tokens), ("most_waiting", most_waiting)):
+            if value < 1:
+                raise ValueError(f"{name}={value}: must be at least 1")
+        self.translator = translator
+        self._make_search = make_search or (lambda options: SharedSearch(translator, options))
+        self._most_rows, self._most_tokens, self._most_waiting = most_rows, most_tokens, most_waiting
+        self._lanes: dict[Hashable, Lane] = {}
+        self._changed, self._encoding = threading.Condition(), threading.Lock()
+        self._tickets: set[Ticket] = set()
+        self._is_stopping, self.running = False, 0
+        self._next_look = self._busy_since = 0.0
+        self._done = 0  # parts since the batcher became busy
+        self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
+
+    @property
+    def waiting(self) -> int:
+        """Parts of texts that wait for a place."""
+        return sum(len(lane.waiting) for lane in list(self._lanes.values()))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def stop(self, finish: bool = True) -> None:
+        """Take nothing more; finish what is on its way, or let it fail, and end the thread."""
+        with self._changed:
+            self._is_stopping = True
+            if not finish:
+                for ticket in self._tickets:
+                    ticket.cancel()
+            self._changed.notify()
+        if self.is_alive:
+            self._thread.join()
+
+    def submit(
+        self,
+        texts: Sequence[str],
+        options: dict[str, Any] | None = None,
+        client: Hashable = None,
+        seconds: float = math.inf,
+        source_prefix: str | None = None,
+    ) -> Ticket:
+        """
+        Have texts translated. Any thread may call it; it encodes the texts and does not wait for their translations.
+
+        Args:
+            texts: Texts of any length; those that are too long are split.
+            options: Arguments of `generate()`.
+            client: Whose turn it takes.
+            seconds: How long it may take.
+            source_prefix: What is put before each text, if not what the translator puts there.
+
+        Raises:
+            ValueError: The options exclude each other or are out of range.
+            QueueFullError: Too much waits already.
+            RuntimeError: The batcher has stopped.
+        """
+        options = {name: value for name, value in (options or {}).items() if value is not None}
+        self.translator.check_options(**options)
+        deadline = monotonic() + seconds
+        if self.waiting >= self._most_waiting:
+            raise self._queue_full()
+        with self._encoding:
+            parts = self.translator.encoder(source_prefix=source_prefix)(texts)
+        ticket = Ticket(texts, parts, options, client, deadline, self.translator.join)
+        if not ticket.works:
+            ticket.complete()
+            return ticket
+        with self._changed:
+            if self._is_stopping:
+                raise RuntimeError("the batcher has stopped")
+            waiting = self.waiting
+            if waiting and waiting + len(ticket.works) > self._most_waiting:
+                raise self._queue_full()
+            if not self._tickets:
+                self._busy_since, self._done = monotonic(), 0
+            self._tickets.add(ticket)
+            lane = self._lane(ticket)
+            for work in ticket.works:
+                lane.waiting.put(client, ticket, work)
+            self._changed.notify()
+        return ticket
+
+    def _queue_full(self) -> QueueFullError:
+        speed = self._done / max(monotonic() - self._busy_since, 1e-3)  # parts a second
+        least, most = RETRY_AFTER
+        waiting = self.waiting
+        seconds = min(most, max(least, math.ceil(waiting / speed))) if speed else least
+        return QueueFullError(waiting, self._most_waiting, seconds)
+
+    def _lane(self, ticket: Ticket) -> Lane:
+        is_long = len(ticket.works) > SHORT_PARTS
+        key = (is_long, tuple(sorted(ticket.options.items())))
+        if key not in self._lanes:
+            rows = min(self._most_rows, LONG_ROWS) if is_long else self._most_rows
+            spent = min((lane.spent for lane in self._lanes.values()), default=0.0)
+            self._lanes[key] = Lane(self._make_search(ticket.options), rows, spent)
+        return self._lanes[key]
+
+    # ------------------------------------------------------------------------------------------------- in the thread
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._tickets and not self._is_stopping:
+                    self._changed.wait()
+                if not self._tickets:
+                    return
+                self._dismiss_those_gone()
+                lane = min(self._lanes.values(), key=lambda lane: lane.spent, default=None)
+                works = lane.entering(self._most_tokens) if lane else []
+            if lane is not None:
+                self._advance(lane, works)
+
+    def _advance(self, lane: Lane, works: list[Work]) -> None:
+        """One step of a lane, in which these works join its search."""
+        began = monotonic()
+        try:
+            if works:
+                lane.search.join(works)
+            found = lane.search.step()
+        except Exception as error:  # of the engine: out of memory, broken weights; the others go on
+            logger.exception("a search failed")
+            self._fail(lane, {work.request for work in [*works, *lane.search.running]}, error)
+            return
+        self._hand_out(found)
+        lane.spent += monotonic() - began
+        with self._changed:
+            self._tickets = {ticket for ticket in self._tickets if not ticket.future.done()}
+            self._drop_idle_lanes()
+
+    def _hand_out(self, found: Found) -> None:
+        for work, n_best in found:
+            try:
+                work.request.add(work, n_best)
+            except Exception as error:  # a listener's: nobody else's translations suffer
+                logger.exception("a translation could not be handed out")
+                work.request.settle(error)
+        self._done += len(found)
+
+    def _fail(self, lane: Lane, tickets: Iterable[Ticket], error: Exception) -> None:
+        """Let these requests fail, and go on with a new search for the others that wait in the lane."""
+        with self._changed:
+            for ticket in tickets:
+                lane.waiting.remove(ticket.client, ticket)
+                ticket.settle(error)
+                self._tickets.discard(ticket)
+            key = next(key for key, one in self._lanes.items() if one is lane)
+            lane.search = self._make_search(dict(key[1]))  # type: ignore[index]
+            self._drop_idle_lanes()
+
+    def _dismiss_those_gone(self) -> None:
+        """Let the parts of requests leave that were cancelled, or whose time is over."""
+        now = monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + DEADLINE_INTERVAL
+        gone = {ticket for ticket in self._tickets if ticket.is_cancelled or ticket.deadline < now}
+        if not gone:
+            return
+        for lane in self._lanes.values():
+            for ticket in gone:
+                lane.waiting.remove(ticket.client, ticket)
+            if works := [work for work in lane.search.running if work.request in gone]:
+                lane.search.leave(works)
+        for ticket in gone:
+            if ticket.is_cancelled:
+                ticket.future.cancel()
+            ticket.settle(DeadlineError())
+        self._tickets -= gone
+        self._drop_idle_lanes()
+
+    def _drop_idle_lanes(self) -> None:
+        self._lanes = {key: lane for key, lane in self._lanes.items() if not lane.is_idle}
+        self.running = sum(len(lane.search.running) for lane in self._lanes.values())

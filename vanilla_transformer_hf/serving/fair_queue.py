@@ -1,0 +1,70 @@
+"""What waits, taken in turns: one of each client, and of a client one of each of its requests."""
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+
+Item = TypeVar("Item")
+
+
+class FairQueue(Generic[Item]):
+    """
+    A queue in which a client who brings much does not hold up one who brings little (round robin, Nagle 1985,
+    RFC 970), nor a long request a short one of the same client.
+    """
+
+    def __init__(self) -> None:
+        self._clients: OrderedDict[Hashable, OrderedDict[Hashable, deque[Item]]] = OrderedDict()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def put(self, client: Hashable, request: Hashable, item: Item) -> None:
+        """Add an item behind the others of this request."""
+        self._clients.setdefault(client, OrderedDict()).setdefault(request, deque()).append(item)
+        self._size += 1
+
+    def next(self) -> Item:
+        """
+        The item whose turn it is, which stays.
+
+        Raises:
+            IndexError: The queue is empty.
+        """
+        if not self._size:
+            raise IndexError("the queue is empty")
+        requests = next(iter(self._clients.values()))
+        return next(iter(requests.values()))[0]
+
+    def take(self) -> Item:
+        """
+        The item whose turn it is; the next turn is another client's.
+
+        Raises:
+            IndexError: The queue is empty.
+        """
+        item = self.next()
+        client, requests = next(iter(self._clients.items()))
+        request, items = next(iter(requests.items()))
+        items.popleft()
+        self._size -= 1
+        self._clients.move_to_end(client)
+        requests.move_to_end(request)
+        if not items:
+            self._forget(client, request)
+        return item
+
+    def remove(self, client: Hashable, request: Hashable) -> list[Item]:
+        """All items of this request, which leave the queue."""
+        items = self._clients.get(client, {}).get(request, deque[Item]())
+        if items:
+            self._size -= len(items)
+            self._forget(client, request)
+        return list(items)
+
+    def _forget(self, client: Hashable, request: Hashable) -> None:
+        del self._clients[client][request]
+        if not self._clients[client]:
+            del self._clients[client]
