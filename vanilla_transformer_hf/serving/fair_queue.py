@@ -58,11 +58,13 @@ class FairQueue(Generic[Item]):
 
     def remove(self, client: Hashable, request: Hashable) -> list[Item]:
         """All items of this request, which leave the queue."""
-        items = self._clients.get(client, {}).get(request, deque[Item]())
-        if items:
-            self._size -= len(items)
-            self._forget(client, request)
-        return list(items)
+        requests = self._clients.get(client)
+        if requests is None or request not in requests:
+            return []
+        items = list(requests[request])
+        self._size -= len(items)
+        self._forget(client, request)
+        return items
 
     def _forget(self, client: Hashable, request: Hashable) -> None:
         del self._clients[client][request]

@@ -1,0 +1,255 @@
+"""The server's two protocols, its limits, and what it answers to wrong requests: never 500, never a traceback."""
+
+import json
+import logging
+import threading
+import time
+
+import httpx
+import pytest
+import uvicorn
+from counting_model import SOURCES
+from huggingface_hub import InferenceClient
+from starlette.testclient import TestClient
+
+from vanilla_transformer_hf import Translator
+from vanilla_transformer_hf.common.http import address_of, bind
+from vanilla_transformer_hf.serving.application import ServedModel, create_application
+from vanilla_transformer_hf.serving.batcher import Batcher
+from vanilla_transformer_hf.serving.protocols import Limits
+
+
+LONG = " ".join(f"{source}." for source in SOURCES[30:60])
+
+
+@pytest.fixture
+def serve(opened_translator):
+    """`serve(models=1, **settings)`: a client of an application; settings are those of both."""
+    clients = []
+
+    def serve(pairs=(("en", "de"),), limits=None, most_waiting=4096, **settings):
+        models = []
+        for source, target in pairs:
+            translator = Translator(opened_translator.model, opened_translator.tokenizer)
+            batcher = Batcher(translator, most_waiting=most_waiting)
+            models.append(ServedModel(f"{source}-{target}", batcher, source, {target: None}))
+        client = TestClient(create_application(models, limits, **settings), raise_server_exceptions=False)
+        clients.append(client)
+        client.models = models
+        return client.__enter__()
+
+    yield serve
+    for client in clients:
+        client.__exit__()
+
+
+@pytest.fixture(scope="module")
+def client(opened_translator):
+    """A client of an application with one model and small limits."""
+    model = ServedModel("en-de", Batcher(opened_translator), "en", {"de": None})
+    limits = Limits(characters=2000, texts=4, body_bytes=20_000)
+    with TestClient(create_application([model], limits), raise_server_exceptions=False) as client:
+        yield client
+
+
+def test_libretranslate_in_json_and_forms(client):
+    answer = client.post("/translate", json={"q": "three one", "source": "en", "target": "de", "format": "text"})
+    assert answer.status_code == 200 and answer.json() == {"translatedText": "eins drei"}
+    several = {"q": ["two", "", "one two"], "source": "auto", "target": "de", "api_key": ""}
+    assert client.post("/translate", json=several).json() == {"translatedText": ["zwei", "", "zwei eins"]}
+    form = {"q": "five two", "source": "en", "target": "de", "alternatives": "2"}
+    for arguments in ({"data": form}, {"data": {**form, "q": ["five two"]}}):
+        answer = client.post("/translate", **arguments).json()
+        assert answer["translatedText"] == "zwei fünf" and len(answer["alternatives"]) == 2
+    boundary = "multipart/form-data; boundary=x"
+    lines = "".join(f'--x\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in form.items())
+    answer = client.post("/translate", content=lines + "--x--\r\n", headers={"content-type": boundary})
+    assert answer.json()["translatedText"] == "zwei fünf"
+    assert client.post("/translate", data={"q": ["one", "two"]}).json() == {"translatedText": ["eins", "zwei"]}
+
+
+def test_hugging_face_in_json(client):
+    assert client.post("/", json={"inputs": "three one"}).json() == [{"translation_text": "eins drei"}]
+    body = {"inputs": ["two", "one"], "parameters": {"num_return_sequences": 2, "num_beams": 3, "src_lang": "en"}}
+    answer = client.post("/models/en-de", json=body).json()
+    assert [each["translation_text"] for each in answer][::2] == ["zwei", "eins"] and len(answer) == 4
+    body = {"inputs": "five five five", "parameters": {"generate_parameters": {"max_new_tokens": 1}}}
+    assert client.post("/", json=body).json()[0]["translation_text"] != "fünf fünf fünf"
+
+
+WRONG = [
+    ("/translate", {"source": "en", "target": "de"}, 400, "q"),
+    ("/translate", {"q": 3, "target": "de"}, 400, "q"),
+    ("/translate", {"q": [], "target": "de"}, 400, "q"),
+    ("/translate", {"q": ["a", None]}, 400, "q[1]"),
+    ("/translate", {"q": ["a"] * 5}, 413, "q"),
+    ("/translate", {"q": "a" * 2001}, 413, "q"),
+    ("/translate", {"q": "a" * 20_000}, 413, None),
+    ("/translate", {"q": "\ud800"}, 400, "q"),
+    ("/translate", {"q": "a", "target": "fr"}, 400, "target"),
+    ("/translate", {"q": "a", "target": "\ud800"}, 400, "target"),
+    ("/translate", {"q": "a", "target": ["de"]}, 400, "target"),
+    ("/translate", {"q": "a", "source": "fr"}, 400, "source"),
+    ("/translate", {"q": "a", "format": "html"}, 400, "format"),
+    ("/translate", {"q": "a", "alternatives": -1}, 400, "alternatives"),
+    ("/translate", {"q": "a", "alternatives": 1e9}, 400, "alternatives"),
+    ("/translate", {"q": "a", "alternatives": "many"}, 400, "alternatives"),
+    ("/translate", {"q": "a", "alternatives": True}, 400, "alternatives"),
+    ("/translate", {"q": "a", "stream": "perhaps"}, 400, "stream"),
+    ("/translate", {"q": "a", "api_key": 7}, 400, "api_key"),
+    ("/translate", {"q": "a", "speed": 7}, 400, "speed"),
+    ("/translate", {"q": "a", "\ud800": 7}, 400, "\\ud800"),
+    ("/translate", ["a"], 400, None),
+    ("/", {"inputs": {"a": 1}}, 400, "inputs"),
+    ("/", {"text": "a"}, 400, "text"),
+    ("/", {"inputs": "a", "parameters": 3}, 400, "parameters"),
+    ("/", {"inputs": "a", "parameters": {"tgt_lang": "fr"}}, 400, "parameters.tgt_lang"),
+    ("/", {"inputs": "a", "parameters": {"num_beams": 0}}, 400, "parameters.num_beams"),
+    ("/", {"inputs": "a", "parameters": {"num_beams": 2.5}}, 400, "parameters.num_beams"),
+    ("/", {"inputs": "a", "parameters": {"length_penalty": float("nan")}}, 400, "parameters.length_penalty"),
+    ("/", {"inputs": "a", "parameters": {"do_sample": True}}, 400, "parameters.do_sample"),
+    ("/", {"inputs": "a", "parameters": {"num_return_sequences": 3}}, 200, None),
+    ("/models/fr-de", {"inputs": "a"}, 404, None),
+    ("/models/..%2f", {"inputs": "a"}, 404, None),
+    ("/nowhere", {"inputs": "a"}, 404, None),
+]
+
+
+@pytest.mark.parametrize("path, body, status, field", WRONG)
+def test_wrong_requests_are_told_what_is_wrong(client, path, body, status, field):
+    answer = client.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
+    assert answer.status_code == status, answer.text
+    if status != 200:
+        assert answer.json().keys() == {"error", "field"} and answer.json()["field"] == field
+        assert answer.json()["error"].startswith(f"{field}: " if field else "") and "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "content, kind, status",
+    [
+        (b"", "application/json", 400),
+        (b'{"q": "a"', "application/json", 400),
+        (b"[" * 15_000, "application/json", 400),
+        (b'{"q": "\xff"}', "application/json", 400),
+        (b'{"q": ' + b"9" * 9000 + b"}", "application/json", 400),
+        (b"q=one", "text/plain", 415),
+        (b"q", "multipart/form-data", 400),
+        (b"q", "multipart/form-data; boundary=x", 400),
+        (
+            b'--x\r\nContent-Disposition: form-data; name="q"; filename="a"\r\n\r\n\r\n--x--',
+            "multipart/form-data; boundary=x",
+            400,
+        ),
+        (b"q=%ff%fe", "application/x-www-form-urlencoded", 200),
+        (b"&&==&", "application/x-www-form-urlencoded", 400),
+    ],
+)
+def test_bodies_that_cannot_be_read_are_refused(client, content, kind, status):
+    answer = client.post("/translate", content=content, headers={"content-type": kind})
+    assert answer.status_code == status, answer.text
+    assert answer.json().keys() == ({"translatedText"} if status == 200 else {"error", "field"})
+
+
+def test_what_is_here(client):
+    assert client.get("/languages").json() == [
+        {"code": "en", "name": "en", "targets": ["de"]},
+        {"code": "de", "name": "de", "targets": []},
+    ]
+    assert client.get("/health").json() == {"status": "ok"}
+    assert client.get("/ready").json() == {"status": "ready", "models": ["en-de"]}
+    client.post("/translate", json={"q": "one two"})
+    metrics = client.get("/metrics").text
+    assert 'translation_requests_total{model="en-de",status="200"}' in metrics
+    assert 'translation_seconds_count{model="en-de"}' in metrics and "translation_waiting_parts" in metrics
+    document = client.get("/openapi.json").json()
+    assert document["openapi"].startswith("3.1") and {"/translate", "/", "/models/{name}"} < document["paths"].keys()
+    body = document["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["q"]["oneOf"][1]["maxItems"] == 4
+    assert client.get("/translate").status_code == 405
+
+
+def test_parts_are_streamed_in_order_and_then_the_answer(client, translator):
+    text = LONG[:1500].rsplit(".", 1)[0] + "."
+    with client.stream("POST", "/translate", json={"q": text, "stream": True}) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = [event.split("\n") for event in answer.read().decode().split("\n\n") if event]
+    kinds = [kind for kind, _ in events]
+    assert kinds == ["event: part"] * (len(kinds) - 1) + ["event: answer"]
+    data = [json.loads(line.removeprefix("data: ")) for _, line in events]
+    assert [event["part"] for event in data[:-1]] == list(range(len(data) - 1))
+    assert data[-1] == {"translatedText": translator.translate(text)}
+    assert data[-1]["translatedText"] == " ".join(event["translation"] for event in data[:-1])
+
+
+def test_models_are_chosen_by_languages_or_name(serve):
+    client = serve(pairs=[("en", "de"), ("en", "fr"), ("it", "fr")])
+    for body in ({"target": "de"}, {"source": "it"}, {"source": "en", "target": "fr"}):
+        assert client.post("/translate", json={"q": "one", **body}).status_code == 200
+    for body, field in (({"source": "en"}, "target"), ({"target": "fr"}, "source"), ({}, "target")):
+        answer = client.post("/translate", json={"q": "one", **body})
+        assert answer.status_code == 400 and answer.json()["field"] == field
+        assert "en-de, en-fr, it-fr" in answer.json()["error"]
+    assert client.post("/", json={"inputs": "one"}).status_code == 200
+    answer = client.post("/models/it-fr", json={"inputs": "one", "parameters": {"src_lang": "en"}})
+    assert answer.status_code == 400 and answer.json()["field"] == "parameters.src_lang"
+    with pytest.raises(ValueError, match="a name of its own"):
+        create_application([*client.models, client.models[0]])
+
+
+def test_keys_are_asked_for(serve):
+    client = serve(api_keys=["one-key", "another"])
+    assert client.post("/translate", json={"q": "one", "api_key": "another"}).status_code == 200
+    assert client.post("/", json={"inputs": "one"}, headers={"Authorization": "Bearer one-key"}).status_code == 200
+    for body, headers in (({}, {}), ({"api_key": "\ud800"}, {}), ({}, {"Authorization": "Bearer x"})):
+        content = json.dumps({"q": "one", **body})
+        answer = client.post("/translate", content=content, headers={"content-type": "application/json", **headers})
+        assert answer.status_code == 403 and answer.json()["field"] == "api_key"
+    assert client.post("/models/unknown", json={"inputs": "one"}).status_code == 403  # tells strangers nothing
+    assert client.get("/health").status_code == 200 and client.get("/openapi.json").json()["security"]
+
+
+def test_too_much_is_429_and_too_slow_is_504(serve, opened_translator):
+    answer = serve(limits=Limits(seconds=0.001)).post("/translate", json={"q": LONG})
+    assert answer.status_code == 504 and "not translated within 0.001 seconds" in answer.json()["error"]
+    batcher = Batcher(opened_translator, most_waiting=1)  # which has not begun
+    batcher.submit(["one"])
+    client = TestClient(create_application([ServedModel("en-de", batcher)]))
+    answer = client.post("/translate", json={"q": ["two"]})
+    assert answer.status_code == 429 and answer.headers["Retry-After"] == "1"
+    assert "1 sentences wait, and at most 1 may" in answer.json()["error"]
+
+
+def test_texts_are_logged_only_where_that_is_asked_for(serve, caplog):
+    caplog.set_level(logging.INFO, "vanilla_transformer_hf")
+    serve().post("/translate", json={"q": "five two"})
+    assert "1 texts, 8 characters" in caplog.text and "five" not in caplog.text and "fünf" not in caplog.text
+    serve(logs_texts=True).post("/translate", json={"q": "five two"})
+    assert '["five two", "zwei fünf"]' in caplog.text
+
+
+def test_the_clients_of_hugging_face_and_of_a_network_are_served(opened_translator, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    model = ServedModel("en-de", Batcher(opened_translator, most_rows=4), "en", {"de": None})
+    application = create_application([model], Limits(seconds=5))
+    listening = bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(application, log_level="error"))
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        address = address_of(listening)
+        for url in (address, f"{address}/models/en-de"):
+            client = InferenceClient(base_url=url)
+            assert client.translation("three one").translation_text == "eins drei"
+            found = client.translation("two", src_lang="en", tgt_lang="de", generate_parameters={"num_beams": 2})
+            assert found.translation_text == "zwei"
+        with httpx.Client(timeout=0.02) as impatient, pytest.raises(httpx.ReadTimeout):
+            impatient.post(f"{address}/translate", json={"q": LONG * 20})
+        began = time.monotonic()
+        while model.batcher.waiting and time.monotonic() - began < 4:
+            time.sleep(0.05)
+        assert time.monotonic() - began < 3  # the parts of those who have left do too
+        assert httpx.post(f"{address}/translate", json={"q": "two"}).json() == {"translatedText": "zwei"}
+        assert 'status="499"' in httpx.get(f"{address}/metrics").text
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -1,0 +1,402 @@
+"""
+The HTTP application: which model answers a request, who may ask, and what is answered where something is wrong.
+
+Every answer is JSON, every error {"error": message, "field": name or null}; the texts of requests are in no log unless
+that is asked for.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ..common.http import CLIENT_LEFT, ERROR_HANDLERS, RequestError, media_type, parse_object, read_body
+from ..translation.results import Translation
+from .batcher import Batcher, DeadlineError, QueueFullError, Ticket
+from .metrics import Metrics
+from .openapi import describe
+from .protocols import (
+    Limits,
+    TranslationRequest,
+    answer_hugging_face,
+    answer_libretranslate,
+    read_hugging_face,
+    read_libretranslate,
+)
+
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two looks whether a client is still there.
+DISCONNECT_INTERVAL = 0.2
+# Seconds between two looks at what waits and runs, for the metrics.
+METRICS_INTERVAL = 0.5
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+Answer = Callable[[TranslationRequest, Sequence[Sequence[Translation]]], Any]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """
+    A model under the name by which requests choose it.
+
+    Attributes:
+        name: The last part of its folder, or what the server was told.
+        batcher: What translates.
+        source: Code of its source language, None where nobody knows it.
+        targets: Codes of its target languages, each with what is put before a source text to get it, None: nothing.
+    """
+
+    name: str
+    batcher: Batcher
+    source: str | None = None
+    targets: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class Service:
+    """
+    The functions of the routes, with what they share.
+
+    Args:
+        models: At least one; the first answers POST / where it is not told languages.
+        limits: What a request may ask for.
+        api_keys: Keys of which a request must have one; None: nobody needs one.
+        logs_texts: Whether the texts of requests and their translations are logged.
+    """
+
+    def __init__(
+        self, models: Sequence[ServedModel], limits: Limits, api_keys: Iterable[str] | None, logs_texts: bool
+    ):
+        self.models, self.limits, self.logs_texts = {model.name: model for model in models}, limits, logs_texts
+        self.api_keys = None if api_keys is None else [key.encode() for key in api_keys]
+        self.metrics = Metrics(list(self.models))
+        self.is_ready = False
+
+    # ------------------------------------------------------------------------------------------------ translations
+
+    async def libretranslate(self, request: Request) -> Response:
+        """POST /translate"""
+        wanted = read_libretranslate(await self._fields(request, forms=True), self.limits)
+        client = self._client(request, wanted.api_key)
+        return await self._translate(request, client, self._by_languages(wanted), wanted, answer_libretranslate)
+
+    async def hugging_face(self, request: Request) -> Response:
+        """POST / and POST /models/{name}"""
+        client = self._client(request, None)
+        name = request.path_params.get("name")
+        if name is not None and name not in self.models:
+            raise RequestError(f"{name[:100]!r} is not a model here: expected {', '.join(self.models)}", status=404)
+        wanted = read_hugging_face(await self._fields(request), self.limits)
+        names = ("parameters.src_lang", "parameters.tgt_lang")
+        if name is None and wanted.source is None and wanted.target is None:
+            name = next(iter(self.models))
+        model = self._by_languages(wanted, names, [*self.models.values()] if name is None else [self.models[name]])
+        return await self._translate(request, client, model, wanted, answer_hugging_face)
+
+    async def _translate(
+        self, request: Request, client: str, model: ServedModel, wanted: TranslationRequest, answer: Answer
+    ) -> Response:
+        began = perf_counter()
+        request.state.model = model.name
+        options = dict(wanted.options)
+        if wanted.alternatives:
+            own = model.batcher.translator.setting("num_beams") or 1
+            options["num_return_sequences"] = wanted.alternatives + 1
+            options["num_beams"] = max(options.get("num_beams", own), wanted.alternatives + 1)
+        prefix = model.targets.get(wanted.target) if wanted.target is not None else None
+        characters = sum(map(len, wanted.texts))
+        self.metrics.characters.labels(model.name).inc(characters)
+        try:
+            arguments = (wanted.texts, options, client, self.limits.seconds, prefix)
+            ticket = await asyncio.to_thread(model.batcher.submit, *arguments)
+        except QueueFullError as error:
+            raise RequestError(str(error), status=429, retry_after=error.retry_after) from error
+        except ValueError as error:
+            raise RequestError(str(error)) from error
+        except RuntimeError:
+            raise _stopping() from None
+        if wanted.stream:
+            events = self._events(ticket, wanted, answer)
+            return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        try:
+            found = await self._outcome(request, ticket)
+        finally:
+            ticket.cancel()
+        seconds = perf_counter() - began
+        self.metrics.seconds.labels(model.name).observe(seconds)
+        logger.info("%s: %d texts, %d characters, %.0f ms", model.name, len(wanted.texts), characters, 1000 * seconds)
+        if self.logs_texts:
+            pairs = [[text, *map(str, n_best)] for text, n_best in zip(wanted.texts, found)]
+            logger.info("%s: %s", model.name, json.dumps(pairs, ensure_ascii=False))
+        return JSONResponse(answer(wanted, found))
+
+    async def _outcome(self, request: Request, ticket: Ticket) -> list[list[Translation]]:
+        """
+        What the ticket brings.
+
+        Raises:
+            ClientDisconnect: The client has left.
+            RequestError: As `_result`.
+        """
+        future = asyncio.wrap_future(ticket.future)
+        while not (await asyncio.wait([future], timeout=DISCONNECT_INTERVAL))[0]:
+            if await request.is_disconnected():
+                raise ClientDisconnect
+        if not future.cancelled():
+            future.exception()  # looked at here, and raised below
+        return self._result(ticket)
+
+    def _result(self, ticket: Ticket) -> list[list[Translation]]:
+        """
+        Raises:
+            RequestError: The time was over, or the server stops.
+        """
+        try:
+            return ticket.future.result()
+        except CancelledError:
+            raise _stopping() from None
+        except DeadlineError:
+            raise RequestError(f"not translated within {self.limits.seconds:g} seconds", status=504) from None
+
+    async def _events(self, ticket: Ticket, wanted: TranslationRequest, answer: Answer) -> AsyncIterator[str]:
+        """
+        Server-sent events: a `part` for each part of a text, in the order of the texts, as soon as it is done; then
+        the whole `answer`, or an `error`.
+        """
+        loop, parts = asyncio.get_running_loop(), asyncio.Queue[Any]()
+
+        def tell(event: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody listens
+                loop.call_soon_threadsafe(parts.put_nowait, event)
+
+        ticket.listen(tell)
+        try:
+            while (event := await parts.get()) is not None:
+                yield _event("part", event)
+            yield _event("answer", answer(wanted, self._result(ticket)))
+        except RequestError as error:
+            yield _event("error", error.body)
+        except Exception:
+            logger.exception("a search failed")
+            yield _event("error", {"error": "an error of the server; its log says more", "field": None})
+        finally:
+            ticket.cancel()
+
+    # -------------------------------------------------------------------------------------------------- what is here
+
+    async def languages(self, request: Request) -> Response:
+        """GET /languages"""
+        targets: dict[str, list[str]] = {}
+        for model in self.models.values():
+            if model.source is not None:
+                known = targets.setdefault(model.source, [])
+                known += [code for code in model.targets if code not in known]
+                for code in model.targets:
+                    targets.setdefault(code, [])
+        return JSONResponse([{"code": code, "name": code, "targets": found} for code, found in targets.items()])
+
+    async def health(self, request: Request) -> Response:
+        """GET /health: whether the process works."""
+        broken = [model.name for model in self.models.values() if not model.batcher.is_alive]
+        if broken:
+            return JSONResponse({"status": "error", "error": f"{', '.join(broken)} stopped"}, 503)
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """GET /ready: whether requests are taken."""
+        if not self.is_ready:
+            return JSONResponse({"status": "stopping"}, 503)
+        return JSONResponse({"status": "ready", "models": list(self.models)})
+
+    async def tell_metrics(self, request: Request) -> Response:
+        """GET /metrics"""
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    async def openapi(self, request: Request) -> Response:
+        """GET /openapi.json"""
+        return JSONResponse(describe(self.limits, self.api_keys is not None))
+
+    async def watch(self) -> None:
+        """Keep the gauges of the metrics true."""
+        while True:
+            for model in self.models.values():
+                self.metrics.waiting.labels(model.name).set(model.batcher.waiting)
+                self.metrics.running.labels(model.name).set(model.batcher.running)
+            await asyncio.sleep(METRICS_INTERVAL)
+
+    # ------------------------------------------------------------------------------------------------------- checks
+
+    async def _fields(self, request: Request, forms: bool = False) -> Mapping[str, Any]:
+        """
+        The fields of a request.
+
+        Raises:
+            RequestError: The body is too large, too slow, or not what its type says.
+        """
+        kind = media_type(request)
+        if kind != "application/json" and not (forms and kind in FORMS):
+            accepted = "application/json" + (" or a form" if forms else "")
+            raise RequestError(f"content-type {kind[:60]!r}: send {accepted}", status=415)
+        content = await read_body(request, self.limits.body_bytes, self.limits.body_seconds)
+        return parse_object(content) if kind == "application/json" else await _form(request.scope, content)
+
+    def _client(self, request: Request, in_body: str | None) -> str:
+        """
+        Who asks: the key, or the address where nobody needs one.
+
+        Raises:
+            RequestError: The server has keys, and the request has none of them.
+        """
+        if self.api_keys is None:
+            return request.client.host if request.client else ""
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        key = (in_body or bearer).encode("utf-8", "surrogatepass")
+        matches = [hmac.compare_digest(key, one) for one in self.api_keys]  # all, so that time tells nothing
+        if not any(matches):
+            what = "not a valid key" if key else "missing; send it here or as `Authorization: Bearer KEY`"
+            raise RequestError(what, "api_key", 403)
+        return key.decode()
+
+    def _by_languages(
+        self,
+        wanted: TranslationRequest,
+        names: tuple[str, str] = ("source", "target"),
+        models: Sequence[ServedModel] = (),
+    ) -> ServedModel:
+        """
+        The model for the languages of a request.
+
+        Args:
+            wanted: The request.
+            names: How it calls the fields of its languages.
+            models: Those that it may be; all, if not given.
+
+        Raises:
+            RequestError: Not exactly one model has the languages.
+        """
+        models = models or [*self.models.values()]
+        pairs = ", ".join(f"{model.source}-{target}" for model in models for target in model.targets)
+        fit = [model for model in models if wanted.source in (None, model.source)]
+        if not fit:
+            raise RequestError(
+                f"{wanted.source!r} is not a source language here: {pairs or 'none is known'}", names[0]
+            )
+        fit = [model for model in fit if wanted.target is None or wanted.target in model.targets]
+        if not fit:
+            found = f"from {wanted.source!r} " if wanted.source else ""
+            message = f"{wanted.target!r} is not a target language {found}here: {pairs or 'none is known'}"
+            raise RequestError(message, names[1])
+        if len(fit) > 1 or (wanted.target is None and len(fit[0].targets) > 1):
+            side = names[1] if wanted.target is None else names[0]
+            raise RequestError(f"missing; name one of {pairs or ', '.join(model.name for model in fit)}", side)
+        return fit[0]
+
+
+def _stopping() -> RequestError:
+    return RequestError("the server is stopping", status=503, retry_after=5)
+
+
+def _event(kind: str, data: Any) -> str:
+    return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+async def _form(scope: Any, content: bytes) -> Mapping[str, Any]:
+    """
+    The fields of a form; one that stands several times is a list.
+
+    Raises:
+        RequestError: It is no form.
+    """
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    try:
+        form = await Request(scope, receive).form(max_files=0)
+    except (MultiPartException, HTTPException, ValueError) as error:
+        raise RequestError(f"the body is not a valid form: {getattr(error, 'detail', error)}") from None
+    return {name: values if len(values := form.getlist(name)) > 1 else values[0] for name in form}
+
+
+def create_application(
+    models: Sequence[ServedModel],
+    limits: Limits | None = None,
+    api_keys: Iterable[str] | None = None,
+    logs_texts: bool = False,
+) -> Starlette:
+    """
+    The application, for uvicorn or any other ASGI server.
+
+    Args:
+        models: What is served; the first answers POST /. They start and stop with the application.
+        limits: What one request may ask for.
+        api_keys: Keys of which a request must have one; None: nobody needs one.
+        logs_texts: Whether the texts of requests and their translations are logged.
+
+    Raises:
+        ValueError: There is no model, or two have one name.
+    """
+    if not models or len({model.name for model in models}) < len(models):
+        names = ", ".join(model.name for model in models)
+        raise ValueError(f"each model needs a name of its own: got {names or 'none'}; name them as NAME=FOLDER")
+    service = Service(models, limits or Limits(), api_keys, logs_texts)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(application: Starlette) -> AsyncIterator[None]:
+        for model in models:
+            model.batcher.start()
+        watching = asyncio.create_task(service.watch())
+        service.is_ready = True
+        yield
+        service.is_ready = False
+        watching.cancel()
+        for model in models:
+            await asyncio.to_thread(model.batcher.stop)
+
+    def counted(function: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            status = 500
+            try:
+                response = await function(request)
+                status = response.status_code
+                return response
+            except RequestError as error:
+                status = error.status
+                raise
+            except ClientDisconnect:
+                status = CLIENT_LEFT
+                raise
+            finally:
+                name = getattr(request.state, "model", "")
+                service.metrics.requests.labels(name, str(status)).inc()
+                if status != 200:
+                    logger.info("%s: answered with status %d", request.scope["route"].path, status)
+
+        return endpoint
+
+    routes = [
+        Route("/translate", counted(service.libretranslate), methods=["POST"]),
+        Route("/", counted(service.hugging_face), methods=["POST"]),
+        Route("/models/{name:path}", counted(service.hugging_face), methods=["POST"]),
+        Route("/languages", service.languages),
+        Route("/health", service.health),
+        Route("/ready", service.ready),
+        Route("/metrics", service.tell_metrics),
+        Route("/openapi.json", service.openapi),
+    ]
+    return Starlette(routes=routes, exception_handlers=dict(ERROR_HANDLERS), lifespan=lifespan)

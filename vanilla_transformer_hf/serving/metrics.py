@@ -1,0 +1,45 @@
+"""What GET /metrics tells Prometheus, of one process or of all the workers of a server."""
+
+import os
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+
+# Where prometheus-client lets several processes count together; it reads this when it is imported.
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Metrics:
+    """
+    Counts of requests, characters and seconds, and what waits and runs.
+
+    Args:
+        models: Names of the models.
+    """
+
+    def __init__(self, models: Sequence[str]):
+        self.registry = CollectorRegistry()
+        labels = ["model"]
+        counted = {"registry": self.registry}
+        self.requests = Counter("translation_requests", "Requests answered", ["model", "status"], **counted)
+        self.characters = Counter("translation_characters", "Characters of source texts", labels, **counted)
+        self.seconds = Histogram(
+            "translation_seconds", "Seconds from a request to its answer", labels, buckets=BUCKETS, **counted
+        )
+        summed = {**counted, "multiprocess_mode": "livesum"}
+        self.waiting = Gauge("translation_waiting_parts", "Parts of texts that wait for a place", labels, **summed)
+        self.running = Gauge("translation_running_parts", "Parts of texts in a search", labels, **summed)
+        for name in models:
+            self.waiting.labels(name).set(0)
+            self.running.labels(name).set(0)
+
+    def text(self) -> bytes:
+        """All of it in the text format."""
+        if FOLDER_VARIABLE not in os.environ:
+            return generate_latest(self.registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+        return generate_latest(registry)

@@ -1,0 +1,233 @@
+"""
+What clients send and what they get, in the two protocols that translation clients speak.
+
+- LibreTranslate: POST /translate {q, source, target, format, alternatives, api_key} → {translatedText, alternatives}.
+- Hugging Face: POST / or /models/NAME {inputs, parameters} → [{translation_text}].
+
+Both become a `TranslationRequest`. What is wrong with a request is a `RequestError`, which names the field.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..common.http import RequestError
+from ..translation.results import Translation
+
+
+# Options of the search that a client may set -> (type, smallest, largest).
+SEARCH_PARAMETERS: dict[str, tuple[type, float, float]] = {
+    "num_beams": (int, 1, 16),
+    "max_new_tokens": (int, 1, 4096),
+    "length_penalty": (float, -10, 10),
+    "no_repeat_ngram_size": (int, 0, 100),
+    "repetition_penalty": (float, 0.01, 100),
+}
+MOST_ALTERNATIVES = 16
+
+# `secret` is sent by LibreTranslate's own page, and means nothing here.
+LIBRETRANSLATE_FIELDS = ("q", "source", "target", "format", "alternatives", "api_key", "stream", "secret")
+HUGGING_FACE_FIELDS = ("inputs", "parameters", "options", "stream")
+# Fields of `parameters` beside those of the search; clients send them with these values, where they send them at all.
+HUGGING_FACE_PARAMETERS = ("src_lang", "tgt_lang", "num_return_sequences", "generate_parameters")
+IGNORED_PARAMETERS = {"clean_up_tokenization_spaces": (None, True, False), "truncation": (None, "do_not_truncate")}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """
+    What one request may ask for.
+
+    Attributes:
+        characters: Of all its texts together.
+        texts: Of a list.
+        body_bytes: Of the body.
+        seconds: From the request to its answer.
+        body_seconds: Until the body has arrived.
+    """
+
+    characters: int = 50_000
+    texts: int = 128
+    body_bytes: int = 2**20
+    seconds: float = 60.0
+    body_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise ValueError(f"{name}={value}: must be above 0")
+
+
+@dataclass(frozen=True)
+class TranslationRequest:
+    """
+    Attributes:
+        texts: The source texts.
+        is_list: Whether the client sent a list, and gets one.
+        source, target: Language codes, None where the client leaves the choice to the server.
+        alternatives: Translations of each text beside the best one.
+        options: Arguments of `generate()`.
+        stream: Whether the parts are to be sent as they are translated.
+        api_key: The key in the body, if there is one.
+    """
+
+    texts: list[str]
+    is_list: bool
+    source: str | None = None
+    target: str | None = None
+    alternatives: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+    stream: bool = False
+    api_key: str | None = None
+
+
+def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
+    """
+    Args:
+        body: The fields of a JSON object or of a form, in which every value is a text.
+
+    Raises:
+        RequestError: A field is missing, unknown, of the wrong type or out of range.
+    """
+    _check_names(body, LIBRETRANSLATE_FIELDS)
+    texts, is_list = _texts(body, "q", limits)
+    markup = body.get("format") or "text"
+    if markup != "text":
+        raise RequestError(f"must be 'text', got {_shown(markup)}; remove the markup first", "format")
+    source = _language(body, "source")
+    return TranslationRequest(
+        texts,
+        is_list,
+        None if source == "auto" else source,
+        _language(body, "target"),
+        _number(body.get("alternatives") or 0, "alternatives", int, 0, MOST_ALTERNATIVES),
+        stream=_switch(body, "stream"),
+        api_key=_optional_text(body, "api_key"),
+    )
+
+
+def answer_libretranslate(request: TranslationRequest, found: Sequence[Sequence[Translation]]) -> dict[str, Any]:
+    """The n-best lists of the texts as LibreTranslate sends them."""
+    best = [str(each[0]) for each in found]
+    answer: dict[str, Any] = {"translatedText": best if request.is_list else best[0]}
+    if request.alternatives:
+        others = [[str(one) for one in each[1:]] for each in found]
+        answer["alternatives"] = others if request.is_list else others[0]
+    return answer
+
+
+def read_hugging_face(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
+    """
+    Args:
+        body: The JSON object.
+
+    Raises:
+        RequestError: As `read_libretranslate`.
+    """
+    _check_names(body, HUGGING_FACE_FIELDS)
+    texts, is_list = _texts(body, "inputs", limits)
+    parameters = _object(body, "parameters")
+    _check_names(parameters, (*SEARCH_PARAMETERS, *HUGGING_FACE_PARAMETERS, *IGNORED_PARAMETERS), prefix="parameters.")
+    for name, values in IGNORED_PARAMETERS.items():
+        if parameters.get(name) not in values:
+            raise RequestError(f"{_shown(parameters[name])} is not supported; leave it out", f"parameters.{name}")
+    inner = _object(parameters, "generate_parameters", "parameters.")
+    _check_names(inner, (*SEARCH_PARAMETERS, "num_return_sequences"), prefix="parameters.generate_parameters.")
+    both = {**parameters, **inner}
+    count = _number(
+        both.get("num_return_sequences") or 1, "parameters.num_return_sequences", int, 1, MOST_ALTERNATIVES
+    )
+    return TranslationRequest(
+        texts,
+        is_list,
+        _language(parameters, "src_lang", "parameters."),
+        _language(parameters, "tgt_lang", "parameters."),
+        count - 1,
+        {
+            name: _number(both[name], f"parameters.{name}", *bounds)
+            for name, bounds in SEARCH_PARAMETERS.items()
+            if both.get(name) is not None
+        },
+        stream=_switch(body, "stream"),
+    )
+
+
+def answer_hugging_face(request: TranslationRequest, found: Sequence[Sequence[Translation]]) -> list[dict[str, str]]:
+    """The n-best lists of the texts as Hugging Face's inference servers send them."""
+    return [{"translation_text": str(one)} for each in found for one in each]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _check_names(body: Mapping[str, Any], known: Sequence[str], prefix: str = "") -> None:
+    for name in body:
+        if name not in known:
+            raise RequestError(f"unknown field; known are {', '.join(known)}", f"{prefix}{_shown(name)[1:-1]}")
+
+
+def _object(body: Mapping[str, Any], name: str, prefix: str = "") -> Mapping[str, Any]:
+    value = body.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise RequestError(f"must be an object, got {type(value).__name__}", f"{prefix}{name}")
+    return value
+
+
+def _texts(body: Mapping[str, Any], name: str, limits: Limits) -> tuple[list[str], bool]:
+    """The texts, and whether they are a list."""
+    value = body.get(name)
+    if value is None:
+        raise RequestError("missing; send a text or a list of texts", name)
+    is_list = isinstance(value, list)
+    texts = value if is_list else [value]
+    if not texts:
+        raise RequestError("an empty list; send at least one text", name)
+    if len(texts) > limits.texts:
+        raise RequestError(f"{len(texts):,} texts; a request may have {limits.texts:,}", name, 413)
+    for place, text in enumerate(texts):
+        where = f"{name}[{place}]" if is_list else name
+        if not isinstance(text, str):
+            raise RequestError(f"must be a text, got {type(text).__name__}", where)
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise RequestError("holds half of a surrogate pair, which is not a character", where)
+    characters = sum(map(len, texts))
+    if characters > limits.characters:
+        raise RequestError(f"{characters:,} characters; a request may have {limits.characters:,}", name, 413)
+    return texts, is_list
+
+
+def _optional_text(body: Mapping[str, Any], name: str, prefix: str = "") -> str | None:
+    value = body.get(name)
+    if value is not None and not isinstance(value, str):
+        raise RequestError(f"must be a text, got {type(value).__name__}", f"{prefix}{name}")
+    return value or None
+
+
+def _language(body: Mapping[str, Any], name: str, prefix: str = "") -> str | None:
+    return _optional_text(body, name, prefix)
+
+
+def _switch(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    named = {"true": True, "false": False, "1": True, "0": False, "": False}
+    value = named.get(value.lower(), value) if isinstance(value, str) else value
+    if not isinstance(value, bool):
+        raise RequestError(f"must be true or false, got {_shown(value)}", name)
+    return value
+
+
+def _number(value: Any, where: str, kind: type, least: float, most: float) -> Any:
+    """The number, of a form's text as well."""
+    try:
+        number = kind(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    is_number = isinstance(number, int) or (kind is float and isinstance(number, float))
+    if isinstance(number, bool) or not is_number or not least <= number <= most:
+        wanted = "a whole number" if kind is int else "a number"
+        raise RequestError(f"must be {wanted} from {least:g} to {most:g}, got {_shown(value)}", where)
+    return kind(number)
