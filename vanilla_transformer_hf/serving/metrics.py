@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -23,13 +24,13 @@ class Metrics:
     def __init__(self, models: Sequence[str]):
         self.registry = CollectorRegistry()
         labels = ["model"]
-        counted = {"registry": self.registry}
+        counted: dict[str, Any] = {"registry": self.registry}
         self.requests = Counter("translation_requests", "Requests answered", ["model", "status"], **counted)
         self.characters = Counter("translation_characters", "Characters of source texts", labels, **counted)
         self.seconds = Histogram(
             "translation_seconds", "Seconds from a request to its answer", labels, buckets=BUCKETS, **counted
         )
-        summed = {**counted, "multiprocess_mode": "livesum"}
+        summed: dict[str, Any] = {**counted, "multiprocess_mode": "livesum"}
         self.waiting = Gauge("translation_waiting_parts", "Parts of texts that wait for a place", labels, **summed)
         self.running = Gauge("translation_running_parts", "Parts of texts in a search", labels, **summed)
         for name in models:
