@@ -26,14 +26,14 @@ class Reference:
         self.weights = {name.removeprefix("model."): tensor.double() for name, tensor in weights.items()}
         self.fields = fields
 
-    def logits(self, source: list[int], target: list[int]) -> torch.Tensor:
-        """Source ids and decoder input ids of one sentence to logits (T, V)."""
-        memory = self.encode(source)
+    def logits(self, source: list[int], target: list[int], segments: list[int] | None = None) -> torch.Tensor:
+        """Source ids, their segments and decoder input ids of one sentence to logits (T, V)."""
+        memory = self.encode(source, segments or [0] * len(source))
         states = self.decode(target, memory)
         return self.linear("lm_head", states)
 
-    def encode(self, source: list[int]) -> torch.Tensor:
-        x = self.embed("encoder", source)
+    def encode(self, source: list[int], segments: list[int]) -> torch.Tensor:
+        x = self.embed("encoder", source, segments)
         for layer in range(self.fields.encoder_layers):
             name = f"encoder.layers.{layer}"
             heads = self.fields.encoder_attention_heads
@@ -59,20 +59,26 @@ class Reference:
             x = self.residual("decoder", f"{name}.final_layer_norm", x, self.feed_forward(name, activation))
         return self.norm("decoder.layer_norm", x) if self.fields.decoder_final_norm else x
 
-    def embed(self, stack: str, ids: list[int]) -> torch.Tensor:
+    def embed(self, stack: str, ids: list[int], segments: list[int] | None = None) -> torch.Tensor:
         x = torch.stack([self.weights[f"{stack}.embed_tokens.weight"][token] for token in ids])
         if self.fields.scale_embedding:
             x = x * math.sqrt(x.shape[-1])
+        if segments is not None and self.fields.type_vocab_size:
+            x = x + torch.stack([self.weights[f"{stack}.embed_segments.weight"][segment] for segment in segments])
         x = x + torch.stack([self.position(stack, row, x.shape[-1]) for row in range(len(ids))])
         return self.norm(f"{stack}.layernorm_embedding", x) if self.fields.layernorm_embedding else x
 
     def position(self, stack: str, row: int, d: int) -> torch.Tensor:
         pos, half = row + self.fields.position_offset, d // 2
         kind = self.fields.position_encoding if stack == "encoder" else self.fields.decoder_position_encoding
-        if kind in ("none", "rotary", "rotary_halves", "t5_bias", "alibi", "shaw"):
+        if kind in ("none", "rotary", "rotary_halves", "t5_bias", "alibi", "shaw", "gated_alibi", "distance_mlp"):
             return torch.zeros(d, dtype=torch.float64)
         if kind == "learned":
             return self.weights[f"{stack}.embed_positions.weight"][pos]
+        if kind == "hierarchical":
+            trained, alpha = self.weights[f"{stack}.embed_positions.weight"], self.fields.hierarchical_alpha
+            base = (trained - alpha * trained[0]) / (1 - alpha)
+            return alpha * base[pos // len(base)] + (1 - alpha) * base[pos % len(base)]
         encoding = [0.0] * d
         for i in range(half):
             exponent = i / (half - 1) if kind == "sinusoidal_halves_inclusive" else 2 * i / d
@@ -142,7 +148,25 @@ class Reference:
                 distance = min(half + int(grown), buckets - 1)
             row = distance + (buckets if stack == "encoder" and key > query else 0)
             return float(self.weights[f"{stack}.embed_positions.weight"][row, head])
+        if kind == "distance_mlp":
+            distance = float(query - key)
+            x = torch.tensor([math.copysign(math.log(1 + abs(distance)), distance)], dtype=torch.float64)
+            for number in range(3):
+                x = self.linear(f"{stack}.embed_positions.maps.{number}", x)
+                x = ACTIVATIONS["silu"](x) if number < 2 else x
+            return float(x[head])
         return 0.0
+
+    def gates(self, name: str, x: torch.Tensor, heads: int, head: int, query: int, key: int) -> torch.Tensor:
+        """The logarithm of the product of the gates between a query and a key; `name` is stack.layers.N.self_attn."""
+        stack, _, layer, _ = name.split(".")
+        row = head if key <= query else heads + head
+        weight = self.weights[f"{stack}.embed_positions.weight"][int(layer), row]
+        bias = self.weights[f"{stack}.embed_positions.gate_bias"][int(layer), row]
+        product = torch.ones((), dtype=torch.float64)
+        for place in range(min(query, key) + 1, max(query, key) + 1):
+            product = product / (1 + torch.exp(-(weight @ x[place] + bias)))
+        return product.log()
 
     def shaw(self, name: str, table: str, query: int, key: int) -> torch.Tensor:
         """What is added to a key or value that stands so far from the query; `name` is stack.layers.N.self_attn."""
@@ -165,6 +189,8 @@ class Reference:
             for query in range(len(scores)):
                 for key in range(len(k)):
                     scores[query, key] += self.bias(kind, name.split(".")[0], heads, head, query, key)
+                    if kind == "gated_alibi" and (key <= query or not causal):
+                        scores[query, key] += self.gates(name, x, heads, head, query, key)
                     if kind == "shaw":
                         scores[query, key] += q[query] @ self.shaw(name, "keys", query, key) / math.sqrt(q.shape[-1])
             if causal:

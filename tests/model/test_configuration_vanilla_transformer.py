@@ -120,6 +120,28 @@ def test_preset_with_override_and_unknown_preset():
         ({"d_model": 33, "d_k": 8, "d_v": 8}, r"d_model=33: position_encoding='sinusoidal' needs an even one"),
         ({"activation_function": "rellu"}, r"activation_function='rellu' \(did you mean 'relu'.*must be one of gelu"),
         ({"decoder_activation_function": "rellu"}, r"decoder_activation_function='rellu' \(did you mean 'relu'"),
+        ({"type_vocab_size": -1}, r"type_vocab_size=-1: must be at least 0"),
+        (
+            {"rotary_fraction": 0.5, "position_encoding": "t5_bias"},
+            r"rotary_fraction=0.5: only position_encoding='rotary' or 'rotary_halves' has it, and here it is 't5_bias', "
+            r"in the decoder 't5_bias'; leave rotary_fraction out, or set such a scheme",
+        ),
+        ({"max_relative_distance": 9}, r"max_relative_distance=9: only position_encoding='shaw' or 't5_bias' has it"),
+        ({"relative_buckets": 8}, r"relative_buckets=8: only position_encoding='t5_bias' has it"),
+        ({"hierarchical_alpha": 0.3}, r"hierarchical_alpha=0.3: only position_encoding='hierarchical' has it"),
+        (
+            {"hierarchical_alpha": 0.5, "position_encoding": "hierarchical"},
+            r"hierarchical_alpha=0.5: must be greater than 0, less than 1, and not 0.5",
+        ),
+        ({"relative_buckets": 6, "position_encoding": "t5_bias"}, r"relative_buckets=6: must be a multiple of 4"),
+        (
+            {"max_relative_distance": 16, "decoder_position_encoding": "t5_bias"},
+            r"max_relative_distance=16: must be greater than half of relative_buckets=32",
+        ),
+        (
+            {"rotary_fraction": 0.02, "position_encoding": "rotary"},
+            r"position_encoding='rotary': heads of 64 features and rotary_fraction=0.02 leave no pair",
+        ),
         ({"encoder_norm_position": "middle"}, r"encoder_norm_position.*\('post', 'pre'\), got middle"),
         ({"embedding_sharing": "both"}, r"embedding_sharing.*\('all', 'decoder', 'none'\), got both"),
         ({"d_model": "512"}, r"d_model.*int, got str"),

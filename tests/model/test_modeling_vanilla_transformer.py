@@ -138,6 +138,28 @@ SWITCHES = {
         "decoder_norm_position": "pre",
     },
     "shaw_in_the_decoder": {"decoder_position_encoding": "shaw", "max_relative_distance": 3},
+    "gated_alibi": {"position_encoding": "gated_alibi"},
+    "gated_alibi_in_the_decoder": {
+        "decoder_position_encoding": "gated_alibi",
+        "decoder_norm_position": "pre",
+        "decoder_attention_heads": 2,
+        "d_k": 6,
+    },
+    "distance_mlp": {"position_encoding": "distance_mlp"},
+    "distance_mlp_in_the_encoder": {
+        "position_encoding": "distance_mlp",
+        "decoder_position_encoding": "none",
+        "encoder_norm_position": "pre",
+    },
+    "hierarchical": {"position_encoding": "hierarchical", "max_position_embeddings": 3},
+    "hierarchical_with_offset": {
+        "position_encoding": "hierarchical",
+        "max_position_embeddings": 3,
+        "decoder_max_position_embeddings": 4,
+        "hierarchical_alpha": 0.7,
+        "position_offset": 1,
+    },
+    "segments": {"type_vocab_size": 2, "layernorm_embedding": True},
     "rms_norm": {"norm_type": "rms_norm", "layer_norm_eps": 0.01},
     "rms_norm_author": {"norm_type": "rms_norm_author", "layer_norm_eps": 0.01, "decoder_norm_position": "pre"},
 }
@@ -491,7 +513,7 @@ def test_cache_changes_nothing(fields, cache_class, tiny_model, batch):
 @pytest.mark.parametrize("encoding", POSITION_ENCODINGS)
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_cache_behind_padding_changes_nothing(encoding, side, tiny_model, batch):
-    model = tiny_model(position_encoding=encoding, max_position_embeddings=16, max_relative_distance=20)
+    model = tiny_model(position_encoding=encoding, max_position_embeddings=16)
     mask = batch.pop("decoder_attention_mask")
     mask[1] = torch.tensor([0, 0, 1, 1, 1, 1] if side == "left" else [1, 1, 0, 1, 1, 1])
     target, cache, steps = batch.pop("decoder_input_ids"), None, []
@@ -509,10 +531,10 @@ def test_cache_behind_padding_changes_nothing(encoding, side, tiny_model, batch)
 def test_attention_backends_agree(fields, tiny_model, batch):
     model = tiny_model(**fields)
     expected = None
-    has_bias = any(stack.embed_positions.has_bias for stack in (model.model.encoder, model.model.decoder))
+    is_relative = any(stack.embed_positions.is_relative for stack in (model.model.encoder, model.model.decoder))
     for backend in ("eager", "sdpa", "flex_attention"):
         model.set_attn_implementation(backend)
-        if has_bias and backend == "flex_attention":
+        if is_relative and backend == "flex_attention":
             with pytest.raises(ValueError, match="set attn_implementation to 'eager' or 'sdpa'"):
                 logits_of(model, batch)
             continue

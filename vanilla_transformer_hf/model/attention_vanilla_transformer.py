@@ -52,13 +52,11 @@ def related_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same with what `relation` adds to keys and values. No fused kernel has such sums."""
-    weights = (torch.matmul(query, key.transpose(2, 3)) + relation.scores(query)) * scaling  # (B, H, T, S)
-    if attention_mask is not None:
-        weights = weights + attention_mask
+    """The same with scores and outputs of a position scheme, which no fused kernel has. It always has a mask."""
+    mask: Any = attention_mask
+    weights = relation.scores(query, key, mask, scaling) + mask  # (B, H, T, S)
     weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
-    output = torch.matmul(weights, value) + relation.mean(weights)
-    return output.transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
+    return relation.outputs(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
 class VanillaTransformerAttention(nn.Module):
@@ -137,10 +135,11 @@ class VanillaTransformerAttention(nn.Module):
         States that ask (B, T, D) and states that answer (B, S, D) to (B, T, D) and weights (B, H, T, S).
 
         `turn` is what the position scheme does to queries and keys (B, H, T, d_k) at their positions, `relation` what
-        it adds to keys and values as each query sees them.
+        it does in this layer's attention.
         """
         query = turn(self.heads(self.q_proj(hidden_states), self.d_k))  # (B, H, T, d_k)
-        key, value = self.keys_values(key_value_states, past_key_values, turn)
+        kept = turn if relation is None else lambda key: relation.kept_keys(turn(key), key_value_states)
+        key, value = self.keys_values(key_value_states, past_key_values, kept)
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )

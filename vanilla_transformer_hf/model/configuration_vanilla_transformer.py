@@ -46,11 +46,22 @@ PositionEncodingName = Literal[
     "t5_bias",
     "alibi",
     "shaw",
+    "gated_alibi",
+    "distance_mlp",
+    "hierarchical",
 ]
 # Scheme -> the distance from which it does not tell distances apart, if the config names none.
 RELATIVE_DISTANCES = {"shaw": 20, "t5_bias": 128}
+# Fields of single position schemes -> those schemes.
+SCHEME_FIELDS = {
+    "rotary_base": ("rotary", "rotary_halves"),
+    "rotary_fraction": ("rotary", "rotary_halves"),
+    "relative_buckets": ("t5_bias",),
+    "max_relative_distance": ("shaw", "t5_bias"),
+    "hierarchical_alpha": ("hierarchical",),
+}
 # Fields of single variants, which a saved config leaves out where they have their defaults.
-VARIANT_FIELDS = ("rotary_base", "rotary_fraction", "relative_buckets", "max_relative_distance")
+VARIANT_FIELDS = (*SCHEME_FIELDS, "type_vocab_size")
 
 
 # Far beyond any model. A config may come from a stranger, and building 10⁹ layers, or a matrix of 2⁴⁰ columns, hangs.
@@ -88,6 +99,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         feed_forward_type (`str`): `"dense"`: activation(x W₁ + b₁) W₂ + b₂;
             `"gated"`: (activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂ (arXiv 2002.05202), with an activation of
             `"sigmoid"` GLU, `"linear"` bilinear, `"relu"` ReGLU, `"gelu"` GEGLU, `"silu"` SwiGLU.
+        type_vocab_size (`int`): Segments that `token_type_ids` of the source tell apart, as in pairs of sentences: a
+            trained vector of each is added to the embeddings (arXiv 1810.04805, section 3.2). 0: none.
         scale_embedding (`bool`): Multiply embeddings by √d_model (section 3.4).
         layernorm_embedding (`bool`): Normalise the sum of embeddings and positions, before its dropout.
         embedding_sharing (`str`): `"all"`: one matrix serves source, target and output (section 3.4);
@@ -100,9 +113,14 @@ class VanillaTransformerConfig(PreTrainedConfig):
             `"rotary"`: queries and keys turned by their positions, neighbouring features together (arXiv 2104.09864);
             `"rotary_halves"`: the same with the features i and i + d_k/2 together, as in Llama;
             `"t5_bias"`: a trained number for each head and distance added to the scores (arXiv 1910.10683);
-            `"alibi"`: the distance times a slope for each head subtracted from the scores (arXiv 2108.12409).
-            `"shaw"`: trained vectors of each distance added to keys and values (arXiv 1803.02155).
-            The last five act in self-attention alone.
+            `"alibi"`: the distance times a slope for each head subtracted from the scores (arXiv 2108.12409);
+            `"shaw"`: trained vectors of each distance added to keys and values (arXiv 1803.02155);
+            `"gated_alibi"`: the logarithms of gates, made of the states between query and key, added to the scores
+            (arXiv 2503.02130);
+            `"distance_mlp"`: what a small network makes of the distance added to the scores (arXiv 2108.00154);
+            `"hierarchical"`: `"learned"` with n² positions from n = max_position_embeddings vectors (Su 2020).
+            All but those that are added to the embeddings (sinusoids, learned, hierarchical) act in self-attention
+            alone.
         decoder_position_encoding (`str`, *optional*): Another one for the decoder; the same one if not given.
         position_offset (`int`): Position number of the first token, for encodings that are added to the embeddings.
         rotary_base (`float`): Base of the angles of rotary encodings.
@@ -110,6 +128,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         relative_buckets (`int`): Rows of the table of `"t5_bias"`.
         max_relative_distance (`int`, *optional*): Distance from which `"shaw"` and `"t5_bias"` do not tell distances
             apart; 20 and 128 if not given.
+        hierarchical_alpha (`float`): Share of the coarse place in `"hierarchical"` positions, not 0.5.
         max_position_embeddings (`int`): Longest sequence for learned positions. Sinusoids have no limit.
         decoder_max_position_embeddings (`int`, *optional*): Another one for the decoder; the same one if not given.
         encoder_norm_position, decoder_norm_position (`str`): `"post"`: LayerNorm(x + Sublayer(x)), as in the paper;
@@ -168,6 +187,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     activation_function: str = "relu"
     decoder_activation_function: str | None = None
     feed_forward_type: Literal["dense", "gated"] = "dense"
+    type_vocab_size: int = 0
     scale_embedding: bool = True
     layernorm_embedding: bool = False
     embedding_sharing: Literal["all", "decoder", "none"] = "all"
@@ -178,6 +198,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     rotary_fraction: float | int = 1.0
     relative_buckets: int = 32
     max_relative_distance: int | None = None
+    hierarchical_alpha: float | int = 0.4
     max_position_embeddings: int = 1024
     decoder_max_position_embeddings: int | None = None
     encoder_norm_position: Literal["post", "pre"] = "post"
@@ -337,8 +358,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name}={value!r}: must be at least 0 and less than 1")
-        if self.position_offset < 0:
-            raise ValueError(f"position_offset={self.position_offset!r}: must be at least 0")
+        for name in ("position_offset", "type_vocab_size"):
+            if not 0 <= (value := getattr(self, name)) <= LARGEST_SIZE:
+                raise ValueError(f"{name}={value!r}: must be at least 0 and at most {LARGEST_SIZE:,}")
         for name in ("activation_function", "decoder_activation_function"):
             if (value := getattr(self, name)) not in ACT2FN:
                 hint = _nearest(value, ACT2FN)
@@ -371,6 +393,19 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise ValueError(f"{width}={size}: {encoding}={kind!r} needs an even one of at least {least}")
 
     def _check_relative_positions(self):
+        used = (self.position_encoding, self.decoder_position_encoding)
+        for name, schemes in SCHEME_FIELDS.items():
+            value, default = getattr(self, name), getattr(type(self), name)
+            if value != default and not {*schemes} & {*used}:
+                raise ValueError(
+                    f"{name}={value!r}: only position_encoding={' or '.join(map(repr, schemes))} has it, and here it "
+                    f"is {used[0]!r}, in the decoder {used[1]!r}; leave {name} out, or set such a scheme"
+                )
+        if not 0 < self.hierarchical_alpha < 1 or self.hierarchical_alpha == 0.5:
+            raise ValueError(
+                f"hierarchical_alpha={self.hierarchical_alpha!r}: must be greater than 0, less than 1, and not 0.5, "
+                "with which positions n·i + j and n·j + i would be the same"
+            )
         if self.rotary_fraction > 1:
             raise ValueError(f"rotary_fraction={self.rotary_fraction!r}: must be greater than 0 and at most 1")
         for stack, encoding in (("encoder", "position_encoding"), ("decoder", "decoder_position_encoding")):

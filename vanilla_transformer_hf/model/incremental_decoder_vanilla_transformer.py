@@ -83,14 +83,15 @@ class IncrementalDecoder:
             mask = torch.zeros_like(attention_mask, dtype=memory.dtype).masked_fill(hidden, -math.inf)
             self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
         layers, batch, heads, _, d_v = self.source_values.shape
-        slots, d_k = ROOM * beams, self.decoder.layers[0].self_attn.d_k
-        self.keys = self._turned(memory.new_zeros(layers, batch, heads, slots, d_k)).contiguous()
+        scheme = self.decoder.embed_positions
+        slots, key_width = ROOM * beams, self.decoder.layers[0].self_attn.d_k + scheme.kept_features
+        self.keys = self._turned(memory.new_zeros(layers, batch, heads, slots, key_width)).contiguous()
         self.values = memory.new_zeros(layers, batch, heads, slots, d_v)
         self.mask = memory.new_full((batch, beams, slots), -math.inf)
         self.apart = memory.new_full((beams, beams), -math.inf).fill_diagonal_(0)
         self.begins = torch.zeros(1, 1, dtype=torch.long, device=memory.device)
         # Where the key of each slot stands, for schemes that ask how far it is away.
-        self.key_positions = self.begins.new_zeros(batch, slots) if self.decoder.embed_positions.has_bias else None
+        self.key_positions = self.begins.new_zeros(batch, slots) if scheme.is_relative else None
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """The next token of each hypothesis (B, n) to the states that predict the one after it (B, n, D)."""
@@ -127,7 +128,8 @@ class IncrementalDecoder:
 
         def attend_to_target(states: torch.Tensor) -> torch.Tensor:
             query, key, values[:, :, own_slots] = own.divide(maps.qkv(states))
-            keys[:, :, own_slots] = turn(key)
+            key = turn(key)
+            keys[:, :, own_slots] = key if relation is None else relation.kept_keys(key, states)
             return maps.out(attend_own(turn(query), keys, values, mask, own.scaling)[0])
 
         def attend_to_source(states: torch.Tensor) -> torch.Tensor:
@@ -334,7 +336,7 @@ def attend_fused(
 def attend_related(
     relation: Relation, module: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *rest: Any
 ) -> tuple[torch.Tensor, Any]:
-    """The same with what `relation` adds to keys and values."""
+    """The same with scores and outputs of a position scheme."""
     output, weights = related_attention_forward(relation, module, query, keys, values, *rest)
     return output.flatten(2), weights
 

@@ -55,6 +55,7 @@ from .positions_vanilla_transformer import (
     look_up,
     positions,
 )
+from .segments_vanilla_transformer import segments
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -286,8 +287,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         """
         super()._init_weights(module)
         if isinstance(module, TrainedPositionEncoding):
-            for table in module.parameters(recurse=False):
-                init.normal_(table, std=module.init_std)
+            module.draw()
         elif isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
         elif isinstance(module, nn.Linear):
@@ -326,11 +326,13 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         embed_positions: PositionEncoding,
         layers: Sequence[nn.Module],
         final_norm: bool,
+        type_vocab_size: int = 0,
     ):
         super().__init__(config)
         norm = NORMS[config.norm_type]
         self.embed_scale = math.sqrt(width) if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(vocab_size, width)
+        self.embed_segments = segments(type_vocab_size, width)
         self.embed_positions = embed_positions
         self.layernorm_embedding = norm(width, config.layer_norm_eps) if config.layernorm_embedding else nn.Identity()
         self.dropout = Dropout(config.dropout)
@@ -352,9 +354,15 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         except IndexError:
             return look_up(self.embed_tokens.weight, input_ids, "token id")
 
-    def embed(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        """Embeddings (B, T, D) and positions (B or 1, T) to the input of the first layer (B, T, D), section 3.4."""
-        hidden_states = self.embed_positions(embeddings * self.embed_scale, position_ids)
+    def embed(
+        self, embeddings: torch.Tensor, position_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """
+        Embeddings (B, T, D), positions (B or 1, T) and segments (B, T) to the input of the first layer (B, T, D),
+        section 3.4.
+        """
+        hidden_states = self.embed_segments(embeddings * self.embed_scale, token_type_ids)
+        hidden_states = self.embed_positions(hidden_states, position_ids)
         return self.dropout(self.layernorm_embedding(hidden_states))
 
 
@@ -387,6 +395,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             scheme.of(config, width, config.encoder_attention_heads, config.max_position_embeddings, False),
             layers,
             bool(config.encoder_final_norm),
+            config.type_vocab_size,
         )
 
     @merge_with_config_defaults
@@ -397,21 +406,22 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Source ids (B, S), or embeddings (B, S, D), to the encoder's output (B, S, D)."""
+        """Source ids (B, S), or embeddings (B, S, D), and their segments to the encoder's output (B, S, D)."""
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if position_ids is None:
             position_ids = positions(embeddings, attention_mask, past_length=0)
         scheme = self.embed_positions
         attention_mask = ATTENTION_MASKS["full"](
-            self.config, embeddings, attention_mask, allow_is_bidirectional_skip=not scheme.has_bias
+            self.config, embeddings, attention_mask, allow_is_bidirectional_skip=not scheme.is_relative
         )
         key_positions = scheme.key_positions(attention_mask, position_ids, None, None)
         attention_mask = scheme.biased(attention_mask, position_ids, key_positions, embeddings.dtype)
         relations = scheme.relations(position_ids, key_positions)
         turn = scheme.turn_at(position_ids)
-        hidden_states = self.embed(embeddings, position_ids)
+        hidden_states = self.embed(embeddings, position_ids, token_type_ids)
         for layer, relation in zip(self.layers, relations):
             hidden_states = layer(hidden_states, attention_mask, turn=turn, relation=relation, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
@@ -479,7 +489,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             embeddings,
             attention_mask,
             past_key_values=self_attention_cache,
-            allow_is_causal_skip=not scheme.has_bias,
+            allow_is_causal_skip=not scheme.is_relative,
         )
         key_positions = scheme.key_positions(attention_mask, position_ids, padding, self_attention_cache)
         attention_mask = scheme.biased(attention_mask, position_ids, key_positions, embeddings.dtype)
@@ -549,6 +559,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         decoder_position_ids: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        token_type_ids: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """
@@ -565,7 +576,12 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             )
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
-                input_ids, attention_mask, inputs_embeds=inputs_embeds, position_ids=position_ids, **kwargs
+                input_ids,
+                attention_mask,
+                inputs_embeds=inputs_embeds,
+                position_ids=position_ids,
+                token_type_ids=token_type_ids,
+                **kwargs,
             )
         if not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
@@ -637,6 +653,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
+        token_type_ids: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """
@@ -664,6 +681,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             position_ids=position_ids,
             decoder_position_ids=decoder_position_ids,
             use_cache=use_cache,
+            token_type_ids=token_type_ids,
             **kwargs,
         )
         logits = loss = None

@@ -70,6 +70,9 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     recognised in texts as in any tokenizer of transformers. With `split_special_tokens=False`, here or in a call, all
     special tokens are recognised.
 
+    A pair of texts becomes one source, an end behind each; with `return_token_type_ids=True`, `token_type_ids` are 0
+    in the first and 1 in the second, for models with `type_vocab_size` 2.
+
     Files: `tokenizer.json` holds the shared or target vocabulary, `source_tokenizer.json` a separate source
     vocabulary.
 
@@ -419,6 +422,6 @@ def _train_backend(
     )
     backend.train_from_iterator(texts, trainer=trainer, length=length)
     backend.post_processor = processors.TemplateProcessing(
-        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", SPECIAL_TOKENS.index("</s>"))]
+        single="$A </s>", pair="$A </s> $B:1 </s>:1", special_tokens=[("</s>", SPECIAL_TOKENS.index("</s>"))]
     )
     return backend

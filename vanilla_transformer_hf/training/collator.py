@@ -25,8 +25,9 @@ class TranslationCollator(DataCollatorForSeq2Seq):
     """
     Pads a batch to its longest sentence and refuses ids that the model has no embedding for.
 
-    `__call__` returns `input_ids`, `attention_mask` (B, S) and `labels` (B, T), padded with -100, and `line` (B,)
-    where the pairs have one; the decoder input is left to the model, which shifts the labels itself.
+    `__call__` returns `input_ids`, `attention_mask` (B, S) and `labels` (B, T), padded with -100, and `line` (B,) and
+    `token_type_ids` (B, S) where the pairs have them; the decoder input is left to the model, which shifts the labels
+    itself.
 
     Raises:
         ValueError: An id lies outside its vocabulary; the message names both.
@@ -36,7 +37,8 @@ class TranslationCollator(DataCollatorForSeq2Seq):
     target_vocab_size: int = 0
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:
-        pairs = [{name: feature[name] for name in ("input_ids", "labels")} for feature in features]
+        names = [name for name in ("input_ids", "token_type_ids", "labels") if name in features[0]]
+        pairs = [{name: feature[name] for name in names} for feature in features]
         batch = super().__call__(pairs, return_tensors)
         check_token_ids(batch["input_ids"], self.source_vocab_size, "input_ids")
         labels = batch["labels"]
