@@ -123,8 +123,8 @@ def test_preset_with_override_and_unknown_preset():
         ({"type_vocab_size": -1}, r"type_vocab_size=-1: must be at least 0"),
         (
             {"rotary_fraction": 0.5, "position_encoding": "t5_bias"},
-            r"rotary_fraction=0.5: only position_encoding='rotary' or 'rotary_halves' has it, and here it is 't5_bias', "
-            r"in the decoder 't5_bias'; leave rotary_fraction out, or set such a scheme",
+            r"rotary_fraction=0.5: only position_encoding='rotary' or 'rotary_halves' has it, and here it is 't5_"
+            r"bias', in the decoder 't5_bias'; leave rotary_fraction out, or set such a scheme",
         ),
         ({"max_relative_distance": 9}, r"max_relative_distance=9: only position_encoding='shaw' or 't5_bias' has it"),
         ({"relative_buckets": 8}, r"relative_buckets=8: only position_encoding='t5_bias' has it"),

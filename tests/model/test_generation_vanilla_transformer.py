@@ -73,6 +73,12 @@ RELATIVE = {
     "t5_bias": {"position_encoding": "t5_bias", "relative_buckets": 8, "max_relative_distance": 6},
     "alibi": {"position_encoding": "alibi"},
     "shaw": {"position_encoding": "shaw", "max_relative_distance": 3},
+    "gated_alibi": {"position_encoding": "gated_alibi"},
+    "distance_mlp": {"position_encoding": "distance_mlp", "decoder_norm_position": "pre"},
+    "hierarchical": {"position_encoding": "hierarchical", "max_position_embeddings": 8},
+    "swiglu": {"feed_forward_type": "gated", "activation_function": "silu"},
+    "reglu": {"feed_forward_type": "gated"},
+    "segments": {"type_vocab_size": 2},
     "rms_norm": {"norm_type": "rms_norm"},
     "rms_norm_author": {"norm_type": "rms_norm_author", "decoder_norm_position": "pre"},
 }
@@ -83,6 +89,12 @@ RELATIVE = {
 def test_variants_are_searched_in_steps_as_by_the_hosts_loops(fields, options, decided_model, source):
     model = decided_model(**fields)
     assert not any(model_obstacles(model).values())
+    with torch.no_grad():  # gates as they are after training, not nearly open
+        for name, parameter in model.named_parameters():
+            if name.endswith("gate_bias"):
+                parameter.sub_(5)
+    if model.config.type_vocab_size:
+        source["token_type_ids"] = (torch.arange(11) > 3).long().expand(9, -1)
     same(model, source, **options)
 
 

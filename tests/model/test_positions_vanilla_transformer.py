@@ -11,7 +11,10 @@ from transformers.models.t5.modeling_t5 import T5Attention, T5LayerNorm
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import NORMS
 from vanilla_transformer_hf.model.positions_vanilla_transformer import (
     AlibiPositionEncoding,
+    DistanceMLP,
+    GatedAlibi,
     HalvesRotaryPositionEncoding,
+    HierarchicalPositionEncoding,
     RotaryPositionEncoding,
     T5PositionBias,
 )
@@ -75,3 +78,65 @@ def test_rms_norm_is_t5s_and_the_authors_differs_for_small_inputs(scale):
     expected = states / (states.square().mean(dim=-1, keepdim=True).sqrt() + 1e-6)
     torch.testing.assert_close(author(states), expected, atol=1e-6, rtol=0)
     assert torch.allclose(norm(states), author(states), atol=1e-3) == (scale == 1.0)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_gates_are_those_of_x_transformers(is_causal):
+    library = pytest.importorskip("x_transformers.x_transformers", reason="a test dependency")
+    theirs = library.DataDependentAlibi(32, 4, causal=is_causal, bias_init=0.3)
+    ours = GatedAlibi(3, 32, 4, is_causal)
+    linear, states = theirs.to_forget_gates[0], torch.randn(2, 9, 32)
+    with torch.no_grad():
+        ours.weight[1].copy_(linear.weight)
+        ours.gate_bias[1].copy_(linear.bias)
+        relation = ours.relations(torch.arange(9)[None], None)[1]
+        mask = torch.full((9, 9), torch.finfo().min).triu(1) if is_causal else torch.zeros(9, 9)
+        keys = relation.kept_keys(torch.zeros(2, 4, 9, 8), states)
+        found = relation.scores(torch.zeros(2, 4, 9, 8), keys, mask[None, None], 1.0)
+        expected = theirs(states)
+    seen = mask.expand_as(found) == 0
+    torch.testing.assert_close(found[seen], expected[seen], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_gates_hide_nothing_of_padding():
+    """What a query does not see has no gate between it and a key, wherever it stands."""
+    scheme, states = GatedAlibi(1, 32, 4, False), torch.randn(1, 7, 32)
+    scheme.draw()
+    scheme.gate_bias.zero_()
+    kept = torch.tensor([True, True, False, False, True, False, True])
+    (relation,) = scheme.relations(torch.arange(7)[None], None)
+    query = torch.zeros(1, 4, 7, 8)
+    mask = torch.where(kept, 0.0, torch.finfo().min).expand(1, 1, 7, 7)
+    found = relation.scores(query, relation.kept_keys(query, states), mask, 1.0)[:, :, kept][..., kept]
+    alone = torch.zeros(1, 4, 4, 8)
+    keys = relation.kept_keys(alone, states[:, kept])
+    expected = relation.scores(alone, keys, torch.zeros(1, 1, 4, 4), 1.0)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+def test_network_of_distances_is_that_of_x_transformers():
+    library = pytest.importorskip("x_transformers.x_transformers", reason="a test dependency")
+    theirs, ours = library.DynamicPositionBias(16, heads=4, depth=2, log_distance=True), DistanceMLP(4, 16)
+    linears = [module for module in theirs.modules() if isinstance(module, torch.nn.Linear)]
+    with torch.no_grad():
+        for linear, mine in zip(linears, ours.maps, strict=True):
+            mine.load_state_dict(linear.state_dict())
+        places = torch.arange(7)[None]
+        torch.testing.assert_close(ours.bias(places, places)[0], theirs(7, 7), atol=1e-6, rtol=0)
+
+
+def test_hierarchical_positions():
+    """Su's two lines, and the first n as they were; then an end with a clear error."""
+    scheme = HierarchicalPositionEncoding(8, 5, 0, 0.4)
+    scheme.init_std = 1.0
+    scheme.draw()
+    table = scheme.weight.detach()
+    base = (table - 0.4 * table[:1]) / 0.6
+    expected = torch.stack([0.4 * base[place // 5] + 0.6 * base[place % 5] for place in range(25)])
+    found = scheme(torch.zeros(1, 25, 8), torch.arange(25)[None])[0]
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(found[:5], table)
+    assert scheme.longest == 25
+    with pytest.raises(IndexError, match="position 25 lies outside 0 to 24, the 25 of this model"):
+        scheme(torch.zeros(1, 1, 8), torch.tensor([[25]]))

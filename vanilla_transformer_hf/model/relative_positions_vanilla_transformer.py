@@ -106,7 +106,7 @@ class DistanceMLP(RelativePositionEncoding):
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         distances = (query_positions[:, :, None] - key_positions[:, None]).float()  # (B or 1, T, S)
         first, second, last = self.maps
-        states = (distances.sign() * distances.abs().log1p())[..., None].to(first.weight.dtype)
+        states = (distances.sign() * distances.abs().log1p())[..., None].type_as(first.weight)  # type: ignore[arg-type]
         states = last(F.silu(second(F.silu(first(states)))))  # (B or 1, T, S, H)
         return states.permute(0, 3, 1, 2).float()
 
