@@ -5,7 +5,14 @@ Importing this package registers its config, models, tokenizer and translation p
 """
 
 from . import registration
+from .model.causal_lm_vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
 from .model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
+from .model.encoder_models_vanilla_transformer import (
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+)
 from .model.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
@@ -30,7 +37,13 @@ __all__ = [
     "TranslationPipeline",
     "Translator",
     "VanillaTransformerConfig",
+    "VanillaTransformerDecoderModel",
+    "VanillaTransformerEncoderModel",
+    "VanillaTransformerForCausalLM",
     "VanillaTransformerForConditionalGeneration",
+    "VanillaTransformerForMaskedLM",
+    "VanillaTransformerForSequenceClassification",
+    "VanillaTransformerForTokenClassification",
     "VanillaTransformerModel",
     "VanillaTransformerPreTrainedModel",
     "VanillaTransformerTokenizer",

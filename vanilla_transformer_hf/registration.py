@@ -7,13 +7,57 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
 
+from .model.causal_lm_vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .model.encoder_models_vanilla_transformer import (
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+)
 from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
 from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .translation.pipeline import TranslationPipeline
+
+
+# Auto class -> what it opens. AutoModel has three, of which the config names one.
+MODELS: dict[Any, Any] = {
+    AutoModelForSeq2SeqLM: VanillaTransformerForConditionalGeneration,
+    AutoModelForMaskedLM: VanillaTransformerForMaskedLM,
+    AutoModelForSequenceClassification: VanillaTransformerForSequenceClassification,
+    AutoModelForTokenClassification: VanillaTransformerForTokenClassification,
+    AutoModelForCausalLM: VanillaTransformerForCausalLM,
+}
+BARE_MODELS: dict[str, Any] = {
+    "encoder_decoder": VanillaTransformerModel,
+    "encoder": VanillaTransformerEncoderModel,
+    "decoder": VanillaTransformerDecoderModel,
+}
+
+
+class BareModel:
+    """What AutoModel opens: the model without a head that has the stacks of the config."""
+
+    @staticmethod
+    def from_pretrained(name: Any, *args: Any, config: VanillaTransformerConfig, **kwargs: Any) -> Any:
+        return BARE_MODELS[config.stacks].from_pretrained(name, *args, config=config, **kwargs)
+
+    @staticmethod
+    def _from_config(config: VanillaTransformerConfig, **kwargs: Any) -> Any:
+        return BARE_MODELS[config.stacks]._from_config(config, **kwargs)
 
 
 class TranslationTasks(dict):
@@ -58,13 +102,17 @@ def register_pipeline() -> None:
 def register() -> None:
     """Register all that there is; a second time changes nothing."""
     AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
-    AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel, exist_ok=True)
-    AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, exist_ok=True)
+    AutoModel.register(VanillaTransformerConfig, BareModel, exist_ok=True)
     AutoTokenizer.register(VanillaTransformerConfig, VanillaTransformerTokenizer, exist_ok=True)
     # `save_pretrained` and `push_to_hub` send their code along.
     VanillaTransformerConfig.register_for_auto_class()
-    VanillaTransformerModel.register_for_auto_class("AutoModel")
-    VanillaTransformerForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+    for bare in BARE_MODELS.values():
+        bare.register_for_auto_class("AutoModel")
+    for auto, model in MODELS.items():
+        auto.register(VanillaTransformerConfig, model, exist_ok=True)
+        model.register_for_auto_class(auto.__name__)
+    # The Trainer shifts the labels of a language model for its `label_smoothing_factor` if the name stands here.
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[VanillaTransformerConfig.model_type] = VanillaTransformerForCausalLM.__name__
     VanillaTransformerTokenizer.register_for_auto_class()
     register_pipeline()
     with suppress(ImportError):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import EncoderDecoderCache
+from transformers.cache_utils import Cache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -111,14 +111,12 @@ class VanillaTransformerAttention(nn.Module):
         """States (B, S, D) to keys (B, H, S, d_k) and values (B, H, S, d_v)."""
         return self.heads(self.k_proj(states), self.d_k), self.heads(self.v_proj(states), self.d_v)
 
-    def keys_values(
-        self, states: torch.Tensor, cache: EncoderDecoderCache | None, turn: Turn
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the states, behind those of the past."""
+    def keys_values(self, states: torch.Tensor, cache: Any, turn: Turn) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the states, behind those of the past in a `Cache`."""
         key, value = self.project_keys_values(states)
         key = turn(key)
         if cache is not None:
-            key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
+            key, value = cache.update(key, value, self.layer_idx)
         return key, value
 
     def forward(
@@ -126,7 +124,7 @@ class VanillaTransformerAttention(nn.Module):
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        past_key_values: Cache | None = None,
         turn: Turn = keep,
         relation: Relation | None = None,
         **kwargs: Any,
@@ -161,10 +159,11 @@ class VanillaTransformerAttention(nn.Module):
 class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     """Queries from the decoder; keys and values from the encoder, the same at every step."""
 
-    def keys_values(
-        self, states: torch.Tensor, cache: EncoderDecoderCache | None, turn: Turn
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the encoder's output, projected once per sentence; they have no place in the target."""
+    def keys_values(self, states: torch.Tensor, cache: Any, turn: Turn) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Keys and values of the encoder's output, projected once per sentence in an `EncoderDecoderCache`; they have no
+        place in the target.
+        """
         if cache is None:
             return self.project_keys_values(states)
         if not cache.is_updated.get(self.layer_idx):

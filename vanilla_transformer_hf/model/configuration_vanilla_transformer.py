@@ -21,10 +21,26 @@ logger = logging.get_logger(__name__)
 VERSION = "0.1.0"
 VERSION_FIELD = "vanilla_transformer_hf_version"
 
-# Auto class -> what a saved model opens as without the package.
+# Stacks of a model -> Auto class -> what a saved model opens as without the package.
 AUTO_MODELS = {
-    "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
-    "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
+    "encoder_decoder": {
+        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
+        "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
+    },
+    "encoder": {
+        "AutoModel": "encoder_models_vanilla_transformer.VanillaTransformerEncoderModel",
+        "AutoModelForMaskedLM": "encoder_models_vanilla_transformer.VanillaTransformerForMaskedLM",
+        "AutoModelForSequenceClassification": (
+            "encoder_models_vanilla_transformer.VanillaTransformerForSequenceClassification"
+        ),
+        "AutoModelForTokenClassification": (
+            "encoder_models_vanilla_transformer.VanillaTransformerForTokenClassification"
+        ),
+    },
+    "decoder": {
+        "AutoModel": "causal_lm_vanilla_transformer.VanillaTransformerDecoderModel",
+        "AutoModelForCausalLM": "causal_lm_vanilla_transformer.VanillaTransformerForCausalLM",
+    },
 }
 
 # Field -> the field whose value it has if it is not given.
@@ -61,7 +77,7 @@ SCHEME_FIELDS = {
     "hierarchical_alpha": ("hierarchical",),
 }
 # Fields of single variants, which a saved config leaves out where they have their defaults.
-VARIANT_FIELDS = (*SCHEME_FIELDS, "type_vocab_size")
+VARIANT_FIELDS = (*SCHEME_FIELDS, "type_vocab_size", "is_decoder", "classifier_dropout")
 
 
 # Far beyond any model. A config may come from a stranger, and building 10⁹ layers, or a matrix of 2⁴⁰ columns, hangs.
@@ -145,6 +161,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         label_smoothing (`float`): ε_ls of the training loss, spread evenly over the vocabulary (section 5.4).
         decoder_start_token_id (`int`, *optional*): First token of the decoder; the pad token if not given.
         tie_word_embeddings (`bool`): transformers' own switch; `False` is `embedding_sharing="none"`.
+        is_encoder_decoder (`bool`): Whether the model has both stacks. The classes of one stack set it to `False`.
+        is_decoder (`bool`): Whether a model of one stack has the decoder; else it has the encoder.
+        classifier_dropout (`float`, *optional*): Dropout before the classifier of an encoder; `dropout` if not given.
 
     Raises:
         StrictDataclassError: A value has the wrong type, or sizes or switches that exclude each other; the message
@@ -219,6 +238,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = None
     tie_word_embeddings: bool = True
     is_encoder_decoder: bool = True
+    is_decoder: bool = False
+    classifier_dropout: float | int | None = None
     use_cache: bool = True
 
     @classmethod
@@ -309,14 +330,34 @@ class VanillaTransformerConfig(PreTrainedConfig):
             if fields.get(name) == getattr(type(self), name):
                 fields.pop(name, None)
         fields[VERSION_FIELD] = VERSION
-        # transformers enters the class that it saves, which is one of those that the weights open as.
-        auto_map = fields.get("auto_map") or {}
-        for name, plain in AUTO_MODELS.items():
-            repository, found, reference = auto_map.get(name, "").rpartition("--")
-            if reference == plain:
-                models = {other: f"{repository}{found}{model}" for other, model in AUTO_MODELS.items()}
-                fields["auto_map"] = {**models, **auto_map}
+        fields.update(self._auto_map(fields.get("auto_map") or {}))
         return fields
+
+    def _auto_map(self, auto_map: dict[str, str]) -> dict[str, Any]:
+        """
+        The entry of that name with all classes that the weights open as: transformers enters the one that it saves,
+        and keeps those of the model that training began with.
+        """
+        models = AUTO_MODELS[self.stacks]
+        ours = {reference for kind in AUTO_MODELS.values() for reference in kind.values()}
+        plain = {name: reference.rpartition("--") for name, reference in auto_map.items()}
+        for name, (repository, found, reference) in plain.items():
+            if reference == models.get(name):
+                whole = {other: f"{repository}{found}{model}" for other, model in models.items()}
+                kept = {
+                    other: auto_map[other]
+                    for other, (*_, model) in plain.items()
+                    if model not in ours or model == models.get(other)
+                }
+                return {"auto_map": {**whole, **kept}}
+        return {}
+
+    @property
+    def stacks(self) -> Literal["encoder_decoder", "encoder", "decoder"]:
+        """Which stacks the model has: `is_encoder_decoder`, and otherwise `is_decoder`."""
+        if self.is_encoder_decoder:
+            return "encoder_decoder"
+        return "decoder" if self.is_decoder else "encoder"
 
     @property
     def tied_matrices(self) -> Literal["all", "decoder", "none"]:
@@ -333,6 +374,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """
         try:
             super().validate_architecture()
+            if self.is_encoder_decoder and self.is_decoder:
+                raise ValueError("is_decoder=True with is_encoder_decoder=True: set is_encoder_decoder=False, too")
             self._check_sizes()
             self._check_heads()
             self._check_embeddings()
@@ -355,8 +398,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
             largest = LARGEST_DEPTH if name.endswith("_layers") else LARGEST_SIZE
             if value is not None and value > largest:
                 raise ValueError(f"{name}={value!r}: must be at most {largest:,}")
-        for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
-            if not 0 <= (value := getattr(self, name)) < 1:
+        for name in ("dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "label_smoothing"):
+            if (value := getattr(self, name)) is not None and not 0 <= value < 1:
                 raise ValueError(f"{name}={value!r}: must be at least 0 and less than 1")
         for name in ("position_offset", "type_vocab_size"):
             if not 0 <= (value := getattr(self, name)) <= LARGEST_SIZE:
@@ -440,6 +483,26 @@ class VanillaTransformerConfig(PreTrainedConfig):
             )
 
 
+# Stacks -> what they are called in messages.
+STACK_NAMES = {
+    "encoder_decoder": "an encoder and a decoder",
+    "encoder": "an encoder alone",
+    "decoder": "a decoder alone",
+}
+
+
+def check_stacks(config: VanillaTransformerConfig, needed: str, model: str):
+    """
+    Raises:
+        ValueError: The config is of a model with other stacks than the class `model` has.
+    """
+    if config.stacks != needed:
+        raise ValueError(
+            f"{model} has {STACK_NAMES[needed]}, and the config (is_encoder_decoder={config.is_encoder_decoder}, "
+            f"is_decoder={config.is_decoder}) is of a model with {STACK_NAMES[config.stacks]}; open it with AutoModel"
+        )
+
+
 def _check_version(written: Any):
     """
     Raises:
@@ -463,4 +526,4 @@ def _nearest(name: str, allowed) -> str:
     return f" (did you mean {' or '.join(repr(other) for other in near)}?)" if near else ""
 
 
-__all__ = ["PRESETS", "VanillaTransformerConfig"]
+__all__ = ["PRESETS", "VanillaTransformerConfig", "check_stacks"]

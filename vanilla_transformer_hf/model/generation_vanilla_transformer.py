@@ -251,7 +251,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         self: Any, generation_config: Any, model_kwargs: dict, *args: Any, **kwargs: Any
     ) -> Any:
         # transformers quantizes no encoder-decoder's cache; ours can be where it grows, in self-attention.
-        if generation_config.cache_implementation == "quantized" and "past_key_values" not in model_kwargs:
+        is_ours = self.config.is_encoder_decoder and "past_key_values" not in model_kwargs
+        if generation_config.cache_implementation == "quantized" and is_ours:
             settings = {"backend": "quanto", "config": self.config, **(generation_config.cache_config or {})}
             model_kwargs["past_key_values"] = EncoderDecoderCache(
                 QuantizedCache(**settings), DynamicCache(config=self.config)
@@ -286,26 +287,44 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                 read.
         """
         request = SearchRequest.among(criteria)
-        obstacle = find_obstacle(self, processors, criteria, config, kwargs)
-        if obstacle is None and kind is GreedySearch and config.return_dict_in_generate:
-            obstacle = "a dictionary of outputs"
+        obstacle = self._obstacle(kind, processors, criteria, config, kwargs)
         if obstacle is not None:
             check_request(request, config, obstacle)
             return None
         plan = SearchPlan.of(request, self, input_ids, processors, criteria, config)
+        shortlist = None if plan.constraints.shortlist is None else plan.constraints.shortlist.ids
+        records_attention = kind is BeamSearch and plan.options.coverage_penalty > 0
+        decoders = self._decoders(request, plan, kwargs, records_attention, shortlist)
+        decoder = Ensemble(decoders) if len(decoders) > 1 else decoders[0]
+        return (DiverseBeamSearch if plan.groups > 1 else kind)(decoder, plan)
+
+    def _obstacle(
+        self: Any, kind: type[Search], processors: Any, criteria: Any, config: Any, kwargs: dict[str, Any]
+    ) -> str | None:
+        """What the loop of transformers is needed for, if it is."""
+        obstacle = find_obstacle(self, processors, criteria, config, kwargs)
+        if obstacle is None and kind is GreedySearch and config.return_dict_in_generate:
+            return "a dictionary of outputs"
+        return obstacle
+
+    def _decoders(
+        self: Any,
+        request: SearchRequest,
+        plan: SearchPlan,
+        kwargs: dict[str, Any],
+        records_attention: bool,
+        shortlist: torch.Tensor | None,
+    ) -> list[Any]:
+        """What decodes for the search: the model, and the members of its ensemble."""
         # generate() has repeated what has been read for each beam; here the beams of a row share it.
         memory, mask = kwargs["encoder_outputs"][0][:: plan.beams], kwargs.get("attention_mask")
         mask = mask if mask is None else mask[:: plan.beams]
         models, packed = [self, *plan.members], [*filter(None, request.weights)] or [StepWeights.of(self)]
         memories = [memory, *(each.repeat_interleave(plan.groups, dim=0) for each in request.memories)]
-        shortlist = None if plan.constraints.shortlist is None else plan.constraints.shortlist.ids
-        records_attention = kind is BeamSearch and plan.options.coverage_penalty > 0
-        decoders: list[Any] = [
+        return [
             IncrementalDecoder(model, weights, states, mask, plan.beams, records_attention, shortlist)
             for model, weights, states in zip(models, packed, memories)
         ]
-        decoder = Ensemble(decoders) if len(decoders) > 1 else decoders[0]
-        return (DiverseBeamSearch if plan.groups > 1 else kind)(decoder, plan)
 
 
 def encode(model: Any, weights: StepWeights | None, source: dict[str, torch.Tensor]) -> Any:

@@ -50,6 +50,9 @@ class IncrementalDecoder:
         attention: Weights of the last step's attention to the source (B, n, S), the mean over heads.
     """
 
+    # Whether sentences may join others at any step.
+    can_absorb = True
+
     def __init__(
         self,
         model: Any,
@@ -60,38 +63,60 @@ class IncrementalDecoder:
         record_attention: bool = False,
         shortlist: torch.Tensor | None = None,
     ):
+        self._begin(model, weights, memory, beams, record_attention, shortlist)
+        with weights.reading_the_source():
+            projected = [layer.encoder_attn.project_keys_values(memory) for layer in self.decoder.layers]
+        self.source_keys = torch.stack([self._turned(keys) for keys, _ in projected])  # (N, B, H, S, d_k) or turned
+        self.source_values = torch.stack([values for _, values in projected])  # (N, B, H, S, d_v)
+        self.source_mask = None
+        if attention_mask is not None and not attention_mask.all():
+            hidden = (attention_mask == 0) & attention_mask.any(dim=1, keepdim=True)  # of nothing there is no mean
+            mask = torch.zeros_like(attention_mask, dtype=memory.dtype).masked_fill(hidden, -math.inf)
+            self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
+        self._make_slots(memory, self.source_values.shape[1])
+
+    def _begin(
+        self,
+        model: Any,
+        weights: StepWeights,
+        states: torch.Tensor,
+        beams: int,
+        record_attention: bool,
+        shortlist: torch.Tensor | None,
+    ):
+        """What does not depend on a source; `states` are of the type and on the device of all others."""
         self.decoder, self.weights = model.get_decoder(), weights
         self.head, self.most_likely = weights.head, weights.most_likely
         if shortlist is not None:
             self.head = rows_of(model.lm_head, shortlist)
             self.most_likely = most_likely(self.head)
         self.beams, self.length, self.filled = beams, 0, 0
-        self.record_attention, self.attention = record_attention, memory.new_zeros(1, dtype=torch.float32)
-        self.attend = attend if record_attention else kernel_for(memory, beams)
+        self.record_attention, self.attention = record_attention, states.new_zeros(1, dtype=torch.float32)
+        self.attend = attend if record_attention else kernel_for(states, beams)
         # The dimension of positions: small float32 products of rows with rows take two to five times as long as those
         # of rows with columns.
-        self.key_dim = -1 if memory.dtype == torch.float32 else -2
-        with weights.reading_the_source():
-            projected = [layer.encoder_attn.project_keys_values(memory) for layer in self.decoder.layers]
-        self.source_keys = torch.stack([self._turned(keys) for keys, _ in projected])  # (N, B, H, S, d_k) or turned
-        self.source_values = torch.stack([values for _, values in projected])  # (N, B, H, S, d_v)
+        self.key_dim = -1 if states.dtype == torch.float32 else -2
         self.scores: torch.Tensor | None = None
         self.exact_logits: torch.Tensor | None = None
-        self.source_mask = None
-        if attention_mask is not None and not attention_mask.all():
-            hidden = (attention_mask == 0) & attention_mask.any(dim=1, keepdim=True)  # of nothing there is no mean
-            mask = torch.zeros_like(attention_mask, dtype=memory.dtype).masked_fill(hidden, -math.inf)
-            self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
-        layers, batch, heads, _, d_v = self.source_values.shape
-        scheme = self.decoder.embed_positions
-        slots, key_width = ROOM * beams, self.decoder.layers[0].self_attn.d_k + scheme.kept_features
-        self.keys = self._turned(memory.new_zeros(layers, batch, heads, slots, key_width)).contiguous()
-        self.values = memory.new_zeros(layers, batch, heads, slots, d_v)
-        self.mask = memory.new_full((batch, beams, slots), -math.inf)
-        self.apart = memory.new_full((beams, beams), -math.inf).fill_diagonal_(0)
-        self.begins = torch.zeros(1, 1, dtype=torch.long, device=memory.device)
+
+    def _make_slots(self, states: torch.Tensor, batch: int):
+        """Room for the keys and values of the first steps."""
+        own = self.decoder.layers[0].self_attn
+        layers, heads = len(self.decoder.layers), self.decoder.config.decoder_attention_heads
+        scheme, slots = self.decoder.embed_positions, ROOM * self.beams
+        key_width = own.d_k + scheme.kept_features
+        self.keys = self._turned(states.new_zeros(layers, batch, heads, slots, key_width)).contiguous()
+        self.values = states.new_zeros(layers, batch, heads, slots, own.d_v)
+        self.mask = states.new_full((batch, self.beams, slots), -math.inf)
+        self.apart = states.new_full((self.beams, self.beams), -math.inf).fill_diagonal_(0)
+        self.begins = torch.zeros(1, 1, dtype=torch.long, device=states.device)
         # Where the key of each slot stands, for schemes that ask how far it is away.
         self.key_positions = self.begins.new_zeros(batch, slots) if scheme.is_relative else None
+
+    def read(self, prompt: torch.Tensor):
+        """Take these tokens of each sentence (B, P), which all of its hypotheses begin with."""
+        for tokens in prompt.unbind(1):
+            self.step(tokens[:, None].expand(-1, self.beams))
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """The next token of each hypothesis (B, n) to the states that predict the one after it (B, n, D)."""
@@ -122,15 +147,7 @@ class IncrementalDecoder:
     ) -> torch.Tensor:
         """States (B, n, D) through a layer, keys and values put into these slots."""
         layer, maps = self.decoder.layers[number], self.weights.layers[number]
-        own, cross = layer.self_attn, layer.encoder_attn
-        keys, values = self._turned(self.keys[number]), self.values[number]
-        attend_own = self.attend if relation is None else partial(attend_related, relation, own)
-
-        def attend_to_target(states: torch.Tensor) -> torch.Tensor:
-            query, key, values[:, :, own_slots] = own.divide(maps.qkv(states))
-            key = turn(key)
-            keys[:, :, own_slots] = key if relation is None else relation.kept_keys(key, states)
-            return maps.out(attend_own(turn(query), keys, values, mask, own.scaling)[0])
+        cross = layer.encoder_attn
 
         def attend_to_source(states: torch.Tensor) -> torch.Tensor:
             source = self._turned(self.source_keys[number]), self.source_values[number], self.source_mask
@@ -140,7 +157,23 @@ class IncrementalDecoder:
                 self.attention = weights.mean(dim=1, dtype=torch.float32)  # (B, n, S)
             return maps.cross_out(output)
 
-        return layer.run(states, attend_to_target, attend_to_source, maps)
+        return layer.run(states, self._attention(number, own_slots, mask, turn, relation), attend_to_source, maps)
+
+    def _attention(
+        self, number: int, own_slots: slice, mask: torch.Tensor, turn: Turn, relation: Relation | None
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """A layer's self-attention of states (B, n, D), whose keys and values it puts into these slots."""
+        own, maps = self.decoder.layers[number].self_attn, self.weights.layers[number]
+        keys, values = self._turned(self.keys[number]), self.values[number]
+        attend_own = self.attend if relation is None else partial(attend_related, relation, own)
+
+        def attend_to_target(states: torch.Tensor) -> torch.Tensor:
+            query, key, values[:, :, own_slots] = own.divide(maps.qkv(states))
+            key = turn(key)
+            keys[:, :, own_slots] = key if relation is None else relation.kept_keys(key, states)
+            return maps.out(attend_own(turn(query), keys, values, mask, own.scaling)[0])
+
+        return attend_to_target
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """States (B, n, D) to logits (B, n, V)."""
@@ -177,6 +210,9 @@ class IncrementalDecoder:
         """Go on with these sentences alone."""
         self.source_keys, self.source_values = self.source_keys[:, rows], self.source_values[:, rows]
         self.source_mask = None if self.source_mask is None else self.source_mask[rows]
+        self._keep_target(rows)
+
+    def _keep_target(self, rows: torch.Tensor):
         self.keys, self.values, self.mask = self.keys[:, rows], self.values[:, rows], self.mask[rows]
         self.key_positions = None if self.key_positions is None else self.key_positions[rows]
         if len(self.begins) > 1:
@@ -236,6 +272,16 @@ class Ensemble:
 
     def __init__(self, decoders: Sequence[IncrementalDecoder]):
         self.decoders = decoders
+
+    @property
+    def can_absorb(self) -> bool:
+        """Whether sentences may join others at any step."""
+        return all(decoder.can_absorb for decoder in self.decoders)
+
+    def read(self, prompt: torch.Tensor):
+        """As `IncrementalDecoder.read`."""
+        for decoder in self.decoders:
+            decoder.read(prompt)
 
     @property
     def states(self) -> torch.Tensor:

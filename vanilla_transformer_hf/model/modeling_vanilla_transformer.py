@@ -10,7 +10,7 @@ V vocabulary.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -39,7 +39,7 @@ from .attention_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerCrossAttention,
 )
-from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .configuration_vanilla_transformer import VanillaTransformerConfig, check_stacks
 from .dropout_vanilla_transformer import Dropout
 from .feed_forward_vanilla_transformer import FEED_FORWARDS
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
@@ -185,7 +185,8 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, T, D) and the encoder's output (B, S, D) to (B, T, D)."""
-        own = {"past_key_values": past_key_values, "turn": turn, "relation": relation}
+        past = past_key_values.self_attention_cache if past_key_values is not None else None
+        own = {"past_key_values": past, "turn": turn, "relation": relation}
         memory = encoder_hidden_states, encoder_attention_mask, past_key_values
         return self.run(
             hidden_states,
@@ -193,6 +194,11 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
             lambda x: self.encoder_attn(x, *memory, **kwargs)[0],
             self,
         )
+
+    @property
+    def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
+        """Those that a step of a search computes by itself."""
+        return self.self_attn, self.encoder_attn
 
     def run(
         self,
@@ -245,7 +251,11 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["VanillaTransformerEncoderLayer", "VanillaTransformerDecoderLayer"]
+    _no_split_modules = [
+        "VanillaTransformerEncoderLayer",
+        "VanillaTransformerDecoderLayer",
+        "VanillaTransformerCausalLayer",
+    ]
     _skip_keys_device_placement = ["past_key_values"]
     _supports_flash_attn = True
     _supports_sdpa = True
@@ -293,11 +303,33 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
 
+    def predict(
+        self,
+        states: torch.Tensor,
+        labels: torch.Tensor | None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        return_logits: bool = True,
+        logits_to_keep: int | torch.Tensor = 0,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """
+        Last states (B, T, D) to the loss, where labels (B, T) are given, and logits (B, T, V), of a model with an
+        `lm_head`. In training the loss is smoothed, and may leave the logits out.
+        """
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        if self.training and labels is not None and not return_logits:
+            loss = projected_cross_entropy(states, self.lm_head, labels, smoothing, num_items_in_batch)
+            if loss is not None:
+                return loss, None
+        logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
+        if labels is None:
+            return None, logits
+        return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
+
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """Resize the target vocabulary, and the source's with it where there is only one; ties are kept."""
-        if self.config.tied_matrices == "all":
+        if self.config.tied_matrices == "all" or not self.config.is_encoder_decoder:
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         stacks = [self.get_decoder()] if self.config.source_vocab_size else [self.get_encoder(), self.get_decoder()]
         for stack in stacks:
@@ -364,6 +396,32 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         hidden_states = self.embed_segments(embeddings * self.embed_scale, token_type_ids)
         hidden_states = self.embed_positions(hidden_states, position_ids)
         return self.dropout(self.layernorm_embedding(hidden_states))
+
+    def look_back(
+        self,
+        embeddings: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cache: Cache | None,
+    ) -> tuple[torch.Tensor, Any, Turn, Iterable[Relation | None]]:
+        """
+        What the layers of a decoder begin with: embeddings (B, T, D) and positions (B or 1, T), found if not given, to
+        the input of the first layer (B, T, D), the causal mask of self-attention, and what the positions do in it.
+        """
+        if position_ids is None:
+            position_ids = positions(embeddings, attention_mask, 0 if cache is None else cache.get_seq_length())
+        scheme = self.embed_positions
+        mask = ATTENTION_MASKS["causal"](
+            self.config,
+            embeddings,
+            attention_mask,
+            past_key_values=cache,
+            allow_is_causal_skip=not scheme.is_relative,
+        )
+        key_positions = scheme.key_positions(mask, position_ids, attention_mask, cache)
+        mask = scheme.biased(mask, position_ids, key_positions, embeddings.dtype)
+        relations = scheme.relations(position_ids, key_positions)
+        return self.embed(embeddings, position_ids), mask, scheme.turn_at(position_ids), relations
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -478,27 +536,13 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        if position_ids is None:
-            past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
-            position_ids = positions(embeddings, attention_mask, past_length)
-        scheme = self.embed_positions
-        self_attention_cache = past_key_values.self_attention_cache if past_key_values is not None else None
-        padding = attention_mask
-        attention_mask = ATTENTION_MASKS["causal"](
-            self.config,
-            embeddings,
-            attention_mask,
-            past_key_values=self_attention_cache,
-            allow_is_causal_skip=not scheme.is_relative,
+        cache = past_key_values.self_attention_cache if past_key_values is not None else None
+        hidden_states, attention_mask, turn, relations = self.look_back(
+            embeddings, attention_mask, position_ids, cache
         )
-        key_positions = scheme.key_positions(attention_mask, position_ids, padding, self_attention_cache)
-        attention_mask = scheme.biased(attention_mask, position_ids, key_positions, embeddings.dtype)
-        relations = scheme.relations(position_ids, key_positions)
-        turn = scheme.turn_at(position_ids)
         encoder_attention_mask = ATTENTION_MASKS["full"](
             self.config, embeddings, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
-        hidden_states = self.embed(embeddings, position_ids)
         for layer, relation in zip(self.layers, relations):
             hidden_states = layer(
                 hidden_states,
@@ -525,6 +569,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
+        check_stacks(config, "encoder_decoder", type(self).__name__)
         self.encoder = VanillaTransformerEncoder(config)
         self.decoder = VanillaTransformerDecoder(config)
         if config.tied_matrices == "all":
@@ -684,14 +729,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             token_type_ids=token_type_ids,
             **kwargs,
         )
-        logits = loss = None
-        smoothing = self.config.label_smoothing if self.training else 0.0
-        if self.training and labels is not None and not return_logits:
-            loss = projected_cross_entropy(outputs[0], self.lm_head, labels, smoothing, num_items_in_batch)
-        if loss is None:
-            logits = self.lm_head(slice_logits_to_keep(outputs[0], logits_to_keep))  # (B, T, V)
-            if labels is not None:
-                loss = smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch)
+        loss, logits = self.predict(outputs[0], labels, num_items_in_batch, return_logits, logits_to_keep)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

@@ -110,22 +110,25 @@ class PackedProducts(TorchFunctionMode):
 
 class StepLayer(SimpleNamespace):
     """
-    The maps of a decoder layer, as a step uses them: `qkv`, `out`, `cross_query`, `cross_out`, and what the layer's
+    The maps of a decoder layer, as a step uses them: `qkv`, `out`, where there is a source `cross_query` and
+    `cross_out`, and what the layer's
     `feed_forward` reads: `fc1`, `fc2`, maybe `fc3`, `activation_fn`, `activation_dropout`, `training`; no dropout.
     """
 
     def __init__(self, layer: Any):
-        own, cross = layer.self_attn, layer.encoder_attn
-        inner = {name: side_by_side(getattr(layer, name)) for name in ("fc1", "fc2", "fc3") if hasattr(layer, name)}
+        own, *crosses = layer.attentions
+        inner: dict[str, Any] = {
+            name: side_by_side(getattr(layer, name)) for name in ("fc1", "fc2", "fc3") if hasattr(layer, name)
+        }
         activation_fn = layer.activation_fn
         if type(activation_fn) is nn.ReLU and is_unchanged(activation_fn):
             inner["fc1"], activation_fn = side_by_side(layer.fc1, after="relu"), AFTER["none"]
+        for cross in crosses:
+            inner |= {"cross_query": side_by_side(cross.q_proj), "cross_out": side_by_side(cross.out_proj)}
         super().__init__(
             **inner,
             qkv=side_by_side(*own.projections),
             out=side_by_side(own.out_proj),
-            cross_query=side_by_side(cross.q_proj),
-            cross_out=side_by_side(cross.out_proj),
             activation_fn=activation_fn,
             dropout=AFTER["none"],
             activation_dropout=0.0,

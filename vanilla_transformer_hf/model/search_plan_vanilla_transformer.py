@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import (
     EosTokenCriteria,
     LogitsProcessorList,
@@ -266,7 +266,9 @@ def find_obstacle(
 ) -> str | None:
     """What the loop of transformers is needed for, None if the search of this package can do all of it."""
     cache = kwargs.get("past_key_values")
-    halves = () if cache is None else (cache.self_attention_cache, cache.cross_attention_cache)
+    halves = () if cache is None else (cache,)
+    if isinstance(cache, EncoderDecoderCache):
+        halves = cache.self_attention_cache, cache.cross_attention_cache
     reasons = {
         "sampling": config.do_sample,
         "assisted decoding": config.is_assistant,
@@ -293,7 +295,7 @@ def model_obstacles(model: Any) -> dict[str, bool]:
     """What of a model a step would not respect, and whether it is so."""
     stack = model.get_decoder()
     # What a step does without calling the module, so that nothing may be put around or in place of it.
-    layers = [module for layer in stack.layers for module in (layer, layer.self_attn, layer.encoder_attn)]
+    layers = [module for layer in stack.layers for module in (layer, *layer.attentions)]
     head = model.lm_head.weight() if callable(model.lm_head.weight) else model.lm_head.weight
     attention = model.config._attn_implementation
     return {

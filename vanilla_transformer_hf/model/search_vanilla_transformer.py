@@ -90,8 +90,7 @@ class Search(ABC):
 
     def run(self) -> dict[str, torch.Tensor]:
         """Search until each sentence is done; the results."""
-        for tokens in self.plan.prompt[:, :-1].unbind(1):
-            self.decoder.step(tokens[:, None].expand(-1, self.plan.beams))
+        self.decoder.read(self.plan.prompt[:, :-1])
         while len(self.rows):
             self.step()
         return self.results
@@ -113,7 +112,7 @@ class Search(ABC):
         """Whether sentences may be at different steps."""
         constraints = self.constraints
         is_free = constraints.prefixes is None and constraints.phrases is None
-        return self.prompt_length == 1 and is_free and self.plan.groups == 1
+        return self.decoder.can_absorb and self.prompt_length == 1 and is_free and self.plan.groups == 1
 
     def absorb(self, other: "Search", rows: slice) -> None:
         """

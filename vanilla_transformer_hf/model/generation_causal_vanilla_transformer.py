@@ -1,0 +1,158 @@
+"""
+`generate()` of a decoder alone: the search of this package behind prompts of any length.
+
+A prompt is read at once, by the model's own forward; the steps behind it are those of `IncrementalDecoder`.
+
+Shapes: B prompts, n beams, P tokens of a prompt.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers.cache_utils import DynamicCache
+
+from .generation_config_vanilla_transformer import Settings
+from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .incremental_decoder_vanilla_transformer import IncrementalDecoder, resized
+from .packed_weights_vanilla_transformer import StepWeights
+from .positions_vanilla_transformer import Relation, Turn, counted
+from .search_plan_vanilla_transformer import SearchPlan, SearchRequest, check_ensemble
+from .search_vanilla_transformer import Search
+
+
+class CausalDecoder(IncrementalDecoder):
+    """
+    A decoder without a source that has read a prompt and takes one token of each hypothesis at a time.
+
+    Keys and values of a prompt are kept once for all its hypotheses.
+
+    Args:
+        model: The model; its dropouts must be off.
+        weights: Its maps.
+        attention_mask: 1 for a token of the prompts, 0 for padding on the left (B, P).
+        beams: n.
+        shortlist: Ids of the tokens that get logits, all if None.
+    """
+
+    can_absorb = False
+
+    def __init__(
+        self,
+        model: Any,
+        weights: StepWeights,
+        attention_mask: torch.Tensor,
+        beams: int,
+        shortlist: torch.Tensor | None = None,
+    ):
+        states = model.get_decoder().embed_tokens.weight.new_empty(0)
+        self._begin(model, weights, states, beams, False, shortlist)
+        self._make_slots(states, len(attention_mask))
+        self.prompt_mask = attention_mask
+        self.begins = (attention_mask == 0).sum(dim=1, keepdim=True)
+
+    def read(self, prompt: torch.Tensor):
+        """Read all but the last token of each prompt (B, P - 1) at once."""
+        self.length = self.filled = length = prompt.shape[1]
+        if not length:
+            return
+        mask, cache = self.prompt_mask[:, :length], DynamicCache()
+        self.decoder(prompt, mask, past_key_values=cache, use_cache=True)
+        hidden = (mask == 0)[:, None, :, None]  # (B, 1, P - 1, 1)
+        slots = length + self.mask.shape[-1]
+        # A mask does not hide what is not a number, and padding that sees nothing may give that.
+        keys = torch.stack([self._turned(layer.keys.masked_fill(hidden, 0)) for layer in cache.layers])
+        values = torch.stack([layer.values.masked_fill(hidden, 0) for layer in cache.layers])
+        self.keys, self.values = resized(keys, self.key_dim, slots), resized(values, -2, slots)
+        seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)
+        self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)
+        if self.key_positions is not None:
+            self.key_positions = F.pad(counted(mask), (0, slots - length))
+
+    def _layer(
+        self,
+        number: int,
+        states: torch.Tensor,
+        own_slots: slice,
+        mask: torch.Tensor,
+        turn: Turn,
+        relation: Relation | None,
+    ) -> torch.Tensor:
+        layer, maps = self.decoder.layers[number], self.weights.layers[number]
+        return layer.run(states, self._attention(number, own_slots, mask, turn, relation), maps)
+
+    def keep(self, rows: torch.Tensor):
+        """Go on with these sentences alone."""
+        self._keep_target(rows)
+
+
+class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin):
+    """
+    transformers' `generate()` of a language model, with greedy and beam search of this package where the prompts are
+    padded on the left. As there, the result begins with the prompt.
+
+    The options are those of `VanillaTransformerGenerationMixin`, except that there is no source: without any limit of
+    length there are at most 50 new tokens, `max_extra_tokens` is the most new tokens, and `coverage_penalty` is
+    refused. Dictionaries of outputs come from transformers' loops.
+    """
+
+    def _lengths(
+        self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
+    ) -> tuple[int, torch.Tensor]:
+        """Tokens of the prompt; a source has none (B)."""
+        given = (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
+        prompt = next((tensor for tensor in given if tensor is not None), torch.zeros(1, 1, device=self.device))
+        return prompt.shape[1], torch.zeros(len(prompt), dtype=torch.long, device=prompt.device)
+
+    def _read_source(
+        self: Any, request: SearchRequest, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
+    ) -> dict[str, Any]:
+        """
+        Raises:
+            ValueError: The ensemble does not fit, or an option needs a source.
+        """
+        if request.options.coverage_penalty:
+            raise ValueError("coverage_penalty: needs a model with an encoder, and this one is a decoder alone")
+        ids = kwargs.get("input_ids") if inputs is None else inputs
+        members = request.requests.get("ensemble", ())
+        check_ensemble(self, members, ids is not None)
+        if not self.training:
+            request.weights = [StepWeights.of(model) for model in (self, *members)]
+        return {}
+
+    def _obstacle(
+        self: Any, kind: type[Search], processors: Any, criteria: Any, config: Any, kwargs: dict[str, Any]
+    ) -> str | None:
+        mask, position_ids = kwargs.get("attention_mask"), kwargs.get("position_ids")
+        if mask is not None and (mask.dim() != 2 or (mask.diff(dim=1) < 0).any() or not mask[:, -1].all()):
+            return "padding that is not on the left"
+        if position_ids is not None:
+            expected = torch.arange(position_ids.shape[-1], device=position_ids.device)
+            if mask is not None and mask.shape == position_ids.shape:
+                expected = counted(mask)
+            if (position_ids != expected).any():
+                return "position_ids"
+            kwargs = {name: value for name, value in kwargs.items() if name != "position_ids"}
+        if config.return_dict_in_generate:
+            return "a dictionary of outputs"
+        return super()._obstacle(kind, processors, criteria, config, kwargs)
+
+    def _decoders(
+        self: Any,
+        request: SearchRequest,
+        plan: SearchPlan,
+        kwargs: dict[str, Any],
+        records_attention: bool,
+        shortlist: torch.Tensor | None,
+    ) -> list[Any]:
+        mask = kwargs.get("attention_mask")
+        mask = torch.ones_like(plan.prompt) if mask is None else mask[:: plan.beams]
+        packed = [*filter(None, request.weights)] or [StepWeights.of(self)]
+        return [
+            CausalDecoder(model, weights, mask, plan.beams, shortlist)
+            for model, weights in zip((self, *plan.members), packed)
+        ]
+
+
+__all__ = ["VanillaTransformerCausalGenerationMixin"]

@@ -1,0 +1,79 @@
+"""What models of one stack have in common: the config of the stack alone, and its embeddings."""
+
+import copy
+from typing import Any, ClassVar, Literal
+
+from torch import nn
+
+from .configuration_vanilla_transformer import FOLLOWERS, VanillaTransformerConfig, check_stacks
+from .modeling_vanilla_transformer import VanillaTransformerPreTrainedModel, VanillaTransformerStack
+
+
+def of_one_stack(
+    config: VanillaTransformerConfig, stack: Literal["encoder", "decoder"], model: str
+) -> VanillaTransformerConfig:
+    """
+    The config of that stack alone: a copy in which the other stack's fields have the values of this one, so that
+    names for both, such as `num_hidden_layers`, mean this stack; the config itself if it is one already.
+
+    Raises:
+        ValueError: It is the config of the other stack alone.
+    """
+    if not config.is_encoder_decoder:
+        check_stacks(config, stack, model)
+        return config
+    config = copy.deepcopy(config)
+    if stack == "encoder":
+        width: Any = config.encoder_d_model
+        config.d_model, config.vocab_size = width, config.source_vocab_size or config.vocab_size
+        config.decoder_start_token_id = config.pad_token_id
+    config.encoder_d_model, config.source_vocab_size = config.d_model, None
+    other = "decoder" if stack == "encoder" else "encoder"
+    for name in type(config).__annotations__:
+        prefix, _, rest = name.partition("_")
+        if prefix == other and hasattr(config, f"{stack}_{rest}"):
+            setattr(config, name, getattr(config, f"{stack}_{rest}"))
+    for follower, followed in FOLLOWERS.items():
+        if follower.startswith("decoder_"):
+            name, own = (follower, followed) if stack == "encoder" else (followed, follower)
+            setattr(config, name, getattr(config, own))
+    config.is_encoder_decoder, config.is_decoder = False, stack == "decoder"
+    return config
+
+
+class SingleStackModel(VanillaTransformerPreTrainedModel):
+    """
+    One stack and its embeddings, under the names that they have in the encoder-decoder, so that the weights of one
+    open in the other.
+    """
+
+    stack_name: ClassVar[Literal["encoder", "decoder"]]
+    stack_class: ClassVar[type[VanillaTransformerStack]]
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(of_one_stack(config, self.stack_name, type(self).__name__))
+        self.add_module(self.stack_name, self.stack_class(self.config))
+        if self.config.tied_matrices == "all":
+            self.shared = nn.Embedding(self.config.vocab_size, self.config.d_model)
+            self._tied_weights_keys = {f"{self.stack_name}.embed_tokens.weight": "shared.weight"}
+        self.post_init()
+        if self.config.tied_matrices == "all":
+            self.tp_plan["shared"] = "embedding_rowwise"
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return getattr(self, self.stack_name).embed_tokens
+
+    def set_input_embeddings(self, value: Any):
+        getattr(self, self.stack_name).embed_tokens = value
+        if self.config.tied_matrices == "all":
+            self.shared = value
+
+
+def tied_output(config: VanillaTransformerConfig, stack: str) -> dict[str, str] | None:
+    """`_tied_weights_keys` of a model with an `lm_head` over one stack."""
+    sources = {"all": "model.shared.weight", "decoder": f"model.{stack}.embed_tokens.weight"}
+    source = sources.get(config.tied_matrices)
+    return None if source is None else {"lm_head.weight": source}
+
+
+__all__ = ["SingleStackModel", "of_one_stack", "tied_output"]
