@@ -277,11 +277,22 @@ def test_what_is_no_version_is_refused(theirs, tiny_config):
         VanillaTransformerConfig.from_dict(tiny_config().to_dict() | {VERSION: theirs})
 
 
-@pytest.mark.parametrize("auto_class", configuration_vanilla_transformer.AUTO_MODELS)
+STACKS = {
+    "encoder_decoder": {},
+    "encoder": {"is_encoder_decoder": False},
+    "decoder": {"is_encoder_decoder": False, "is_decoder": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("stacks", "auto_class"),
+    [(kind, name) for kind, models in configuration_vanilla_transformer.AUTO_MODELS.items() for name in models],
+)
 @pytest.mark.parametrize("prefix", ["", "someone/numbers--"])
-def test_a_saved_model_opens_with_each_auto_class(auto_class, prefix, tiny_config):
-    models = configuration_vanilla_transformer.AUTO_MODELS
-    config = tiny_config(auto_map={"AutoConfig": "a.B", auto_class: prefix + models[auto_class]})
+def test_a_saved_model_opens_with_each_auto_class(stacks, auto_class, prefix, tiny_config):
+    models = configuration_vanilla_transformer.AUTO_MODELS[stacks]
+    entered = {"AutoConfig": "a.B", auto_class: prefix + models[auto_class]}
+    config = tiny_config(auto_map=entered, **STACKS[stacks])
     expected = {"AutoConfig": "a.B"} | {name: prefix + model for name, model in models.items()}
     assert config.to_dict()["auto_map"] == expected
 

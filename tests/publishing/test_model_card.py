@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import ModelCard, ModelCardData
 from transformers import AutoModelForSeq2SeqLM
 
-from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf import VanillaTransformerForMaskedLM, VanillaTransformerTokenizer
 from vanilla_transformer_hf.evaluation.scores import score_translations
 from vanilla_transformer_hf.publishing.model_card import (
     TEMPLATE,
@@ -280,3 +280,13 @@ def test_the_cards_of_this_repository():
             assert result.metric_type == "exact_match" or f"{result.metric_value:.2f}" in results
         for link in re.findall(r"\]\((?!https?://)([^)]+)\)", card.text):
             assert (CARDS / link).is_file(), link
+
+
+def test_the_card_of_one_stack_says_what_it_does(tiny_config, tmp_path):
+    model = VanillaTransformerForMaskedLM(tiny_config())
+    model.save_pretrained(tmp_path)
+    VanillaTransformerTokenizer.train(["one two"], vocab_size=99).save_pretrained(tmp_path)
+    card = make_card(CardFacts(corpus="numbers"), tmp_path)
+    assert card.data.pipeline_tag == "fill-mask"
+    assert "Predicts masked tokens with the encoder of the Transformer" in card.text
+    assert 'pipeline("fill-mask", model=name' in card.text and "ranslat" not in card.text

@@ -135,6 +135,7 @@ class VanillaTransformerDecoderModel(SingleStackModel):
 
     stack_name = "decoder"
     stack_class = VanillaTransformerCausalDecoder
+    decoder: VanillaTransformerCausalDecoder
 
     @can_return_tuple
     def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for

@@ -31,6 +31,7 @@ class VanillaTransformerEncoderModel(SingleStackModel):
 
     stack_name = "encoder"
     stack_class = VanillaTransformerEncoder
+    encoder: VanillaTransformerEncoder
 
     @can_return_tuple
     def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
@@ -113,7 +114,8 @@ class EncoderClassifier(EncoderWithHead):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        given, self.num_labels = self.config.classifier_dropout, self.config.num_labels
+        given = self.config.classifier_dropout
+        self.num_labels: int = self.config.num_labels  # type: ignore[assignment]
         self.dropout = Dropout(self.config.dropout if given is None else given)
         self.classifier = nn.Linear(self.config.d_model, self.num_labels)
 

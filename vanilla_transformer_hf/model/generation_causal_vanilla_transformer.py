@@ -62,8 +62,9 @@ class CausalDecoder(IncrementalDecoder):
         hidden = (mask == 0)[:, None, :, None]  # (B, 1, P - 1, 1)
         slots = length + self.mask.shape[-1]
         # A mask does not hide what is not a number, and padding that sees nothing may give that.
-        keys = torch.stack([self._turned(layer.keys.masked_fill(hidden, 0)) for layer in cache.layers])
-        values = torch.stack([layer.values.masked_fill(hidden, 0) for layer in cache.layers])
+        layers: list[Any] = cache.layers
+        keys = torch.stack([self._turned(layer.keys.masked_fill(hidden, 0)) for layer in layers])
+        values = torch.stack([layer.values.masked_fill(hidden, 0) for layer in layers])
         self.keys, self.values = resized(keys, self.key_dim, slots), resized(values, -2, slots)
         seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)
         self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)

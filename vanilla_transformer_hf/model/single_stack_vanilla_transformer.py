@@ -1,6 +1,7 @@
 """What models of one stack have in common: the config of the stack alone, and its embeddings."""
 
 import copy
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 from torch import nn
@@ -48,11 +49,11 @@ class SingleStackModel(VanillaTransformerPreTrainedModel):
     """
 
     stack_name: ClassVar[Literal["encoder", "decoder"]]
-    stack_class: ClassVar[type[VanillaTransformerStack]]
+    stack_class: ClassVar[Callable[[VanillaTransformerConfig], VanillaTransformerStack]]
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(of_one_stack(config, self.stack_name, type(self).__name__))
-        self.add_module(self.stack_name, self.stack_class(self.config))
+        self.add_module(self.stack_name, type(self).stack_class(self.config))
         if self.config.tied_matrices == "all":
             self.shared = nn.Embedding(self.config.vocab_size, self.config.d_model)
             self._tied_weights_keys = {f"{self.stack_name}.embed_tokens.weight": "shared.weight"}
@@ -69,11 +70,11 @@ class SingleStackModel(VanillaTransformerPreTrainedModel):
             self.shared = value
 
 
-def tied_output(config: VanillaTransformerConfig, stack: str) -> dict[str, str] | None:
+def tied_output(config: VanillaTransformerConfig, stack: str) -> dict[str, str]:
     """`_tied_weights_keys` of a model with an `lm_head` over one stack."""
     sources = {"all": "model.shared.weight", "decoder": f"model.{stack}.embed_tokens.weight"}
     source = sources.get(config.tied_matrices)
-    return None if source is None else {"lm_head.weight": source}
+    return {} if source is None else {"lm_head.weight": source}
 
 
 __all__ = ["SingleStackModel", "of_one_stack", "tied_output"]

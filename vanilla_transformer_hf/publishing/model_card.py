@@ -42,6 +42,39 @@ PRIVATE_PREFIX = ("hub_", "push_to_hub", "disable_tqdm")
 
 HOST_FIELDS = ("tie_word_embeddings", "is_encoder_decoder", "use_cache")
 
+
+@dataclass(frozen=True)
+class Task:
+    """What a model does, as its card says it: the Hub's name of the task, the Auto class, words, and an example."""
+
+    pipeline_tag: str
+    auto_class: str
+    does: str
+    call: str = "{example}"
+
+
+# Class of a model -> its task.
+TRANSLATION = Task("translation", "AutoModelForSeq2SeqLM", "Translates {direction} with the encoder–decoder")
+TASKS = {
+    "VanillaTransformerForMaskedLM": Task(
+        "fill-mask",
+        "AutoModelForMaskedLM",
+        "Predicts masked tokens with the encoder",
+        "{example} + ' ' + tokenizer.mask_token",
+    ),
+    "VanillaTransformerForSequenceClassification": Task(
+        "text-classification", "AutoModelForSequenceClassification", "Classifies texts with the encoder"
+    ),
+    "VanillaTransformerForTokenClassification": Task(
+        "token-classification", "AutoModelForTokenClassification", "Classifies tokens with the encoder"
+    ),
+    "VanillaTransformerForCausalLM": Task(
+        "text-generation", "AutoModelForCausalLM", "Continues texts with the decoder"
+    ),
+    "VanillaTransformerEncoderModel": Task("feature-extraction", "AutoModel", "Represents texts with the encoder"),
+    "VanillaTransformerDecoderModel": Task("feature-extraction", "AutoModel", "Represents texts with the decoder"),
+}
+
 # What every table of an architecture has.
 SIZES = (
     *("vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads"),
@@ -205,6 +238,7 @@ class _Folder:
 
     def __init__(self, folder: Path):
         self.config = VanillaTransformerConfig.from_pretrained(folder)
+        self.task = TASKS.get((self.config.architectures or [""])[0], TRANSLATION)
         named = (folder / GENERATION_CONFIG_NAME).is_file()
         read = VanillaTransformerGenerationConfig
         self.generation = read.from_pretrained(folder) if named else read()
@@ -276,7 +310,7 @@ def _evaluation_results(facts: CardFacts, languages: list[str]) -> list[EvalResu
     return results
 
 
-def _card_data(facts: CardFacts, config: VanillaTransformerConfig, title: str, languages: list[str]) -> ModelCardData:
+def _card_data(facts: CardFacts, files: _Folder, title: str, languages: list[str]) -> ModelCardData:
     relation = facts.base_model_relation or ("quantized" if facts.conversion else "finetune")
     more: dict[str, Any] = {"base_model_relation": relation} if facts.base_model else {}
     more |= {"co2_eq_emissions": facts.co2} if facts.co2 else {}
@@ -286,8 +320,8 @@ def _card_data(facts: CardFacts, config: VanillaTransformerConfig, title: str, l
         license_name=facts.license_name,
         license_link=facts.license_link,
         library_name="transformers",
-        pipeline_tag="translation",
-        tags=[config.model_type, *([facts.conversion.source] if facts.conversion else [])],
+        pipeline_tag=files.task.pipeline_tag,
+        tags=[files.config.model_type, *([facts.conversion.source] if facts.conversion else [])],
         datasets=facts.datasets or None,
         base_model=facts.base_model,
         metrics=list(METRICS) if facts.scored else None,
@@ -333,14 +367,17 @@ def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None =
     name = facts.name or folder.resolve().name
     title = name.split("/")[-1]
     return ModelCard.from_template(
-        _card_data(facts, files.config, title, languages),
+        _card_data(facts, files, title, languages),
         template_path=str(TEMPLATE),
         facts=facts,
         conversion=facts.conversion,
         further=facts.further or facts.base_model is not None,
         name=name,
         title=title,
-        direction=" to ".join(languages) if len(languages) == 2 else "text",
+        task=files.task,
+        translates=files.task is TRANSLATION,
+        does=files.task.does.format(direction=" to ".join(languages) if len(languages) == 2 else "text"),
+        call=files.task.call.format(example=json.dumps(facts.example or "...", ensure_ascii=False)),
         parameters=files.parameters,
         decoding=files.decoding,
         max_new_tokens=files.generation.max_new_tokens,

@@ -285,7 +285,8 @@ def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
 
 def _configs(folder: Path, config: VanillaTransformerConfig) -> dict[str, bytes]:
     """The configs of a model, without what tells of the machine that wrote them."""
-    plain = {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **AUTO_MODELS}
+    models = AUTO_MODELS[config.stacks]
+    plain = {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **models}
     # The cache the host's Trainer switches off for as long as it trains.
     changes = {"auto_map": plain | (config.to_dict().get("auto_map") or {}), "use_cache": True}
     return _cleaned(folder, CONFIG_NAME, **changes) | _cleaned(folder, GENERATION_CONFIG_NAME)
