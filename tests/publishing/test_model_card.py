@@ -285,7 +285,7 @@ def test_the_cards_of_this_repository():
 def test_the_card_of_one_stack_says_what_it_does(tiny_config, tmp_path):
     model = VanillaTransformerForMaskedLM(tiny_config())
     model.save_pretrained(tmp_path)
-    VanillaTransformerTokenizer.train(["one two"], vocab_size=99).save_pretrained(tmp_path)
+    VanillaTransformerTokenizer.train(["one two"], vocab_size=300).save_pretrained(tmp_path)
     card = make_card(CardFacts(corpus="numbers"), tmp_path)
     assert card.data.pipeline_tag == "fill-mask"
     assert "Predicts masked tokens with the encoder of the Transformer" in card.text

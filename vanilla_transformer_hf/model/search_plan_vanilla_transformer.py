@@ -266,7 +266,7 @@ def find_obstacle(
 ) -> str | None:
     """What the loop of transformers is needed for, None if the search of this package can do all of it."""
     cache = kwargs.get("past_key_values")
-    halves = () if cache is None else (cache,)
+    halves: tuple[Any, ...] = () if cache is None else (cache,)
     if isinstance(cache, EncoderDecoderCache):
         halves = cache.self_attention_cache, cache.cross_attention_cache
     reasons = {

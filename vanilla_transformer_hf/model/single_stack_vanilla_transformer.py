@@ -1,13 +1,12 @@
 """What models of one stack have in common: the config of the stack alone, and its embeddings."""
 
 import copy
-from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 from torch import nn
 
 from .configuration_vanilla_transformer import FOLLOWERS, VanillaTransformerConfig, check_stacks
-from .modeling_vanilla_transformer import VanillaTransformerPreTrainedModel, VanillaTransformerStack
+from .modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 
 
 def of_one_stack(
@@ -49,11 +48,11 @@ class SingleStackModel(VanillaTransformerPreTrainedModel):
     """
 
     stack_name: ClassVar[Literal["encoder", "decoder"]]
-    stack_class: ClassVar[Callable[[VanillaTransformerConfig], VanillaTransformerStack]]
+    stack_class: ClassVar[Any]  # (config) -> VanillaTransformerStack
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(of_one_stack(config, self.stack_name, type(self).__name__))
-        self.add_module(self.stack_name, type(self).stack_class(self.config))
+        self.add_module(self.stack_name, self.stack_class(self.config))
         if self.config.tied_matrices == "all":
             self.shared = nn.Embedding(self.config.vocab_size, self.config.d_model)
             self._tied_weights_keys = {f"{self.stack_name}.embed_tokens.weight": "shared.weight"}
