@@ -22,6 +22,7 @@ VARIANTS = {
     "pre_learned": {"position_encoding": "learned", "max_position_embeddings": 64, "decoder_norm_position": "pre"},
     "rotary_gated": {"position_encoding": "rotary", "feed_forward_type": "gated", "norm_type": "rms_norm"},
     "t5_bias": {"position_encoding": "t5_bias"},
+    "gated_alibi": {"position_encoding": "gated_alibi", "type_vocab_size": 2},
     "shaw": {"decoder_position_encoding": "shaw", "max_relative_distance": 3},
     "two_sizes": {"encoder_d_model": 24, "embedding_sharing": "decoder", "decoder_layers": 3, "d_k": 6},
 }

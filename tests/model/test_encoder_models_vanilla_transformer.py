@@ -47,6 +47,7 @@ VARIANTS = {
         "norm_type": "rms_norm",
         "encoder_norm_position": "pre",
     },
+    "segments": {"type_vocab_size": 2},
     "t5_bias_gated": {"position_encoding": "t5_bias", "feed_forward_type": "gated"},
 }
 

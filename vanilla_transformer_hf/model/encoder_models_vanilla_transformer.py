@@ -40,11 +40,17 @@ class VanillaTransformerEncoderModel(SingleStackModel):
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Token ids (B, S), or embeddings (B, S, D), to states (B, S, D)."""
+        """Token ids (B, S), or embeddings (B, S, D), and segments (B, S) to states (B, S, D)."""
         return self.encoder(
-            input_ids, attention_mask, inputs_embeds=inputs_embeds, position_ids=position_ids, **kwargs
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            token_type_ids=token_type_ids,
+            **kwargs,
         )
 
 
@@ -89,6 +95,7 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
@@ -99,9 +106,7 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
         the original ids, and -100 where nothing is to be predicted. The loss is smoothed in training
         (`label_smoothing`); `return_logits=False` leaves the logits out there.
         """
-        outputs = self.model(
-            input_ids, attention_mask, position_ids=position_ids, inputs_embeds=inputs_embeds, **kwargs
-        )
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
         states = self.transform_norm(self.transform_activation(self.transform(outputs[0])))  # (B, S, D)
         loss, logits = self.predict(states, labels, num_items_in_batch, return_logits)
         return MaskedLMOutput(
@@ -138,6 +143,7 @@ class VanillaTransformerForSequenceClassification(EncoderClassifier):
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> SequenceClassifierOutput:
@@ -146,9 +152,7 @@ class VanillaTransformerForSequenceClassification(EncoderClassifier):
         numbers, or (B, C) for several classes at once, or (B) numbers for regression, as the config's `problem_type`
         says or, without it, `num_labels` and their type.
         """
-        outputs = self.model(
-            input_ids, attention_mask, position_ids=position_ids, inputs_embeds=inputs_embeds, **kwargs
-        )
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
         pooled = torch.tanh(self.pooler(outputs[0][:, 0]))  # (B, D)
         logits = self.classifier(self.dropout(pooled))  # (B, C)
         loss = None
@@ -176,6 +180,7 @@ class VanillaTransformerForTokenClassification(EncoderClassifier):
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -184,9 +189,7 @@ class VanillaTransformerForTokenClassification(EncoderClassifier):
         Token ids (B, S) to logits (B, S, C), and the loss where labels (B, S) are given: class numbers, and -100 where
         nothing counts.
         """
-        outputs = self.model(
-            input_ids, attention_mask, position_ids=position_ids, inputs_embeds=inputs_embeds, **kwargs
-        )
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
         logits = self.classifier(self.dropout(outputs[0]))  # (B, S, C)
         loss = None
         if labels is not None:
