@@ -120,6 +120,9 @@ def _failed(request: Request, error: Any) -> Response:
     return JSONResponse({"error": "an error of the server; its log says more", "field": None}, 500)
 
 
+# Settings of uvicorn: it logs no addresses, which may hold texts.
+QUIET: dict[str, Any] = {"access_log": False, "log_level": "warning", "server_header": False}
+
 # For `Starlette(exception_handlers=...)`. Starlette logs the errors of the last row, with their tracebacks.
 ERROR_HANDLERS: Mapping[Any, Callable[[Request, Any], Response]] = {
     RequestError: _refused,
@@ -171,8 +174,7 @@ def run_server(application: Any, listening: socket.socket, seconds_to_finish: in
         seconds_to_finish: How long running requests may take after the signal.
         settings: Other settings of `uvicorn.Config`.
     """
-    settings = {"access_log": False, "log_level": "warning", "server_header": False, **settings}
-    config = uvicorn.Config(application, timeout_graceful_shutdown=seconds_to_finish, **settings)
+    config = uvicorn.Config(application, timeout_graceful_shutdown=seconds_to_finish, **{**QUIET, **settings})
     # When uvicorn has finished it sends itself the signal again, which would kill the process before it cleans up.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,0 +1,163 @@
+"""The command `serve`: settings that are checked before it listens, and processes that end as they should."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from counting_model import SOURCES
+
+from vanilla_transformer_hf import Translator
+from vanilla_transformer_hf.commands import serve
+from vanilla_transformer_hf.serving.batcher import Batcher
+from vanilla_transformer_hf.serving.server import (
+    ServerSettings,
+    languages_of,
+    make_application,
+    name_and_place,
+    open_models,
+    read_api_keys,
+)
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_models_are_named_by_the_user_or_by_their_folder(tmp_path):
+    assert name_and_place("outputs/en-de/") == ("en-de", "outputs/en-de/")
+    assert name_and_place("news=outputs/en-de") == ("news", "outputs/en-de")
+    (tmp_path / "a=b").mkdir()
+    assert name_and_place(str(tmp_path / "a=b")) == ("a=b", str(tmp_path / "a=b"))
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"languages": ["en-de", "de-en"]}, "2 for 1 models"),
+        ({"languages": ["german"]}, "'german' is not a language pair: expected SOURCE-TARGET"),
+        ({"workers": 0}, "workers=0: must be at least 1"),
+        ({"limits": {"seconds": 0}}, "seconds=0: must be above 0"),
+        ({"log": "all"}, "log='all': must be one of"),
+    ],
+)
+def test_settings_out_of_range_are_named(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ServerSettings(["outputs/en-de"], **settings)
+
+
+def test_the_command_refuses_in_one_line_before_it_opens_a_model(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("# nobody\n\n")
+    with pytest.raises(ValueError, match="has no keys: expected one a line"):
+        read_api_keys(str(keys))
+    keys.write_text("# two\n one \n\nanother\n")
+    assert read_api_keys(str(keys)) == ["one", "another"] and read_api_keys(None) is None
+    with pytest.raises(ValueError, match="--quantization: needs --engine ctranslate2"):
+        serve.main("serve", ["folder", "--quantization", "int8"])
+    with pytest.raises(OSError, match=r"cannot listen on not\.an\.address\.invalid:9: "):
+        serve.main("serve", ["folder", "--host", "not.an.address.invalid", "--port", "9"])
+
+
+def test_languages_are_those_of_the_tokenizer_or_of_the_user(translator):
+    assert languages_of(translator, "en-de") == ("en", {"de": None})
+    assert languages_of(translator, None) == (None, {})
+    translator.tokenizer.init_kwargs["target_lang_tags"] = {"de": "<2de> ", "fr": "<2fr> "}
+    try:
+        assert languages_of(translator, None)[1] == {"de": "<2de> ", "fr": "<2fr> "}
+    finally:
+        del translator.tokenizer.init_kwargs["target_lang_tags"]
+
+
+def test_a_target_language_puts_its_tag_before_the_text(translator):
+    translator.source_prefix = "two "
+    expected = translator.translate("one")
+    translator.source_prefix = ""
+    batcher = Batcher(translator)
+    batcher.start()
+    assert batcher.submit(["one"], source_prefix="two ").future.result(10) == [[expected]]
+    assert batcher.submit(["one"]).future.result(10) == [[translator.translate("one")]]
+    batcher.stop()
+
+
+@pytest.mark.slow
+def test_ctranslate2_gives_the_same_answers_and_is_exported_once(counting_folder, tmp_path):
+    pytest.importorskip("ctranslate2", reason="pip install '.[export]'")
+    folder = tmp_path / "en-de"
+    shutil.copytree(counting_folder, folder)
+    copy = serve.exported_folder(str(folder), None)
+    assert copy == str(tmp_path / "en-de-ctranslate2")
+    before = os.stat(copy).st_mtime_ns
+    assert serve.exported_folder(str(folder), None) == copy and os.stat(copy).st_mtime_ns == before
+    with pytest.raises(ValueError, match="was not exported from these weights with this quantization: remove it"):
+        serve.exported_folder(str(folder), "int8")
+    (model,) = open_models(ServerSettings([str(folder)], exported=[copy], device="cpu"))
+    translator = Translator.from_pretrained(folder, device="cpu")
+    model.batcher.start()
+    tickets = [model.batcher.submit([text, ""]) for text in SOURCES[::5]]
+    for text, ticket in zip(SOURCES[::5], tickets):
+        assert ticket.future.result(30) == [[translator.translate(text)], [""]]
+    n_best = model.batcher.submit(["one two"], {"num_beams": 3, "num_return_sequences": 3}).future.result(30)[0]
+    assert len(n_best) == 3 and n_best[0] == "zwei eins"
+    model.batcher.stop()
+
+
+def started(*arguments):
+    """A server in a process of its own, and its address."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "vanilla_transformer_hf", "serve", "--port", "0", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    lines = []
+    threading.Thread(target=lambda: lines.extend(process.stderr), daemon=True).start()
+    began = time.monotonic()
+    while time.monotonic() - began < 120 and process.poll() is None:
+        address = re.search(r"listening on (\S+)", "".join(lines))
+        try:
+            if address and httpx.get(f"{address[1]}/ready", timeout=2).status_code == 200:
+                return process, address[1], lines
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.1)
+    process.kill()
+    raise AssertionError("".join(lines))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_finishes_what_runs_and_a_dead_worker_is_replaced(counting_folder, workers):
+    process, address, lines = started(counting_folder, "--workers", str(workers), "--batch_size", "2")
+    long, found = " ".join(f"{text}." for text in SOURCES[20:]), {}
+    try:
+        assert httpx.post(f"{address}/translate", json={"q": "one two"}).json() == {"translatedText": "zwei eins"}
+        if workers > 1:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            for pid in children:  # one of them is the tracker of resources
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"spawn_main" in command:
+                    os.kill(int(pid), signal.SIGKILL)
+                    break
+            for _ in range(20):
+                assert httpx.post(f"{address}/translate", json={"q": "two"}, timeout=60).status_code == 200
+        asking = threading.Thread(
+            target=lambda: found.update(httpx.post(f"{address}/translate", json={"q": long}, timeout=60).json())
+        )
+        asking.start()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        asking.join()
+        assert process.wait(60) == 0, "".join(lines)
+        assert len(found["translatedText"].split()) > 100
+        assert "Traceback" not in "".join(lines) and "one two" not in "".join(lines)
+    finally:
+        process.kill()
+
+
+def test_an_application_is_made_of_settings(counting_folder):
+    application = make_application(ServerSettings([f"numbers={counting_folder}"], languages=["en-de"], device="cpu"))
+    assert {route.path for route in application.routes} >= {"/translate", "/models/{name:path}", "/metrics"}

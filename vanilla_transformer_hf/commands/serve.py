@@ -1,0 +1,162 @@
+"""
+Translate over HTTP, the requests of all clients together.
+
+    vanilla-transformer serve outputs/quickstart
+    vanilla-transformer serve outputs/en-de outputs/de-en --languages en-de de-en --port 5000
+    vanilla-transformer serve news=outputs/en-de talks=outputs/en-de-2 --api_keys keys.txt
+    vanilla-transformer serve outputs/en-de --engine ctranslate2 --quantization int8
+    vanilla-transformer serve outputs/en-de --workers 2 --host 0.0.0.0    # behind a proxy
+
+    curl http://127.0.0.1:8000/translate -d q=twenty-one
+    curl http://127.0.0.1:8000/models/quickstart --json '{"inputs": "twenty-one"}'
+
+POST /translate speaks LibreTranslate's protocol, POST / and /models/NAME that of Hugging Face's inference clients; GET
+/languages, /health, /ready, /metrics and /openapi.json. SIGTERM and Ctrl-C finish the requests that run.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ..common.command_line import make_parser
+
+
+# In the folder that was exported: of which weights.
+ORIGIN_FILE = "exported_from.json"
+
+
+def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+    parser = make_parser(prog, __doc__)
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="[NAME=]MODEL",
+        help="folder of a model, or the id of a Hub repository; NAME (default: the last part) is what /models/NAME "
+        "calls it, and the first one answers POST /",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
+    parser.add_argument(
+        "--port", type=int, default=8000, help="port to listen on; 0: any that is free (default: 8000)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes, each with its own models, its own queue and an equal share of the threads (default: 1)",
+    )
+    parser.add_argument(
+        "--languages",
+        nargs="+",
+        default=[],
+        metavar="PAIR",
+        help="language pair of each model, such as en-de (default: what its tokenizer says)",
+    )
+    parser.add_argument(
+        "--engine",
+        default="ours",
+        choices=["ours", "ctranslate2"],
+        help="ours: sentences join a running search (default); ctranslate2: batch by batch, by a copy of the model "
+        "that is exported once, to MODEL-ctranslate2",
+    )
+    parser.add_argument("--quantization", metavar="TYPE", help="of that copy's weights: int8, int16, float16 …")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: an accelerator if there is one)")
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        choices=["auto", "float32", "bfloat16", "float16"],
+        help="floating-point type of the weights (default: the one they were saved in)",
+    )
+    parser.add_argument("--batch_size", type=int, default=128, metavar="N", help="most sentences that are searched "
+                        "together; 1: one after the other (default: 128)")  # fmt: skip
+    parser.add_argument("--batch_tokens", type=int, default=2048, metavar="N", help="most source tokens that are "
+                        "(default: 2048)")  # fmt: skip
+    limits = parser.add_argument_group("limits of a request")
+    limits.add_argument("--max_characters", type=int, metavar="N", help="of its texts (default: 50000)")
+    limits.add_argument("--max_texts", type=int, metavar="N", help="of a list (default: 128)")
+    limits.add_argument("--max_body_bytes", type=int, metavar="N", help="of the body (default: 1048576)")
+    limits.add_argument("--max_seconds", type=float, metavar="S", help="until it is answered (default: 60)")
+    limits.add_argument("--max_body_seconds", type=float, metavar="S", help="until its body is there (default: 10)")
+    parser.add_argument(
+        "--max_queue",
+        type=int,
+        default=4096,
+        metavar="N",
+        help="sentences that may wait; more are answered with 429 and Retry-After (default: 4096)",
+    )
+    parser.add_argument("--api_keys", metavar="FILE", help="keys, one a line, of which a request must bring one")
+    parser.add_argument(
+        "--log",
+        default="requests",
+        choices=["errors", "requests", "texts"],
+        help="on standard error: errors alone, a line for each request without its texts (default), or its texts too",
+    )
+    parser.add_argument(
+        "--seconds_to_finish",
+        type=int,
+        default=60,
+        metavar="S",
+        help="what running requests may still take after SIGTERM (default: 60)",
+    )
+    return parser.parse_args(argv)
+
+
+def exported_folder(model: str, quantization: str | None) -> str:
+    """
+    The copy of a model for CTranslate2 beside it, exported if it is not there yet.
+
+    Raises:
+        ValueError: The one that is there was exported from other weights, or with another quantization.
+        ExportError: The engine cannot express the model, or is not installed.
+    """
+    from ..common.checksums import digest
+    from ..common.files import open_output
+    from ..export import export_for
+
+    folder = Path(model)
+    if not folder.is_dir():
+        raise ValueError(f"{model} is not a folder: engine ctranslate2 needs the folder of a model")
+    weights = sorted(folder.glob("*.safetensors"))
+    origin = {"weights": {path.name: digest(path) for path in weights}, "quantization": quantization}
+    copy = folder.with_name(f"{folder.resolve().name}-ctranslate2")
+    if not copy.exists():
+        export_for("ctranslate2", folder, copy, quantization=quantization)
+        with open_output(copy / ORIGIN_FILE) as file:
+            file.write((json.dumps(origin, indent=2) + "\n").encode())
+    elif not (copy / ORIGIN_FILE).is_file() or json.loads((copy / ORIGIN_FILE).read_text("utf-8")) != origin:
+        raise ValueError(f"{copy} was not exported from these weights with this quantization: remove it")
+    return str(copy)
+
+
+def main(prog: str, argv: list[str]) -> None:
+    arguments = parse_arguments(prog, argv)
+    try:
+        from ..common.http import address_of, bind
+        from ..serving.server import ServerSettings, name_and_place, serve
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error.name} is missing: pip install 'vanilla_transformer_hf[serve]'") from error
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    if arguments.quantization is not None and arguments.engine != "ctranslate2":
+        raise ValueError("--quantization: needs --engine ctranslate2")
+    names = {"characters", "texts", "body_bytes", "seconds", "body_seconds"}
+    given = {name: getattr(arguments, f"max_{name}") for name in names}
+    settings = ServerSettings(
+        models=arguments.models,
+        languages=arguments.languages,
+        limits={name: value for name, value in given.items() if value is not None},
+        most_rows=arguments.batch_size,
+        most_tokens=arguments.batch_tokens,
+        most_waiting=arguments.max_queue,
+        **{name: getattr(arguments, name) for name in ("api_keys", "log", "device", "dtype", "workers")},
+        seconds_to_finish=arguments.seconds_to_finish,
+    )
+    listening = bind(arguments.host, arguments.port)
+    if arguments.engine == "ctranslate2":
+        places = [name_and_place(model)[1] for model in arguments.models]
+        exported = [exported_folder(place, arguments.quantization) for place in places]
+        settings = ServerSettings(**{**vars(settings), "exported": exported})
+    print(f"listening on {address_of(listening)}", file=sys.stderr, flush=True)
+    serve(settings, listening)
