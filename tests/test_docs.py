@@ -4,6 +4,7 @@ option, link and file that they name exists.
 """
 
 import ast
+import contextlib
 import gzip
 import os
 import re
@@ -11,9 +12,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -149,6 +152,25 @@ def run(command: str, folder: Path, environment: dict[str, str]) -> str:
     return done.stdout
 
 
+def run_until_ready(command: str, folder: Path) -> str:
+    """What a server says until it is ready; then it is told to end, and does."""
+    environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(f"exec {command}", shell=True, cwd=folder, env=environment, stderr=-1, text=True) as server:
+        try:
+            said = server.stderr.readline()
+            address = said.split()[-1]
+            for _ in range(600):
+                with contextlib.suppress(httpx.TransportError):
+                    if httpx.get(f"{address}/ready").status_code == 200:
+                        break
+                time.sleep(0.1)
+            server.terminate()
+            assert server.wait(60) == 0
+            return said
+        finally:
+            server.kill()
+
+
 def small(command: str) -> str:
     """What is added to a command, so that it ends soon."""
     return next((more for start, more in SMALL.items() if command.startswith(start)), "")
@@ -244,6 +266,8 @@ def test_command_runs(command, workspace, tmp_path):
         else:
             (repository,) = hub.repositories.values()
             assert {"README.md", "model.safetensors", "modeling_vanilla_transformer.py"} <= repository.files().keys()
+    elif arguments[0] == "serve":
+        assert "listening on http://127.0.0.1:5000" in run_until_ready(command, workspace)
     elif program in (PROG, "accelerate"):
         if arguments[0] == "export-checkpoint":
             make(arguments[2], workspace)
