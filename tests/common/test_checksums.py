@@ -48,6 +48,41 @@ def test_damage_loss_and_what_is_new_are_told(folder):
         check_unchanged(folder)
 
 
+def test_a_card_may_be_edited_and_a_config_written_again(folder):
+    """What was edited on purpose and copied without its times is refused in one line, which says what to do."""
+    (folder / "README.md").write_text("card")
+    write_checksums(folder)
+    damage(folder / "README.md")
+    check_unchanged(folder)
+    assert verify_folder(folder).wrong == ["README.md"]
+    damage(folder / "config.json")
+    with pytest.raises(ValueError, match=r"config\.json is damaged: .*run vanilla-transformer verify .* --write"):
+        check_unchanged(folder)
+    write_checksums(folder)
+    check_unchanged(folder)
+
+
+def test_checkpoints_and_hidden_files_are_left_out(folder):
+    for name in (".lock", "checkpoints/checkpoint-1/model.safetensors"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    write_checksums(folder)
+    found = verify_folder(folder)
+    assert sorted(found.right) == ["config.json", "model.safetensors", "more/a b.txt"] and not found.unknown
+
+
+def test_a_checkpoint_is_compared_with_the_card_of_its_conversion(folder, tmp_path):
+    card = tmp_path / "card.md"
+    row = "| model.safetensors | 999 | `{}` |"
+    card.write_text("# Card\n" + row.format(hashlib.sha256(b"w" * 999).hexdigest()) + "\n")
+    assert verify_folder(folder, card).right == ["model.safetensors"]
+    card.write_text(row.format("0" * 64) + "\n| gone.pt | 1 | `" + "1" * 64 + "` |\n")
+    assert verify_folder(folder, card).wrong == ["model.safetensors", "gone.pt"]
+    card.write_text("# Card\n")
+    with pytest.raises(ValueError, match="does not list the files of a checkpoint"):
+        verify_folder(folder, card)
+
+
 def test_what_was_written_later_is_not_damage(folder):
     time = (folder / SUMS_FILE).stat().st_mtime_ns + 10**9
     (folder / "model.safetensors").write_bytes(b"trained further")
@@ -59,7 +94,7 @@ def test_what_was_written_later_is_not_damage(folder):
 @pytest.mark.parametrize("line", ["x", "0" * 64 + "  ../x", "0" * 64 + "  /etc/passwd", "0" * 63 + "  config.json"])
 def test_what_is_not_a_list_of_checksums_is_refused(line, folder):
     (folder / SUMS_FILE).write_text(line + "\n")
-    with pytest.raises(ValueError, match="SHA256SUMS, line 1"):
+    with pytest.raises(ValueError, match="SHA256SUMS is damaged: line 1"):
         verify_folder(folder)
 
 
@@ -73,7 +108,10 @@ def test_what_the_hubs_cache_knows(tmp_path):
         (blobs / etag).write_bytes(content)
         (snapshot / name).symlink_to(f"../../blobs/{etag}")
     assert sorted(verify_folder(snapshot).right) == ["config.json", "model.safetensors"]
+    check_unchanged(snapshot)
     (blobs / large).write_bytes(b"weightx")
+    with pytest.raises(ValueError, match="not the one in the Hub's cache"):
+        check_unchanged(snapshot)
     assert verify_folder(snapshot).wrong == ["model.safetensors"]
     # A download to a folder leaves records beside the files.
     local = tmp_path / "local"

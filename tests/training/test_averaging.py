@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForSeq2SeqLM, Trainer, TrainerCallback, TrainingArguments
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.training.averaging import (
     AverageCheckpointsCallback,
     average_checkpoints,
@@ -70,12 +71,13 @@ def test_the_average_is_the_mean_and_opens(checkpoints, tmp_path, save):
     left_behind = {"optimizer.pt", "trainer_state.json"}
     names = {path.name for path in folders[0].iterdir()}
     assert len([name for name in names if name.endswith(".safetensors")]) > 1 or not save
-    assert {path.name for path in output.iterdir()} == names - left_behind | {"card_facts.json"}
+    assert {path.name for path in output.iterdir()} == names - left_behind | {"card_facts.json", "SHA256SUMS"}
     card = (output / "README.md").read_text(encoding="utf-8")
     assert "average of 3 checkpoints: checkpoint-10, checkpoint-20, checkpoint-30." in card
     assert "scores of this checkpoint" not in card and "# average\n" in card
     for name in ("config.json", "generation_config.json", "tokenizer.json", "modeling_vanilla_transformer.py"):
         assert (output / name).read_bytes() == (folders[-1] / name).read_bytes()
+    assert not verify_folder(output).wrong and not verify_folder(output).unknown
     stored = [path for path in output.iterdir() if path.suffix == ".safetensors"]
     assert sum(path.stat().st_size for path in stored) < 1.01 * model.num_parameters() * 4 + 60_000, "shared ones once"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["average"]

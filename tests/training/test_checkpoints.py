@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
+from vanilla_transformer_hf.common.checksums import digest, read_checksums, write_checksums
 from vanilla_transformer_hf.training.checkpoints import (
     UNFINISHED,
     StopOnSignal,
@@ -19,7 +20,6 @@ from vanilla_transformer_hf.training.checkpoints import (
     remove_surplus,
     resumable_files,
 )
-from vanilla_transformer_hf.training.checksums import read_sums, sha256_of, write_sums
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def checkpoint(tmp_path):
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_text(f"weights of {step}")
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-        write_sums(folder)
+        write_checksums(folder)
         return folder
 
     return checkpoint
@@ -84,15 +84,15 @@ def test_sums_of_what_is_published_are_those_of_what_is_published(checkpoint, tm
     state = {"global_step": 3, "best_model_checkpoint": str(folder)}
     (folder / "trainer_state.json").write_text(json.dumps(state))
     (folder / "training_args.bin").write_text("a token")
-    write_sums(folder)
+    write_checksums(folder)
     there = tmp_path / "there"
     there.mkdir()
     for name, content in resumable_files(folder, "last").items():
         data = content if isinstance(content, bytes) else content.read_bytes()
         (there / name.removeprefix("last/")).write_bytes(data)
-    sums = read_sums(there)
+    sums = read_checksums(there)
     assert sums.keys() == {"model.safetensors", "trainer_state.json"}
-    assert all(sha256_of(there / name) == value for name, value in sums.items())
+    assert all(digest(there / name) == value for name, value in sums.items())
     assert str(tmp_path) not in (there / "trainer_state.json").read_text()
 
 

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from vanilla_transformer_hf import Translator
+from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.common.matmul import MatmulRow
 from vanilla_transformer_hf.model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
@@ -50,6 +51,7 @@ def test_a_run_publishes_a_folder_that_opens(prepare, tmp_path, warnings_of_the_
         "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
         "tokenizer_config.json", "training_curves.png", "predictions.validation.tsv", "predictions.test.tsv",
     } <= published  # fmt: skip
+    assert set(verify_folder(out).right) == published - {"SHA256SUMS", "checkpoints"}
     assert not any(name.endswith((".bin", ".pt")) or "unfinished" in name for name in published)
     assert json.loads((out / "config.json").read_text())["use_cache"] is True
     GenerationConfig.from_pretrained(out).validate(strict=True)

@@ -31,6 +31,11 @@ def test_sentences(expected):
     assert [text[start:end] for start, end in sentences(text)] == expected
 
 
+def test_no_sentence_goes_on_in_another_line():
+    text = "twenty-one\nforty\n\n  Mt.\nVernon"
+    assert [text[start:end] for start, end in sentences(text)] == ["twenty-one", "forty", "Mt.", "Vernon"]
+
+
 def test_chinese_and_japanese_need_no_space():
     text = "「一二三。」四五六！七八？"
     assert [text[start:end] for start, end in sentences(text)] == ["「一二三。」", "四五六！", "七八？"]
@@ -42,6 +47,7 @@ def test_each_sentence_is_a_part_of_its_own():
 
 def test_a_long_sentence_is_cut_at_clauses_then_words_then_characters():
     assert parts("a b c, d e, f g h, one. two.", 5) == ["a b c, d e,", "f g h, one.", "two."]
+    assert parts("a b, c d; e f, g h", 5) == ["a b, c d;", "e f, g h"], "semicolons come before commas"
     assert parts("a b c d e f g", 4) == ["a b c d", "e f g"], "of about the same length"
     assert parts("a b c d e f, g", 5) == ["a b c", "d e f,", "g"]
     characters = parts("x" * 50, 7, lambda texts: list(map(len, texts)))

@@ -1,9 +1,10 @@
 """
-Checksums of the files of a folder: `SHA256SUMS`, as `sha256sum` writes and reads it, and what the Hub's cache knows of
-what it downloaded.
+Checksums of the files of a folder: `SHA256SUMS`, as `sha256sum` writes and reads it, what the Hub's cache knows of
+what it downloaded, and what a model card says of the checkpoint that its model was converted from.
 """
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +15,12 @@ from .settings import read_text
 
 
 SUMS_FILE = "SHA256SUMS"
+# A folder of a training run beside its model; each checkpoint in it has checksums of its own.
+CHECKPOINTS = "checkpoints"
+# What a model is opened from. A card or a picture may be edited at any time.
+OPENED = (".json", ".py", ".safetensors")
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
+_ROW_OF_CARD = re.compile(r"\| ([^|/]+) \| [\d,]+ \| `([0-9a-f]{64})` \|")
 
 
 class Verified(NamedTuple):
@@ -23,6 +29,14 @@ class Verified(NamedTuple):
     right: list[str]
     wrong: list[str]
     unknown: list[str]
+
+
+class Known(NamedTuple):
+    """A checksum, who has it, and when it was written: a file that is newer was written anew."""
+
+    digest: str
+    origin: str
+    time: float
 
 
 def digest(path: Path, kind: str = "sha256") -> str:
@@ -36,96 +50,145 @@ def digest(path: Path, kind: str = "sha256") -> str:
         return whole.hexdigest()
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """The files of a folder and of those in it, without hidden ones."""
-    for path in sorted(folder.iterdir()):
-        if not path.name.startswith(".") and path.name != SUMS_FILE:
-            if path.is_dir() and not path.is_symlink():
-                yield from _files(path)
-            elif path.is_file():
-                yield path
+def digest_of_all(path: Path) -> str:
+    """The SHA-256 of a file; of a folder, that of the names and checksums of its files."""
+    if path.is_dir():
+        files = sorted(each for each in path.rglob("*") if each.is_file())
+        names = "".join(f"{digest(each)}  {each.relative_to(path)}\n" for each in files)
+        return hashlib.sha256(names.encode()).hexdigest()
+    return digest(path)
 
 
 def write_checksums(folder: str | os.PathLike):
     """
-    Write `SHA256SUMS` of all that is in a folder.
+    Write `SHA256SUMS` of all that is in a folder, hidden files and a run's checkpoints left out.
 
     Raises:
         OSError: A file cannot be read or written.
     """
     folder = Path(folder)
-    lines = [f"{digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in _files(folder)]
-    (folder / SUMS_FILE).write_text("".join(lines), encoding="utf-8")
+    sums = {path.relative_to(folder).as_posix(): digest(path) for path in _files(folder)}
+    partial = folder / f".{SUMS_FILE}.partial"
+    try:
+        partial.write_text(format_checksums(sums), encoding="utf-8")
+        partial.replace(folder / SUMS_FILE)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
-def _read_sums(folder: Path) -> dict[str, str]:
+def format_checksums(sums: dict[str, str]) -> str:
+    """File -> checksum, as `sha256sum` writes them."""
+    return "".join(f"{value}  {name}\n" for name, value in sums.items())
+
+
+def read_checksums(folder: Path) -> dict[str, str]:
     """
     File -> checksum, as `SHA256SUMS` has them.
 
     Raises:
+        OSError: There is no such file.
         ValueError: A line is not a checksum with the name of a file in this folder.
     """
     found = {}
     for number, line in enumerate(read_text(folder / SUMS_FILE).splitlines(), 1):
         match = _LINE.fullmatch(line)
         if not match or Path(match[2]).is_absolute() or ".." in Path(match[2]).parts:
-            raise ValueError(f"{folder / SUMS_FILE}, line {number}: not a checksum with the name of a file beside it")
+            raise ValueError(
+                f"{folder / SUMS_FILE} is damaged: line {number} is not a checksum with the name of a file beside it"
+            )
         found[match[2]] = match[1]
     return found
 
 
-def _known_to_the_hub(folder: Path) -> dict[str, str]:
-    """File -> etag, of a snapshot in the Hub's cache, whose links name them, or of a folder that was downloaded."""
-    found = {}
-    for path in _files(folder):
-        if path.is_symlink() and path.resolve().parent.name == "blobs":
-            found[path.relative_to(folder).as_posix()] = path.resolve().name
-    records = folder / ".cache" / "huggingface" / "download"
-    for record in sorted(records.rglob("*.metadata")) if records.is_dir() else ():
-        lines = read_text(record).splitlines()
-        if len(lines) > 1:
-            found[record.relative_to(records).as_posix().removesuffix(".metadata")] = lines[1].strip('"')
-    return {name: etag for name, etag in found.items() if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", etag)}
-
-
-def verify_folder(folder: str | os.PathLike) -> Verified:
+def verify_folder(folder: str | os.PathLike, card: str | os.PathLike | None = None) -> Verified:
     """
-    Compare the files of a folder with the checksums that it holds: those of `SHA256SUMS` or, without one, those that
-    the Hub's cache has for what it downloaded.
+    Compare the files of a folder with the checksums that it holds: those of `SHA256SUMS`, and those that the Hub's
+    cache has of what it downloaded. With `card`, a model card, compare the files of a checkpoint with those that the
+    card says its model was converted from.
 
     Raises:
-        FileNotFoundError: There is no such folder.
-        ValueError: The folder holds no checksums, or `SHA256SUMS` is not a list of them.
+        FileNotFoundError: There is no such folder, or no such card.
+        ValueError: The folder or the card holds no checksums, or `SHA256SUMS` is not a list of them.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
-    expected = _read_sums(folder) if (folder / SUMS_FILE).is_file() else _known_to_the_hub(folder)
-    if not expected:
+    expected = _known(folder) if card is None else _known_to_the_card(Path(card))
+    if not expected and card is None:
         raise ValueError(f"{folder} holds no checksums: neither {SUMS_FILE} nor what the Hub's cache knows of it")
+    if not expected:
+        raise ValueError(f"{card} does not list the files of a checkpoint with their checksums")
     right: list[str] = []
     wrong: list[str] = []
     for name, known in expected.items():
-        path = folder / name
-        kind = "git" if len(known) == 40 else "sha256"
-        (right if path.is_file() and digest(path, kind) == known else wrong).append(name)
+        (right if _is_right(folder / name, known) else wrong).append(name)
     unknown = [path.relative_to(folder).as_posix() for path in _files(folder)]
     return Verified(right, wrong, [name for name in unknown if name not in expected])
 
 
 def check_unchanged(folder: str | os.PathLike):
     """
-    Compare the files that have not been written since `SHA256SUMS` was with it, where there is one. A file that is
-    newer was written anew on purpose, as `save_pretrained` does; damage on a disk or on the way leaves the time alone.
+    Compare what a model is opened from with the checksums of its folder, where it has some. A file that is newer than
+    its checksum was written anew on purpose, as `save_pretrained` does; damage on a disk or on the way leaves the time
+    alone.
 
     Raises:
-        ValueError: A file is damaged or missing.
+        ValueError: A file is damaged; or was changed, and copied since then.
     """
-    sums = Path(folder) / SUMS_FILE
+    folder = Path(folder)
+    for name, known in _known(folder).items():
+        path = folder / name
+        if path.suffix not in OPENED or not path.is_file() or path.stat().st_mtime > known.time:
+            continue
+        if not _is_right(path, known):
+            raise ValueError(
+                f"{path} is damaged: its checksum is not the one in {known.origin}; copy or download it again, or, if "
+                f"it was changed on purpose, run vanilla-transformer verify {folder} --write"
+            )
+
+
+def _is_right(path: Path, known: Known) -> bool:
+    return path.is_file() and digest(path, "git" if len(known.digest) == 40 else "sha256") == known.digest
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files of a folder and of those in it, without hidden ones and a run's checkpoints."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name in (SUMS_FILE, CHECKPOINTS):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            yield from _files(path)
+        elif path.is_file():
+            yield path
+
+
+def _known(folder: Path) -> dict[str, Known]:
+    """What `SHA256SUMS` has and, where it is newer, what the Hub has."""
+    sums = folder / SUMS_FILE
     if not sums.is_file():
-        return
-    written = sums.stat().st_mtime_ns
-    for name, known in _read_sums(Path(folder)).items():
-        path = Path(folder) / name
-        if path.is_file() and path.stat().st_mtime_ns <= written and digest(path) != known:
-            raise ValueError(f"{path} is damaged: its checksum is not the one in {SUMS_FILE}; copy the folder again")
+        return _known_to_the_hub(folder)
+    time = sums.stat().st_mtime
+    found = {name: Known(value, SUMS_FILE, time) for name, value in read_checksums(folder).items()}
+    return found | {name: known for name, known in _known_to_the_hub(folder).items() if known.time > time}
+
+
+def _known_to_the_hub(folder: Path) -> dict[str, Known]:
+    """Of a snapshot in the Hub's cache, whose links name the checksums, or of a folder that was downloaded."""
+    found = dict[str, Known]()
+    if not folder.is_dir():
+        return found
+    for path in _files(folder):
+        if path.is_symlink() and path.resolve().parent.name == "blobs":
+            found[path.relative_to(folder).as_posix()] = Known(path.resolve().name, "the Hub's cache", math.inf)
+    records = folder / ".cache" / "huggingface" / "download"
+    for record in sorted(records.rglob("*.metadata")) if records.is_dir() else ():
+        lines = read_text(record).splitlines()
+        if len(lines) > 1:
+            name = record.relative_to(records).as_posix().removesuffix(".metadata")
+            found[name] = Known(lines[1].strip('"'), f"{record}", record.stat().st_mtime)
+    return {name: known for name, known in found.items() if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", known.digest)}
+
+
+def _known_to_the_card(card: Path) -> dict[str, Known]:
+    rows = map(_ROW_OF_CARD.fullmatch, read_text(card).splitlines())
+    return {row[1]: Known(row[2], f"{card}", card.stat().st_mtime) for row in rows if row}

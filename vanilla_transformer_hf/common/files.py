@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from .checksums import write_checksums
+
 
 try:
     import fcntl
@@ -248,8 +250,8 @@ def check_new(output: str | os.PathLike):
 @contextmanager
 def new_folder(output: str | os.PathLike) -> Iterator[Path]:
     """
-    A new folder, whole or not at all: it is filled beside, as `.NAME.unfinished`, and takes its name when all of it is
-    on the disk.
+    A new folder, whole or not at all: it is filled beside, as `.NAME.unfinished`, gets the checksums of its files
+    (`SHA256SUMS`), and takes its name when all of it is on the disk.
 
     On an exception, on Ctrl-C and on SIGTERM the unfinished folder is removed. What a process leaves that could not do
     so (SIGKILL, a power cut) is removed by the next one that writes the same output.
@@ -265,6 +267,7 @@ def new_folder(output: str | os.PathLike) -> Iterator[Path]:
     with _ended_by_sigterm(), _locked(unfinished):
         try:
             yield unfinished
+            write_checksums(unfinished)
             sync_tree(unfinished)
             check_new(output)
             os.replace(unfinished, output)

@@ -83,6 +83,10 @@ def open_model(
     config = open_config(name, **hub)
     tokenizer = open_tokenizer(name, **hub)
     model = open_weights(name, config=config, dtype=dtype, **hub)
+    cached = None if Path(name).is_dir() else try_to_load_from_cache(str(name), "config.json", revision=revision)
+    if isinstance(cached, str):
+        with naming("files", name):  # which are all there by now
+            check_unchanged(Path(cached).parent)
     return _to_device(model, device), tokenizer
 
 

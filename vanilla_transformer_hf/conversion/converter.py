@@ -1,6 +1,5 @@
 """The way in, the same for every source: read, check, move the tensors, write, open again, compare, publish."""
 
-import hashlib
 import itertools
 import math
 import os
@@ -15,7 +14,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from tqdm.auto import tqdm
 
-from ..common.checksums import SUMS_FILE, verify_folder, write_checksums
+from ..common.checksums import SUMS_FILE, digest, verify_folder
 from ..common.files import check_new, new_folder
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
@@ -237,7 +236,6 @@ def convert(
             raise ConversionError("the reopened tokenizer gives other ids than before saving")
         check(done, model, reference, converter.tolerance, pieces, tokenizer)
         write_card(card_facts(done, output.name, shlex.join(command), files), folder)
-        write_checksums(folder)
     return done
 
 
@@ -287,9 +285,7 @@ def check(
 
 def describe_file(path: Path) -> SourceFile:
     """Name, size in bytes, and SHA-256 of a file."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-    return SourceFile(path.name, path.stat().st_size, digest.hexdigest())
+    return SourceFile(path.name, path.stat().st_size, digest(path))
 
 
 def card_facts(done: Conversion, name: str, command: str, files: list[SourceFile]) -> CardFacts:

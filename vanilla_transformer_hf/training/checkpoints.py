@@ -20,8 +20,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy, sort_checkpoints
 
+from ..common.checksums import SUMS_FILE, digest_of_all, format_checksums, read_checksums, write_checksums
 from ..common.files import sync, sync_tree
-from .checksums import SUMS_FILE, format_sums, read_sums, sha256_of, write_sums
 
 
 logger = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ def find_damage(checkpoint: Path) -> str | None:
     if not (checkpoint / SUMS_FILE).is_file():
         return _find_damage_without_sums(checkpoint)
     try:
-        sums = read_sums(checkpoint)
+        sums = read_checksums(checkpoint)
     except (OSError, ValueError) as error:
         return str(error).removesuffix(".")
     for name, value in sums.items():
         if not (checkpoint / name).is_file():
             return f"{name} is missing"
-        if sha256_of(checkpoint / name) != value:
+        if digest_of_all(checkpoint / name) != value:
             return f"{name} differs from its checksum"
     return None
 
@@ -101,7 +101,7 @@ def step_of(checkpoint: str | Path) -> int:
 
 def move_in(checkpoint: Path, folder: Path):
     """Give a written checkpoint its checksums, and then its place in `folder`, in one step."""
-    write_sums(checkpoint)
+    write_checksums(checkpoint)
     sync_tree(checkpoint)
     place = folder / checkpoint.name
     if place.exists():
@@ -293,8 +293,8 @@ def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
             text = text.replace(f"{folder}/", "")
         files[state] = text.encode()
     if (checkpoint / SUMS_FILE).is_file():
-        sums = {name: value for name, value in read_sums(checkpoint).items() if f"{place}/{name}" in files}
+        sums = {name: value for name, value in read_checksums(checkpoint).items() if f"{place}/{name}" in files}
         if state in files:
             sums[TRAINER_STATE_NAME] = hashlib.sha256(files[state]).hexdigest()  # type: ignore[arg-type]
-        files[f"{place}/{SUMS_FILE}"] = format_sums(sums).encode()
+        files[f"{place}/{SUMS_FILE}"] = format_checksums(sums).encode()
     return files

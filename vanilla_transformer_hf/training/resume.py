@@ -7,10 +7,10 @@ from typing import Any, BinaryIO
 
 import yaml
 
+from ..common.checksums import digest_of_all
 from ..common.files import open_output
 from ..publishing.model_card import EMISSIONS_FILE
 from .checkpoints import UNFINISHED, find_damage, list_checkpoints, set_aside_later, step_of
-from .checksums import sha256_of
 from .recipe import DataArguments
 
 
@@ -59,7 +59,7 @@ class Start:
 def find_data_sums(arguments: DataArguments) -> dict[str, str]:
     """Field -> SHA-256 of the file or folder that it names; a dataset on the Hub has none."""
     paths = {name: Path(value) for name in DATA_FIELDS if (value := getattr(arguments, name)) is not None}
-    return {name: sha256_of(path) for name, path in paths.items() if path.exists()}
+    return {name: digest_of_all(path) for name, path in paths.items() if path.exists()}
 
 
 def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data: dict[str, str]) -> Start:

@@ -16,6 +16,7 @@ from transformers import (
     set_seed,
 )
 
+from ..common.checksums import write_checksums
 from ..common.matmul import (
     TOLERANCE,
     choose_matmul,
@@ -120,6 +121,7 @@ def write_final_model(
             say(trainer.args, f"{folder / CARD_FILE} stays as it is: it was edited.")
         for path in unfinished.iterdir():
             path.replace(folder / path.name)
+        write_checksums(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -1,4 +1,6 @@
-"""Where a text that is too long for a model is cut: where sentences end, else at clauses, words, characters."""
+"""
+Where a text that is too long for a model is cut: where lines and sentences end, else at clauses, words, characters.
+"""
 
 import itertools
 import re
@@ -10,11 +12,15 @@ Count = Callable[[Sequence[str]], list[int]]
 
 # Marks behind which Chinese, Japanese and Hindi put no space.
 NEED_NO_SPACE = "。！？｡।"
-SENTENCE_ENDS = re.compile(rf"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[{NEED_NO_SPACE}])[\"'”’»)\]」』）]*")
+SENTENCE_ENDS = re.compile(rf"(?<=[.!?…])[\"'”’»)\]]*\s+|\n\s*|(?<=[{NEED_NO_SPACE}])[\"'”’»)\]」』）]*")
 # Behind these a full stop ends no sentence: initials, abbreviations without a vowel (Dr., St., Nr.), ordinals (3.).
 ABBREVIATION = re.compile(r"(?:^|[\s.(\"'“„«])(?:[^\W\d_]|[b-df-hj-np-tv-xzB-DF-HJ-NP-TV-XZ]{2,4}|\d{1,2})\.$")
 # Where a sentence that is too long is cut, best first; then between characters.
-BREAKS = (re.compile(r"(?<=[,;:،؛—–])\s+|(?<=[、，；：])"), re.compile(r"\s+"))
+BREAKS = (
+    re.compile(r"(?<=[;:؛—–])\s+|(?<=[；：])"),
+    re.compile(r"(?<=[,،])\s+|(?<=[、，])"),
+    re.compile(r"\s+"),
+)
 
 
 def split_text(text: str, limit: int, count: Count) -> list[Span]:
@@ -36,7 +42,7 @@ def split_text(text: str, limit: int, count: Count) -> list[Span]:
 
 
 def sentences(text: str) -> list[Span]:
-    """Start and end of the sentences of a text, white space around them left out."""
+    """Start and end of the sentences of a text, white space around them left out; none goes on in another line."""
     spans, start, seen, has_words = list[Span](), 0, 0, False
     for found in SENTENCE_ENDS.finditer(text):
         has_words = has_words or any(map(str.isalnum, text[seen : found.end()]))
@@ -54,6 +60,8 @@ def sentences(text: str) -> list[Span]:
 
 def _ends_sentence(text: str, found: re.Match[str]) -> bool:
     """Whether what looks like the end of a sentence is one; a small letter may follow, as in lower-cased texts."""
+    if "\n" in found[0]:
+        return True
     place = found.start() - 1
     mark, before = text[place], text[place - 1 : place]
     if mark != "." or before.isspace():  # a space before the mark, too: tokenized text
@@ -70,15 +78,23 @@ def _fitting(text: str, groups: list[list[Span]], level: int, limit: int, count:
         elif len(group) > 1:  # the tokens of a text need not be those of its pieces, one after the other
             middle = len(group) // 2
             yield from _fitting(text, [group[:middle], group[middle:]], level, limit, count)
-        elif level + 1 < len(BREAKS):
-            ends = [found.end() for found in BREAKS[level + 1].finditer(text, start, end) if found.end() < end]
-            pieces = _stripped(text, [*itertools.pairwise([start, *ends, end])])
+        elif found := _pieces(text, start, end, level + 1):
+            pieces, deeper = found
             sizes = count([text[left:right] for left, right in pieces])
-            yield from _fitting(text, _packed(pieces, sizes, limit), level + 1, limit, count)
+            yield from _fitting(text, _packed(pieces, sizes, limit), deeper, limit, count)
         else:
             parts = min(end - start, -(-size // limit))
             ends = [start + (end - start) * part // parts for part in range(parts + 1)]
             yield from _fitting(text, [[span] for span in itertools.pairwise(ends)], level, limit, count)
+
+
+def _pieces(text: str, start: int, end: int, level: int) -> tuple[list[Span], int] | None:
+    """Where a span can be cut, and the level of these breaks: the first, from `level` on, that it has any of."""
+    for deeper in range(level, len(BREAKS)):
+        ends = [found.end() for found in BREAKS[deeper].finditer(text, start, end) if found.end() < end]
+        if ends:
+            return _stripped(text, [*itertools.pairwise([start, *ends, end])]), deeper
+    return None
 
 
 def _packed(pieces: Sequence[Span], sizes: Sequence[int], limit: int) -> list[list[Span]]:
