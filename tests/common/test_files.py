@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from vanilla_transformer_hf.common import files
 from vanilla_transformer_hf.common.files import decode_lines, open_output, read_lines, refuse_overwriting
 
 
@@ -75,3 +76,33 @@ def test_an_output_that_is_an_input_is_refused_under_any_name(tmp_path, monkeypa
         refuse_overwriting("new", ["new.partial"])
     for output in ("new", "text2", os.devnull, None):
         refuse_overwriting(output, ["text", None, os.devnull])
+
+
+def test_a_line_without_an_end_is_not_read(tmp_path, monkeypatch):
+    """Memory is taken for the longest line that is allowed and no more, in plain and compressed files."""
+    monkeypatch.setattr(files, "LONGEST_LINE", 1000)
+    for path, open_it in ((tmp_path / "a.txt", open), (tmp_path / "a.gz", gzip.open)):
+        with open_it(path, "wb") as file:
+            file.write(b"short\n" + b"x" * 10**6)
+        lines = files.read_lines(path)
+        assert next(lines) == "short"
+        with pytest.raises(ValueError, match=r"a\.\w+, line 2: longer than the 1,000 bytes"):
+            next(lines)
+    (tmp_path / "a.txt").write_bytes(b"x" * 999 + b"\n" + b"y" * 1000)
+    assert list(map(len, files.read_lines(tmp_path / "a.txt"))) == [999, 1000]
+
+
+def test_pipes_and_devices_are_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for path in (tmp_path / "fifo", tmp_path / "link", "/dev/zero"):
+        with pytest.raises(ValueError, match="is not a regular file: give what comes from a pipe on standard input"):
+            next(files.read_lines(path))
+    reading, writing = os.pipe()
+    os.write(writing, b"from a shell\n")
+    os.close(writing)
+    assert list(files.read_lines(f"/dev/fd/{reading}")) == ["from a shell"]
+    os.close(reading)
+    assert list(files.read_lines(os.devnull)) == []
+    with pytest.raises(IsADirectoryError):
+        next(files.read_lines(tmp_path))

@@ -94,6 +94,18 @@ def test_a_damaged_tokenizer_is_named(broken, content):
     assert f"{broken / 'tokenizer.json'} is not a complete tokenizer file" in _one_line(broken)
 
 
+@pytest.mark.parametrize("field", ["encoder_layers", "decoder_ffn_dim", "vocab_size"])
+def test_a_config_far_beyond_its_weights_is_refused_before_a_model_is_built(broken, field):
+    """The host would take the memory, fill it with random numbers, and then say that the weights are missing."""
+    config = json.loads((broken / "config.json").read_text())
+    value = {"encoder_layers": 1024, "decoder_ffn_dim": 2**24, "vocab_size": 2**23}[field]
+    large = {"encoder_ffn_dim": 2**20} if field == "encoder_layers" else {}
+    (broken / "config.json").write_text(json.dumps({**config, field: value, **large}))
+    start = time.process_time()
+    assert "its config describes a model of at least" in _one_line(broken)
+    assert time.process_time() - start < 1
+
+
 def test_folder_of_another_model_type_is_refused(tmp_path):
     BertConfig().save_pretrained(tmp_path)
     assert "model type 'bert' is not an encoder–decoder" in _one_line(tmp_path)

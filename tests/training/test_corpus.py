@@ -130,6 +130,8 @@ def test_invalid_utf8_names_file_and_line(write, tmp_path):
         ("a.csv", ["source,target", "one"], {}, r"a\.csv, line 2: the number of columns differs"),
         ("a.jsonl", ['{"source": "one", "target": 1}'], {}, r"line 1: 'target' is 1, but text is expected"),
         ("a.jsonl", ["[", "]"], {}, r"line 1: not JSON"),
+        ("a.jsonl", ["[" * 100_000], {}, r"line 1: not JSON"),
+        ("a.jsonl", ['{"source": ' + "9" * 10_000 + "}"], {}, r"line 1: not JSON"),
         ("a.jsonl", ["[1]"], {}, r"line 1: a list, but one object"),
         ("a.csv", ["en,de", "one,ein"], {"source_column": "de", "target_column": "de"}, "are the same column 'de'"),
         ("a.tsv", [], {}, "the corpus is empty"),

@@ -29,6 +29,10 @@ except ImportError:  # Windows
 
 logger = logging.getLogger(__name__)
 
+LONGEST_LINE = 16 * 2**20  # bytes
+# What a shell calls pipes whose other end it holds itself, such as those of `<(zcat file)`.
+PIPES_OF_THE_SHELL = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+
 # What becomes of bytes that are not UTF-8 -> the `errors` of `bytes.decode`, and how a warning says so.
 ON_BAD_BYTES = {"error": ("strict", ""), "replace": ("replace", "replaced by U+FFFD"), "skip": ("ignore", "left out")}
 
@@ -49,12 +53,13 @@ def decode_lines(
             warning that counts the lines.
 
     Raises:
-        ValueError: A line is not UTF-8, or a gzip file is not complete; the message names the file.
+        ValueError: A line is not UTF-8 or longer than `LONGEST_LINE`, or a gzip file is not complete; the message
+            names the file.
     """
     errors, what_happened = ON_BAD_BYTES[on_bad_bytes]
     first_bad = bad = 0
     try:
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(bounded_lines(lines, name), start=1):
             if not keep_ends:
                 line = line.removesuffix(b"\n").removesuffix(b"\r")
             begin = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
@@ -76,13 +81,35 @@ def decode_lines(
         raise ValueError(f"{name}: not a complete gzip file ({error})") from error
 
 
+def bounded_lines(lines: Iterable[bytes], name: str | os.PathLike) -> Iterator[bytes]:
+    """
+    The lines of an open file, or of a list: none is read on without an end.
+
+    Raises:
+        ValueError: A line has more than `LONGEST_LINE` bytes.
+    """
+    read = getattr(lines, "readline", None)
+    found = lines if read is None else iter(lambda: read(LONGEST_LINE + 1), b"")
+    for number, line in enumerate(found, start=1):
+        if len(line) > LONGEST_LINE:
+            raise ValueError(
+                f"{name}, line {number}: longer than the {LONGEST_LINE:,} bytes that a line may have; is it "
+                "a text with one sentence per line?"
+            )
+        yield line
+
+
 def open_input(path: str | os.PathLike) -> BinaryIO:
     """
     A file to read bytes from (`.gz`: compressed).
 
     Raises:
         OSError: It cannot be read.
+        ValueError: It is a named pipe, to which perhaps nobody writes, or a device, which perhaps never ends.
     """
+    is_odd = not (stat.S_ISREG(mode := os.stat(path).st_mode) or stat.S_ISDIR(mode))
+    if is_odd and not os.path.abspath(path).startswith((*PIPES_OF_THE_SHELL, os.devnull)):
+        raise ValueError(f"{path} is not a regular file: give what comes from a pipe on standard input")
     return gzip.open(path, "rb") if Path(path).suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
 
 
@@ -92,7 +119,7 @@ def read_lines(path: str | os.PathLike, keep_ends: bool = False) -> Iterator[str
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: A line is not UTF-8, or the file is not a complete gzip file.
+        ValueError: As `open_input` and `decode_lines`.
     """
     with open_input(path) as file:
         yield from decode_lines(file, path, keep_ends)

@@ -23,6 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS
 from .checksums import check_unchanged
 from .command_line import message_of
@@ -43,6 +44,8 @@ VOCABULARY_PADDING = 128
 SETTINGS_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 VOCABULARY_FILES = ("tokenizer.json", "added_tokens.json", "vocab.json", "target_vocab.json")
 LARGEST_VOCABULARY = 256 * 2**20  # bytes
+# Parameters that a config may describe for each byte of the weights, and those that do not matter.
+COST_FACTOR, SMALLEST_COST = 4, 2**26
 
 
 # What the readers of a model's files raise where a file is damaged, missing or of another kind.
@@ -143,6 +146,7 @@ def open_weights(name: str | os.PathLike, **settings: Any) -> PreTrainedModel:
         OSError: Weights are missing, of another shape, left over, or not finite; one line says which.
     """
     with naming("weights", name):
+        check_cost(settings.get("config"), Path(name))
         # Missing tensors would be filled with random numbers and only logged; so would those of other shapes.
         model, report = AutoModelForSeq2SeqLM.from_pretrained(
             name, output_loading_info=True, ignore_mismatched_sizes=True, **settings
@@ -157,6 +161,27 @@ def open_weights(name: str | os.PathLike, **settings: Any) -> PreTrainedModel:
             )
         check_finite(model)
     return model
+
+
+def check_cost(config: Any, folder: Path):
+    """
+    See that the model which a config describes is not far larger than the weights beside it: the host would take
+    memory for all of it, and fill what the weights lack with random numbers.
+
+    Raises:
+        ValueError: It has more parameters than the weights have bytes, by far.
+    """
+    sizes = [path.stat().st_size for path in folder.glob("*.safetensors")] if folder.is_dir() else []
+    if not sizes or getattr(config, "model_type", None) != VanillaTransformerConfig.model_type:
+        return
+    least = config.vocab_size * config.d_model + sum(
+        getattr(config, f"{side}_layers") * 2 * width * getattr(config, f"{side}_ffn_dim")
+        for side, width in (("encoder", config.encoder_d_model), ("decoder", config.d_model))
+    )
+    if least > COST_FACTOR * sum(sizes) + SMALLEST_COST:
+        raise ValueError(
+            f"its config describes a model of at least {least:,} parameters, and the weights have {sum(sizes):,} bytes"
+        )
 
 
 def _reach_hub(name: str) -> None:

@@ -67,7 +67,7 @@ def json_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # numbers of too many digits, and too many brackets, too
             raise ValueError(f"{path}, line {number}: not JSON ({error}); one object per line is expected.") from error
         if isinstance(row, dict) and isinstance(row.get("translation"), dict):
             row = row["translation"]

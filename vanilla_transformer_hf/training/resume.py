@@ -9,6 +9,7 @@ import yaml
 
 from ..common.checksums import digest_of_all
 from ..common.files import open_output
+from ..common.settings import read_yaml
 from ..publishing.model_card import EMISSIONS_FILE
 from .checkpoints import UNFINISHED, find_damage, list_checkpoints, set_aside_later, step_of
 from .recipe import DataArguments
@@ -204,10 +205,10 @@ class _Record:
 def _read_record(folder: Path) -> _Record:
     path = folder / RECORD_FILE
     try:
-        known = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        known = read_yaml(path) if path.is_file() else {}
         matmul, data = known.pop(CHOSEN_MATMUL, None), known.pop(DATA, {})
         earlier = [(int(part["last_step"]), dict(part["settings"])) for part in known.pop(EARLIER, [])]
-    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, TypeError, KeyError, ValueError) as error:
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({' '.join(str(error).split())}).") from error
     return _Record(known, matmul, data, earlier)
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from ...common.files import decode_lines
+from ...common.files import bounded_lines, decode_lines
 from ..tally import TOLD, ProgressBar, Tally
 from ..translator import WINDOW
 from .resumable_output import InputDigest, StreamOutput
@@ -29,7 +29,8 @@ def read_items(files: Sequence[BinaryIO], on_bad_bytes: str = "error") -> tuple[
     total = None
     if all(file.seekable() for file in files):
         starts = [file.tell() for file in files]
-        checked = files if on_bad_bytes != "error" else [decode_lines(*each) for each in zip(files, names)]
+        check = decode_lines if on_bad_bytes == "error" else bounded_lines
+        checked: list[Iterator[Any]] = [check(*each) for each in zip(files, names)]
         total = sum(1 for _ in _together(checked, names))
         for file, start in zip(files, starts):
             file.seek(start)
