@@ -148,7 +148,7 @@ FLOORS = [
     ["evaluation"],
     ["translation"],
     ["publishing"],
-    ["training", "conversion", "export", "serving"],
+    ["training", "conversion", "export", "explorer", "serving"],
     ["commands"],
 ]
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "score": "log-probability and perplexity of given translations",
     "align": "align the words of sentences with those of their translations",
     "attention": "draw the attention weights of every head for one sentence",
+    "explore": "look at every number of a model in the browser",
     "convert": "convert a checkpoint of another toolkit to this model",
     "export": "export a model for CTranslate2, ONNX Runtime or torch.export",
     "export-checkpoint": "write a model as a MarianMT, BART or fairseq checkpoint",

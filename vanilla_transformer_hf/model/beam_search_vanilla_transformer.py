@@ -40,6 +40,24 @@ class Candidates:
     missing: torch.Tensor | None = None
 
 
+@dataclass
+class BeamStep:
+    """
+    What a step of a beam search has found, for its `recorder`.
+
+    Attributes:
+        places: Which row of the search each row of the batch is (A).
+        candidates: The best continuations.
+        ends: Which of them end (A, K); of these, the n best candidates of a row are finished hypotheses.
+        chosen: Those that run on, at the places of the hypotheses of the next step (A, n).
+    """
+
+    places: torch.Tensor
+    candidates: Candidates
+    ends: torch.Tensor
+    chosen: torch.Tensor
+
+
 class BeamSearch(Search):
     """
     Beam search as in transformers' `_beam_search`, for sentences that may leave the batch.
@@ -124,6 +142,8 @@ class BeamSearch(Search):
             rows.coverage = rows.coverage + self.decoder.attention * (length > rows.given)[:, None, None]
         self._finish(found, sequences, origins, ends)
         rows.running_scores, chosen = going_on(found.scores, ends, plan.beams)  # (A, n)
+        if plan.recorder is not None:
+            plan.recorder(BeamStep(rows.places, found, ends, chosen))
         rows.running, rows.running_parents = take(sequences, chosen), take(origins, chosen)
         parents = found.parents.gather(1, chosen)
         self.decoder.follow(parents)

@@ -103,6 +103,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
       cannot be met within the limit (`phrases_met` of the output tells) stays as good as it can be.
     - `shortlist`: the target ids that translations may be made of; others get no logits, and the probabilities of
       these sum to 1. Ids that end a sentence always belong to it.
+    - `recorder`: a function that is called with a `BeamStep` after each step of a beam search: its candidates, those
+      that ended and those that run on.
     """
 
     generation_config_class: type[GenerationConfig] = VanillaTransformerGenerationConfig
@@ -288,6 +290,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """
         request = SearchRequest.among(criteria)
         obstacle = self._obstacle(kind, processors, criteria, config, kwargs)
+        if kind is GreedySearch and "recorder" in request.requests:
+            raise ValueError("recorder: needs num_beams of at least 2, not 1")
         if obstacle is not None:
             check_request(request, config, obstacle)
             return None

@@ -6,7 +6,7 @@ Shapes: B sentences, n beams of each.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from .packed_weights_vanilla_transformer import StepWeights
 
 
 # Arguments of `generate()` that belong to one call and its source.
-REQUESTS = ("ensemble", "prefixes", "required_phrases", "shortlist")
+REQUESTS = ("ensemble", "prefixes", "recorder", "required_phrases", "shortlist")
 # Options that rank the hypotheses of a beam search, which the loops of transformers ignore.
 RANKING = ("length_penalty_type", "coverage_penalty", "num_beam_groups")
 
@@ -158,6 +158,7 @@ class SearchPlan:
         joins: Whether to share the search with other batches of a stream.
         groups: Groups of beams of each sentence; its rows follow each other.
         members: Other models of the ensemble.
+        recorder: Is called with what each step of a beam search has found, a `BeamStep`; None: nobody asks.
     """
 
     prompt: torch.Tensor
@@ -175,6 +176,7 @@ class SearchPlan:
     joins: bool
     groups: int
     members: Sequence[Any]
+    recorder: Callable[[Any], None] | None = None
 
     @classmethod
     def of(
@@ -216,6 +218,7 @@ class SearchPlan:
             joins=request.place_in_stream is not None,
             groups=groups,
             members=request.requests.get("ensemble", ()),
+            recorder=request.requests.get("recorder"),
         )
 
 

@@ -111,7 +111,7 @@ class Search(ABC):
     def can_join(self) -> bool:
         """Whether sentences may be at different steps."""
         constraints = self.constraints
-        is_free = constraints.prefixes is None and constraints.phrases is None
+        is_free = constraints.prefixes is None and constraints.phrases is None and self.plan.recorder is None
         return self.decoder.can_absorb and self.prompt_length == 1 and is_free and self.plan.groups == 1
 
     def absorb(self, other: "Search", rows: slice) -> None:

@@ -1,0 +1,131 @@
+"""The explorer over HTTP: answers, errors that name their field, and a page that holds what it needs."""
+
+import base64
+import json
+import re
+
+import pytest
+from starlette.testclient import TestClient
+
+from vanilla_transformer_hf.commands.main import main
+from vanilla_transformer_hf.explorer.explorer import QUESTIONS, Explorer
+from vanilla_transformer_hf.explorer.page import key_of, page_names, page_of
+from vanilla_transformer_hf.explorer.server import make_app
+from vanilla_transformer_hf.explorer.subject import Subject
+
+
+TEXT = "three one five"
+
+
+@pytest.fixture(scope="module")
+def explorer(opened_translator):
+    subject = Subject("counting", opened_translator.model, opened_translator.tokenizer)
+    return Explorer([subject, Subject("other", opened_translator.model, opened_translator.tokenizer)])
+
+
+@pytest.fixture(scope="module")
+def client(explorer):
+    return TestClient(make_app(explorer), raise_server_exceptions=False)
+
+
+def test_every_question_is_answered(client):
+    (first, second) = client.post("/api/models", json={}).json()["answer"]
+    assert (first["name"], second["name"], first["layers"]) == ("counting", "other", dict.fromkeys(first["layers"], 1))
+    found = client.post("/api/translate", json={"text": TEXT, "num_beams": 3}).json()["answer"]
+    assert [one["text"] for one in found["source"]] == ["three", "one", "five", "</s>"]
+    pair = {"text": TEXT, "target_ids": found["hypotheses"][0]["ids"], "model": "other"}
+    others = {"tensor": {"box": "logits"}, "positions": {"stack": "decoder"}, "score": {"target": "eins"}}
+    for name in QUESTIONS.keys() - {"translate"}:
+        request = pair | others.get(name, {})
+        if name in ("score", "positions"):
+            del request["target_ids"]
+        answer = client.post(f"/api/{name}", json=request)
+        assert answer.status_code == 200 and answer.json()["answer"], name
+
+
+@pytest.mark.parametrize(
+    ("question", "request_body", "status", "field", "message"),
+    [
+        ("translate", {}, 422, "text", "is empty"),
+        ("translate", [], 400, None, "must be a JSON object, got list"),
+        ("translate", {"text": 5}, 422, "text", "expected str, got '5'"),
+        ("translate", {"text": TEXT, "num_beams": 99}, 422, "num_beams", "is 99; expected 1 to 32"),
+        ("translate", {"text": TEXT, "num_beams": True}, 422, "num_beams", "expected int, got 'True'"),
+        ("translate", {"text": TEXT, "beams": 2}, 422, "beams", "is not a field: expected one of model, text"),
+        ("translate", {"text": TEXT, "length_penalty_type": "x"}, 422, "length_penalty_type", "one of power, gnmt"),
+        ("translate", {"text": TEXT, "prefix": ["a"]}, 422, "prefix", "expected a list of int"),
+        ("translate", {"text": TEXT, "prefix": [-1]}, 422, "prefix", "-1 is not a token id"),
+        ("translate", {"text": TEXT, "prefix": [1, 5]}, 422, "prefix", "goes on behind the end"),
+        ("translate", {"text": TEXT, "model": "third"}, 422, "model", "is not open: expected counting, other"),
+        ("translate", {"text": TEXT, "target_lang": "de"}, 422, "target_lang", "'de' is not one of this model"),
+        ("translate", {"text": TEXT, "off": ["cross.7"]}, 422, "off", "layer 7 of the decoder does not exist"),
+        ("translate", {"text": "five " * 400}, 422, "text", "pieces; expected at most 64"),
+        ("score", {"text": TEXT, "target": " "}, 422, "target", "is empty"),
+        ("attention", {"text": TEXT}, 422, "target_ids", "is empty: translate first"),
+        ("attention", {"text": TEXT, "target_ids": [5], "part": "x"}, 422, "part", "one of encoder, decoder, cross"),
+        ("head", {"text": TEXT, "target_ids": [5], "head": 4}, 422, "head", "4 is not a head: the layer has 4"),
+        ("tensor", {"text": TEXT, "target_ids": [5], "box": "x"}, 422, "box", "'x' is not a tensor: expected one of"),
+        ("sing", {}, 404, "question", "'sing' is not one: expected models, translate"),
+    ],
+)
+def test_wrong_fields_are_named(client, question, request_body, status, field, message):
+    answer = client.post(f"/api/{question}", json=request_body)
+    found = answer.json()
+    assert (answer.status_code, found["field"]) == (status, field) and message in found["error"]
+
+
+def test_wrong_bodies_and_addresses_are_refused(client, explorer, monkeypatch):
+    kind = {"content-type": "application/json"}
+    for body, headers, status in (
+        (b"{", kind, 400),
+        (b"{}", {"content-type": "text/plain"}, 415),
+        (b"{}", {}, 415),
+        (b'"' + b"a" * 2**20 + b'"', kind, 413),
+    ):
+        answer = client.post("/api/translate", content=body, headers=headers)
+        assert answer.status_code == status and answer.json()["error"]
+    for path in ("/page/nothing.js", "/page/..%2fserver.py", "/etc/passwd", "/page/server.py"):
+        assert client.get(path).status_code == 404 and "error" in client.get(path).json()
+    assert client.get("/api/translate").status_code == 405
+    assert client.get("/", headers={"host": "attacker.example"}).status_code == 400
+    monkeypatch.setattr(explorer, "answer", lambda *_: 1 / 0)
+    answer = client.post("/api/models", json={})
+    assert answer.status_code == 500 and "division" not in answer.text and answer.json()["error"]
+
+
+def test_the_page_asks_nobody_else(client):
+    page = client.get("/")
+    assert page.headers["content-security-policy"].startswith("default-src 'self'")
+    for name in page_names():
+        text = client.get(f"/page/{name}").text
+        addresses = re.findall(r"https?://[\w./-]+", text)
+        assert {*addresses} <= {"http://www.w3.org/2000/svg"}, name
+        for imported in re.findall(r'from "([^"]+)"', text) if name.endswith(".js") else []:
+            assert imported.startswith("./") and imported[2:] in page_names(), f"{name} imports {imported}"
+
+
+def test_one_file_holds_the_answers_and_no_path(explorer, counting_folder, tmp_path):
+    text = page_of(explorer, TEXT + " </script><b>", {"num_beams": 2})
+    block = re.search(r'<script id="answers" type="application/json">(.*?)</script>', text, re.DOTALL)[1]
+    saved = json.loads(block)
+    names = [key.split(" ")[0] for key in saved["answers"]]
+    assert names.count("attention") == 3 and names.count("head") == 12 and "walk" in names
+    assert key_of("models", {}) in saved["answers"] and "</script><b>" not in text
+    modules = json.loads(re.search(r'<script type="importmap">(.*?)</script>', text, re.DOTALL)[1])["imports"]
+    code = [base64.b64decode(address.split(",")[1]).decode() for address in modules.values()]
+    assert len(code) == len([name for name in page_names() if name.endswith(".js")])
+    assert not [one for one in code if 'from "./' in one] and "/page/" not in text
+    main(["explore", counting_folder, "--html", str(tmp_path / "page.html"), "--text", TEXT])
+    written = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert str(tmp_path) not in written and "/tmp" not in written and str(counting_folder) not in written
+
+
+def test_the_command_refuses_what_does_not_fit(counting_folder, capsys):
+    for arguments, message in (
+        (["--html", "page.html"], "--html and --text belong together"),
+        (["--port", "70000"], "70000 is not a port"),
+        (["--html", "page.html", "--text", " "], "text: is empty"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["explore", counting_folder, *arguments])
+        assert message in capsys.readouterr().err

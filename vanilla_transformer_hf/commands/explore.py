@@ -1,0 +1,52 @@
+"""
+Look at every number of a model in the browser, while it translates a sentence:
+
+    vanilla-transformer explore outputs/quickstart --open
+    vanilla-transformer explore outputs/en-de outputs/en-de-big --port 8001
+    vanilla-transformer explore outputs/quickstart --html page.html --text "three hundred and forty-five"
+
+The page is served on this machine alone (127.0.0.1) and loads nothing from the network. Two models can be
+compared on it. With --html nothing is served: the file shows one translation and opens without a server.
+"""
+
+import argparse
+
+from ..common.command_line import make_parser
+
+
+def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+    parser = make_parser(prog, __doc__)
+    parser.add_argument("models", nargs="+", metavar="model", help="folder of a model, or the id of a Hub repository")
+    parser.add_argument("--port", type=int, default=8000, help="port of the page (default: 8000; 0: a free one)")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument("--html", metavar="FILE", help="write a page about --text to this file, and serve nothing")
+    parser.add_argument("--text", metavar="SENTENCE", help="the sentence of --html")
+    parser.add_argument("--num_beams", type=int, metavar="N", help="beams of --html (default: the model's own)")
+    parser.add_argument("--trust_remote_code", action="store_true", help="run model code that a repository brings")
+    arguments = parser.parse_args(argv)
+    if bool(arguments.html) != bool(arguments.text):
+        parser.error("--html and --text belong together: the file shows the translation of a sentence")
+    if not 0 <= arguments.port <= 65535:
+        parser.error(f"argument --port: {arguments.port} is not a port: expected 0 to 65535")
+    return arguments
+
+
+def main(prog: str, argv: list[str]) -> None:
+    arguments = parse_arguments(prog, argv)
+    from ..common.files import open_output
+    from ..explorer.explorer import Explorer
+    from ..explorer.page import page_of
+
+    if not arguments.html:
+        try:
+            from ..explorer.server import serve
+        except ImportError as error:
+            raise ValueError(f"{error.name} is not installed: pip install 'vanilla_transformer_hf[serve]'") from error
+    explorer = Explorer.open(arguments.models, trust_remote_code=arguments.trust_remote_code)
+    if arguments.html:
+        settings = {} if arguments.num_beams is None else {"num_beams": arguments.num_beams}
+        page = page_of(explorer, arguments.text, settings)
+        with open_output(arguments.html) as file:
+            file.write(page.encode())
+    else:
+        serve(explorer, arguments.port, arguments.open)

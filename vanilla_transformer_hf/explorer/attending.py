@@ -1,0 +1,132 @@
+"""Attention weights: of one layer, of all layers made small, and the computation of one head."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..model.attention_vanilla_transformer import related_attention_forward
+from .interventions import stack_of
+from .requests import AttentionRequest, GridRequest, HeadRequest, RequestError
+from .results import AttentionResult, GridResult, HeadResult
+from .subject import Pass, Subject, check_ours
+
+
+# How far the weights that are shown may be from those that the model used.
+CLOSE = 1e-6
+
+
+def attention(subject: Subject, request: AttentionRequest) -> AttentionResult:
+    """
+    The weights of all heads of a layer.
+
+    Raises:
+        RequestError: A field cannot be answered; it names it.
+    """
+    found = subject.forced(request)
+    weights = found.attentions(request.part)[found.copy.place(request.part, request.layer)][0].float()
+    return AttentionResult(*found.sides(request.part), weights)
+
+
+def grid(subject: Subject, request: GridRequest) -> GridResult:
+    """
+    The weights of all heads of all layers, made small.
+
+    Raises:
+        RequestError: A field cannot be answered; it names it.
+    """
+    found = subject.forced(request)
+    weights = torch.cat(found.attentions(request.part)).float()  # (L, H, rows, columns)
+    small = [min(request.size, side) for side in weights.shape[2:]]
+    return GridResult(
+        found.copy.layers["encoder" if request.part == "encoder" else "decoder"],
+        F.adaptive_max_pool2d(weights, small),
+    )
+
+
+@torch.no_grad()
+def head(subject: Subject, request: HeadRequest) -> HeadResult:
+    """
+    What one head computes.
+
+    Raises:
+        RequestError: A field cannot be answered; it names it. Or this attention is not the softmax of
+            products, so that its steps cannot be shown.
+    """
+    check_ours(subject, request)
+    found = subject.forced(request)
+    place = found.copy.place(request.part, request.layer)
+    layer = stack_of(found.copy.model, request.part).layers[place]
+    module = layer.encoder_attn if request.part == "cross" else layer.self_attn
+    steps = AttentionSteps(module, found)
+    if request.head >= steps.query.shape[1]:
+        raise RequestError("head", f"{request.head} is not a head: the layer has {steps.query.shape[1]}")
+    used = found.attentions(request.part)[place]
+    if steps.weights.shape != used.shape or (steps.weights - used).abs().max() > CLOSE:
+        raise RequestError("layer", "its weights are not the softmax of products of queries and keys")
+    one = request.head
+    width = module.d_v
+    part_of_output = module.out_proj.weight[:, one * width : (one + 1) * width].float()
+    states = (
+        steps.query,
+        steps.key,
+        steps.value,
+        steps.products,
+        steps.scaled,
+        steps.mask,
+        steps.weights,
+        steps.mixed,
+    )
+    shown = [tensor[0, one].float() for tensor in states]
+    return HeadResult(
+        *found.sides(request.part),
+        *shown,
+        output_weight=part_of_output,
+        contribution=shown[-1] @ part_of_output.t(),
+        output=steps.output[0].float(),
+        scale=module.scaling,
+    )
+
+
+class AttentionSteps:
+    """
+    The tensors inside an attention module, computed from what it was given in a pass: `query`, `key`, `value`,
+    `products`, `scaled`, `mask`, `weights`, `mixed`, each (1, H, T, …), and its `output` (1, T, D).
+    """
+
+    def __init__(self, module: Any, found: Pass):
+        given: dict[str, Any] = {}
+
+        def before(module: Any, arguments: tuple, options: dict) -> None:
+            names = ("hidden_states", "key_value_states", "attention_mask", "past_key_values")
+            given.update({**dict(zip(names, arguments)), **options})
+
+        def after(module: Any, arguments: tuple, output: Any) -> None:
+            given["output"] = output[0]
+
+        hooks = [
+            module.register_forward_pre_hook(before, with_kwargs=True),
+            module.register_forward_hook(after),
+        ]
+        try:
+            found.again()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        turn, relation = given.get("turn", lambda states: states), given.get("relation")
+        self.query = turn(module.heads(module.q_proj(given["hidden_states"]), module.d_k))
+        self.key, self.value = module.keys_values(given["key_value_states"], None, turn)
+        self.products = torch.matmul(self.query, self.key.transpose(2, 3))
+        mask = given.get("attention_mask")
+        if relation is not None:
+            self.products = self.products + relation.scores(self.query)
+        self.scaled = self.products * module.scaling
+        self.mask = torch.zeros_like(self.scaled) if mask is None else mask.expand_as(self.scaled)
+        self.weights = (self.scaled + self.mask).softmax(dim=-1)
+        self.mixed = torch.matmul(self.weights, self.value)
+        if relation is not None:
+            mixed, _ = related_attention_forward(
+                relation, module, self.query, self.key, self.value, mask, module.scaling
+            )
+            self.mixed = mixed.transpose(1, 2)
+        self.output = given["output"]

@@ -1,0 +1,146 @@
+"""Copies of a model in which heads or layers are switched off; they share its weights."""
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from .requests import PARTS, RequestError
+
+
+@dataclass
+class Copy:
+    """
+    A copy of a model.
+
+    Attributes:
+        model: The copy.
+        layers: Of "encoder" and "decoder" the numbers of the layers that are left, in order.
+    """
+
+    model: Any
+    layers: dict[str, list[int]]
+
+    def place(self, part: str, layer: int) -> int:
+        """
+        Where a layer of the whole model stands in the copy.
+
+        Raises:
+            RequestError: There is no such layer, or it is switched off.
+        """
+        left = self.layers["encoder" if part == "encoder" else "decoder"]
+        if layer not in left:
+            raise RequestError("layer", f"{layer} is not a layer that is on: expected one of {left}")
+        return left.index(layer)
+
+
+def stack_of(model: Any, part: str) -> Any:
+    """The stack in which a part of attention stands."""
+    return model.get_encoder() if part == "encoder" else model.get_decoder()
+
+
+def count_layers(model: Any, part: str) -> int:
+    """Layers of a stack, by the host's config where the model is not one of this package."""
+    stack = stack_of(model, part)
+    if hasattr(stack, "layers"):
+        return len(stack.layers)
+    return len(stack.block)  # T5
+
+
+def read_name(name: str) -> tuple[str, list[int]]:
+    """
+    What is switched off by a name: the part, and the numbers of its layer and maybe of its head.
+
+    Raises:
+        RequestError: The name is not one of a part.
+    """
+    part, *numbers = name.split(".")
+    if part not in PARTS or not 1 <= len(numbers) <= 2 or not all(one.isdecimal() for one in numbers):
+        raise RequestError("off", f"{name[:40]!r} is not a part: expected as 'cross.1.2', 'cross.1' or 'decoder.1'")
+    return part, [int(number) for number in numbers]
+
+
+def copy_without(model: Any, off: Iterable[str]) -> Copy:
+    """
+    The model without the parts that `off` names (`requests.py` says how). The model is changed: give a copy.
+
+    A head that is off adds nothing to its sublayer: zeros stand for it before W^O. A layer that is off is left out;
+    the layer behind it reads what the layer before it wrote.
+
+    Raises:
+        RequestError: There is no such part, or nothing is left.
+    """
+    names = [read_name(name) for name in off]
+    left = {side: list(range(count_layers(model, side))) for side in ("encoder", "decoder")}
+    heads: dict[tuple[str, int], set[int] | None] = {}
+    for part, (layer, *head) in names:
+        side = "encoder" if part == "encoder" else "decoder"
+        if layer not in range(count_layers(model, side)):
+            raise RequestError(
+                "off", f"layer {layer} of the {side} does not exist: it has {count_layers(model, side)}"
+            )
+        if head:
+            known = heads.setdefault((part, layer), set())
+            if known is not None:
+                known.add(head[0])
+        elif part == "cross":
+            heads[part, layer] = None  # all
+        elif layer in left[side]:
+            left[side].remove(layer)
+    if not names:
+        return Copy(model, left)
+    for side, layers in left.items():
+        if not layers:
+            raise RequestError("off", f"all layers of the {side} are off: leave one on")
+        keep_layers(stack_of(model, side), layers, side)
+    made = Copy(model, left)
+    for (part, layer), which in heads.items():
+        if layer in left["encoder" if part == "encoder" else "decoder"]:
+            module = stack_of(model, part).layers[made.place(part, layer)]
+            silence(module.encoder_attn if part == "cross" else module.self_attn, which)
+    return made
+
+
+def keep_layers(stack: Any, layers: list[int], side: str) -> None:
+    """Leave a stack these of its layers, each a module of its own with the weights that it had."""
+    own = {id(tensor): tensor for tensor in (*stack.parameters(), *stack.buffers())}
+    modules = []
+    for number, layer in enumerate(layers):
+        module = copy.deepcopy(stack.layers[layer], dict(own))
+        for each in module.modules():
+            if hasattr(each, "layer_idx"):
+                each.layer_idx = number
+        modules.append(module)
+    tables = [
+        name for name in ("keys", "values") if isinstance(getattr(stack.embed_positions, name, None), nn.Parameter)
+    ]
+    for name in tables:  # vectors of each layer
+        table = getattr(stack.embed_positions, name)
+        setattr(stack.embed_positions, name, nn.Parameter(table.detach()[layers], requires_grad=False))
+    setattr(stack.config, f"{side}_layers", len(layers))
+    stack.layers = nn.ModuleList(modules)
+
+
+def silence(attention: Any, heads: set[int] | None) -> None:
+    """
+    Put zeros in place of what these heads, or all, give to W^O.
+
+    Raises:
+        RequestError: There is no such head.
+    """
+    width, count = attention.d_v, attention.out_proj.in_features // attention.d_v
+    chosen = range(count) if heads is None else heads
+    for head in chosen:
+        if head >= count:
+            raise RequestError("off", f"head {head} does not exist: each layer has {count}")
+    columns = [head * width + column for head in chosen for column in range(width)]
+
+    def zero(module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        states = arguments[0].clone()
+        states[..., columns] = 0
+        return (states, *arguments[1:])
+
+    attention.out_proj.register_forward_pre_hook(zero)

@@ -1,0 +1,141 @@
+"""
+The files of the page, and the page as one file that opens without a server.
+
+In that file the modules are data: addresses in an import map, and the answers to the questions that were asked stand
+in a block of JSON.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Iterable
+from importlib import resources
+from typing import Any
+
+from .explorer import Explorer
+
+
+MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+FOLDER = resources.files(__package__) / "page"
+# Where the answers stand in the file.
+ANSWERS = '<script id="answers" type="application/json">{}</script>'
+
+
+def page_names() -> list[str]:
+    """Names of the files."""
+    return sorted(one.name for one in FOLDER.iterdir() if one.name.rsplit(".", 1)[-1] in MEDIA_TYPES)
+
+
+def page_file(name: str) -> str | None:
+    """A file of the page, None if there is none of this name."""
+    return (FOLDER / name).read_text(encoding="utf-8") if name in page_names() else None
+
+
+def offline_page(answers: dict[str, Any] | None = None, state: str = "") -> str:
+    """
+    The page as one file.
+
+    Args:
+        answers: For each question, written as the page writes it, its answer.
+        state: What is shown at first, as the page writes it behind the # of its address.
+    """
+    addresses = {}
+    for name in page_names():
+        if name.endswith(".js"):
+            # A module at a data: address knows no neighbours, only names of the import map.
+            text = re.sub(r'from "\./', 'from "explorer/', str(page_file(name)))
+            encoded = base64.b64encode(text.encode()).decode()
+            addresses[f"explorer/{name}"] = f"data:text/javascript;base64,{encoded}"
+    html, style = str(page_file("index.html")), str(page_file("style.css"))
+    html = html.replace('<link rel="stylesheet" href="/page/style.css">', f"<style>{style}</style>")
+    html = html.replace(
+        '<script type="module" src="/page/main.js"></script>',
+        f'<script type="importmap">{json.dumps({"imports": addresses})}</script>\n'
+        f"{ANSWERS.format(as_script({'state': state, 'answers': answers or {}}))}\n"
+        '<script type="module">import "explorer/main.js";</script>',
+    )
+    return html
+
+
+def as_script(value: Any) -> str:
+    """JSON that may stand inside a script element."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def key_of(question: str, request: dict[str, Any]) -> str:
+    """How the page writes a question: fields in alphabetical order."""
+    return f"{question} {json.dumps(request, ensure_ascii=False, sort_keys=True, separators=(',', ':'))}"
+
+
+# Numbers of all heads, or of all tensors, that a file holds.
+MOST_NUMBERS = 4_000_000
+
+
+def page_of(explorer: Explorer, text: str, settings: dict[str, Any]) -> str:
+    """
+    A file that shows the translation of a text, with all its attention, heads and tensors if these are not too many.
+
+    Args:
+        settings: Of `TranslateRequest`.
+
+    Raises:
+        RequestError: A setting or the text cannot be used.
+    """
+    answers: dict[str, Any] = {}
+
+    def ask(question: str, **request: Any) -> Any:
+        answers[key_of(question, request)] = found = explorer.answer(question, request)
+        return found
+
+    models = ask("models")
+    first = models[0]
+    base = {"model": first["name"], "off": []}
+    found = ask("translate", **base, text=text, **settings)
+    pair = {**base, "text": text, "target_ids": found["hypotheses"][0]["ids"], "target_lang": ""}
+    for part, layers in first["layers"].items():
+        ask("grid", **pair, part=part, size=32)
+        for layer in range(layers):
+            ask("attention", **pair, part=part, layer=layer)
+    if first["is_ours"]:
+        ask_all(ask, first, pair)
+    return offline_page(answers, state_of(text, settings))
+
+
+def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any]) -> None:
+    """What only models of this package answer."""
+    boxes = ask("walk", **pair)["boxes"]
+    for stack in ("encoder", "decoder"):
+        ask("positions", model=pair["model"], off=pair["off"], stack=stack, length=64)
+    if sum(numbers(box["shape"]) for box in boxes) <= MOST_NUMBERS:
+        for box in boxes:
+            ask("tensor", **pair, box=box["name"])
+    heads = [
+        (part, layer, head) for part in model["layers"] for layer in range(model["layers"][part])
+        for head in range(model["heads"][part])
+    ]  # fmt: skip
+    for count, (part, layer, head) in enumerate(heads):
+        found = ask("head", **pair, part=part, layer=layer, head=head)
+        if count == 0:
+            size = sum(numbers(one["shape"]) for one in found.values() if isinstance(one, dict))
+            if size * len(heads) > MOST_NUMBERS:
+                break
+
+
+def numbers(shape: Iterable[int]) -> int:
+    """How many numbers a tensor of this shape has."""
+    count = 1
+    for side in shape:
+        count *= side
+    return count
+
+
+def state_of(text: str, settings: dict[str, Any]) -> str:
+    """What the page writes behind the # of its address for this translation."""
+    from urllib.parse import urlencode
+
+    return urlencode({"view": "translate", "text": text, **settings})

@@ -1,0 +1,48 @@
+"""What a position scheme does, as pictures: asked by the hooks that the layers ask."""
+
+import torch
+
+from ..model.positions_vanilla_transformer import keep
+from .interventions import stack_of
+from .requests import PositionsRequest
+from .results import Picture, PositionsResult
+from .subject import Subject, check_ours
+
+
+# Pictures of heads and layers are not more than these.
+MOST_PICTURES = 32
+
+
+@torch.no_grad()
+def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
+    """
+    Raises:
+        RequestError: A field cannot be answered; it names it.
+    """
+    check_ours(subject, request)
+    stack = stack_of(subject.copy(request.off).model, request.stack)
+    scheme, config = stack.embed_positions, subject.model.config
+    name = config.position_encoding if request.stack == "encoder" else config.decoder_position_encoding
+    length = min(request.length, scheme.longest or request.length)
+    places = torch.arange(length)[None]
+    width = stack.embed_tokens.weight.shape[1]
+    pictures = []
+    added = scheme(torch.zeros(1, length, width), places)[0]
+    if added.any():
+        pictures.append(Picture("added to the embeddings", "position", "feature", added))
+    turn = scheme.turn_at(places)
+    if turn is not keep:
+        d_k = stack.layers[0].self_attn.d_k
+        turned = turn(torch.ones(1, 1, length, d_k))[0, 0]
+        pictures.append(Picture("a query of ones, turned by its position", "position", "feature of a head", turned))
+    bias = scheme.bias(places, places)
+    if bias.dim() == 4:
+        titles = [f"added to the scores of head {head}" for head in range(bias.shape[1])]
+        shown = zip(titles[:MOST_PICTURES], bias[0])
+        pictures += [Picture(title, "query", "key", values) for title, values in shown]
+    if scheme.has_bias:
+        for layer, (_, relation) in enumerate(zip(stack.layers, scheme.relations(places, places))):
+            if relation is not None and len(pictures) < MOST_PICTURES:
+                for what, table in (("keys", relation.keys), ("values", relation.values)):
+                    pictures.append(Picture(f"added to the {what} of layer {layer}", "distance", "feature", table))
+    return PositionsResult(str(name), pictures)

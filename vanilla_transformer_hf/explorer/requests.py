@@ -1,0 +1,238 @@
+"""
+What can be asked, field by field, and how it is read from JSON.
+
+Token ids of a target are those behind the decoder's start token, the end-of-sentence token included. What is switched
+off is a list of names: "encoder.0.3" is head 3 of layer 0 of the encoder, "cross.1.2" and "decoder.1.2" are heads of
+the two attentions of the decoder's layer 1, "cross.1" is all of them, "encoder.0" and "decoder.1" are whole layers.
+"""
+
+import math
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Self, get_args, get_type_hints
+
+
+PARTS = ("encoder", "decoder", "cross")
+LONGEST_TEXT = 20_000  # characters
+LONGEST_LIST = 1_024
+
+
+class RequestError(ValueError):
+    """A field of a request has a value that cannot be answered; `field` is its name."""
+
+    def __init__(self, field: str, message: str):
+        super().__init__(f"{field}: {message}")
+        self.field, self.message = field, message
+
+
+def bounded(default: Any, least: float, most: float) -> Any:
+    """A field with a number between two others, both included."""
+    return field(default=default, metadata={"least": least, "most": most})
+
+
+def one_of(default: Any, *values: str) -> Any:
+    """A field with one of these values."""
+    return field(default=default, metadata={"values": values})
+
+
+@dataclass
+class Request:
+    """
+    What all requests have.
+
+    Attributes:
+        model: Name of one of the opened models; the first if empty.
+        text: The source sentence.
+        off: What is switched off.
+    """
+
+    model: str = ""
+    text: str = ""
+    off: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, values: Any) -> Self:
+        """
+        The request that a JSON object stands for.
+
+        Raises:
+            RequestError: A field is unknown, of another type or out of range.
+        """
+        if not isinstance(values, dict):
+            raise RequestError("body", f"expected a JSON object, got {type(values).__name__}")
+        hints, known = get_type_hints(cls), {one.name: one for one in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise RequestError(name, f"is not a field: expected one of {', '.join(known)}")
+        for name, one in known.items():
+            if name not in values and one.default is MISSING and one.default_factory is MISSING:
+                raise RequestError(name, "is missing")
+        return cls(**{name: read_value(known[name], hints[name], value) for name, value in values.items()})
+
+
+def is_of(value: Any, kind: Any) -> bool:
+    """Whether a JSON value is of a type; a whole number is a number, a truth value is none."""
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind)
+
+
+def read_value(one: Any, hint: Any, value: Any) -> Any:
+    """
+    The value of a field.
+
+    Raises:
+        RequestError: It is of another type or out of range.
+    """
+    options = get_args(hint) or (hint,)
+    if getattr(hint, "__origin__", None) is list:
+        (kind,) = get_args(hint)
+        if not isinstance(value, list) or not all(is_of(each, kind) for each in value):
+            raise RequestError(one.name, f"expected a list of {kind.__name__}, got {str(value)[:40]!r}")
+        if len(value) > LONGEST_LIST:
+            raise RequestError(one.name, f"has {len(value)} entries; expected at most {LONGEST_LIST}")
+        return value
+    if value is None and type(None) in options:
+        return None
+    kind = next(kind for kind in options if kind is not type(None))
+    if not is_of(value, kind):
+        raise RequestError(one.name, f"expected {kind.__name__}, got {str(value)[:40]!r}")
+    limits = one.metadata
+    if "least" in limits and not limits["least"] <= value <= limits["most"]:
+        raise RequestError(one.name, f"is {value}; expected {limits['least']} to {limits['most']}")
+    if "values" in limits and value not in limits["values"]:
+        raise RequestError(one.name, f"is {value[:40]!r}; expected one of {', '.join(limits['values'])}")
+    if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        raise RequestError(one.name, f"has {len(value)} characters; expected at most {LONGEST_TEXT}")
+    return value
+
+
+@dataclass
+class TranslateRequest(Request):
+    """
+    Translate the text.
+
+    Attributes:
+        target_lang: Language to translate to, of a multilingual model; empty: none is named.
+        prefix: Token ids that the translation begins with.
+        num_beams, length_penalty, length_penalty_type, coverage_penalty, max_new_tokens: As of `generate()`; null
+            takes the model's own.
+        alternatives: How many of the most probable pieces are listed at each step.
+    """
+
+    target_lang: str = ""
+    prefix: list[int] = field(default_factory=list)
+    num_beams: int | None = bounded(None, 1, 32)
+    length_penalty: float | None = bounded(None, -10, 10)
+    length_penalty_type: str | None = one_of(None, "power", "gnmt")
+    coverage_penalty: float | None = bounded(None, 0, 10)
+    max_new_tokens: int | None = bounded(None, 1, 512)
+    alternatives: int = bounded(8, 1, 50)
+
+
+@dataclass
+class ScoreRequest(TranslateRequest):
+    """
+    The probabilities of a target that is given; it is scored as a search with the same settings would.
+
+    Attributes:
+        target: The target sentence.
+    """
+
+    target: str = ""
+
+
+@dataclass
+class PairRequest(Request):
+    """
+    A source and a target that the model reads.
+
+    Attributes:
+        target_lang: As of `TranslateRequest`.
+        target_ids: Token ids of the target.
+    """
+
+    target_lang: str = ""
+    target_ids: list[int] = field(default_factory=list)
+
+
+@dataclass
+class AttentionRequest(PairRequest):
+    """
+    The attention weights of all heads of one layer.
+
+    Attributes:
+        part: Self-attention of the encoder or of the decoder, or attention of the decoder to the source.
+        layer: Counted from 0.
+    """
+
+    part: str = one_of("cross", *PARTS)
+    layer: int = bounded(0, 0, 1023)
+
+
+@dataclass
+class GridRequest(PairRequest):
+    """
+    Small pictures of all heads of all layers.
+
+    Attributes:
+        part: As of `AttentionRequest`.
+        size: Longest side of a picture; of cells that become one, the largest weight is shown.
+    """
+
+    part: str = one_of("cross", *PARTS)
+    size: int = bounded(32, 4, 128)
+
+
+@dataclass
+class HeadRequest(AttentionRequest):
+    """
+    The computation of one head.
+
+    Attributes:
+        head: Counted from 0.
+    """
+
+    head: int = bounded(0, 0, 1023)
+
+
+@dataclass
+class WalkRequest(PairRequest):
+    """
+    The tensors between the modules, in the order of the computation.
+
+    Attributes:
+        best: How many pieces each decoder layer predicts at each step, if its output were the last.
+    """
+
+    best: int = bounded(5, 1, 50)
+
+
+@dataclass
+class TensorRequest(PairRequest):
+    """
+    All values of one tensor.
+
+    Attributes:
+        box: Its name, as in the answer to `WalkRequest`.
+    """
+
+    box: str = ""
+
+
+@dataclass
+class PositionsRequest(Request):
+    """
+    What a position scheme does.
+
+    Attributes:
+        stack: Whose scheme.
+        length: Number of positions.
+    """
+
+    stack: str = one_of("encoder", "encoder", "decoder")
+    length: int = bounded(32, 1, 512)
+
+
+@dataclass
+class ModelsRequest(Request):
+    """The opened models and their sizes."""

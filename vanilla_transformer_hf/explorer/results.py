@@ -1,0 +1,330 @@
+"""
+What is answered, field by field. In JSON a dataclass is an object with its fields, and a tensor an object with `shape`
+and `data`: its float32 values, little-endian, row by row, as base64 text.
+
+Shapes: S source pieces, T steps of the decoder, L layers, H heads, D = d_model.
+"""
+
+import base64
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+
+
+def as_json(value: Any) -> Any:
+    """Dataclasses and tensors as what the json module writes; numbers that are not finite are null."""
+    if torch.is_tensor(value):
+        values = value.detach().to("cpu", torch.float32).contiguous()
+        return {"shape": list(values.shape), "data": base64.b64encode(values.numpy().astype("<f4").tobytes()).decode()}
+    if is_dataclass(value):
+        return {one.name: as_json(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, dict):
+        return {key: as_json(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def from_json(value: dict[str, Any]) -> torch.Tensor:
+    """The tensor that a JSON object with `shape` and `data` stands for."""
+    return torch.frombuffer(bytearray(base64.b64decode(value["data"])), dtype=torch.float32).view(value["shape"])
+
+
+@dataclass
+class ModelInfo:
+    """
+    An opened model.
+
+    Attributes:
+        name: The last part of its folder's or repository's name.
+        is_ours: Whether it is a model of this package; of others there are translation and attention alone.
+        parameters: Number of its weights.
+        config: The fields of its config that say how it is built.
+        layers, heads: Of each part of attention: "encoder", "decoder", "cross".
+        settings: What its search goes by where a request names nothing else.
+        target_langs: Languages that can be chosen.
+    """
+
+    name: str
+    is_ours: bool
+    parameters: int
+    config: dict[str, Any]
+    layers: dict[str, int]
+    heads: dict[str, int]
+    settings: dict[str, Any]
+    target_langs: list[str]
+
+
+@dataclass
+class Piece:
+    """
+    A piece of a vocabulary where it stands.
+
+    Attributes:
+        id: Token id.
+        text: What it is as text; "␣" is a space alone.
+        special: Whether it is a special token, such as `</s>`.
+        continues: Whether it goes on with the word of the piece before.
+    """
+
+    id: int
+    text: str
+    special: bool
+    continues: bool
+
+
+@dataclass
+class Alternative(Piece):
+    """A piece and its probability."""
+
+    probability: float
+
+
+@dataclass
+class Step:
+    """
+    A step of the decoder.
+
+    Attributes:
+        piece: What was chosen.
+        probability, log_probability: Of this piece, given the source and the pieces before it.
+        rank: How many pieces are more probable.
+        given: Whether it was not searched for, but belongs to the prefix.
+        alternatives: The most probable pieces, best first.
+    """
+
+    piece: Piece
+    probability: float
+    log_probability: float
+    rank: int
+    given: bool
+    alternatives: list[Alternative]
+
+
+@dataclass
+class Hypothesis:
+    """
+    A translation.
+
+    Attributes:
+        text: Without special tokens.
+        ids: Token ids behind the decoder's start token.
+        log_probability: Sum over the steps that are not given.
+        score: What the search ranks by.
+        is_complete: Whether the model has ended it.
+        steps: One for each id.
+    """
+
+    text: str
+    ids: list[int]
+    log_probability: float
+    score: float
+    is_complete: bool
+    steps: list[Step]
+
+
+@dataclass
+class Node:
+    """
+    A hypothesis of a beam search after one more piece.
+
+    Attributes:
+        parent: Number of the node that it continues; -1 of the first, which is the decoder's start token.
+        step: Pieces behind the start token.
+        piece: Its last piece.
+        log_probability: Sum over its pieces, those of the prefix left out.
+        score: `log_probability` divided by the length penalty, as finished hypotheses are ranked; null where coverage
+            counts too.
+        state: "running": it went on; "finished": it ended among the best; "dead": none of its continuations was among
+            the best, or it was not itself; "open": it still ran when the search was over.
+    """
+
+    parent: int
+    step: int
+    piece: Piece
+    log_probability: float
+    score: float | None
+    state: str
+
+
+@dataclass
+class TranslateResult:
+    """
+    Attributes:
+        source: Pieces that the encoder reads.
+        start: The piece that the decoder begins with.
+        hypotheses: The n-best list.
+        tree: All hypotheses of the beam search, parents first; null where there was none or the search was the
+            host's.
+        settings: What the search went by.
+    """
+
+    source: list[Piece]
+    start: Piece
+    hypotheses: list[Hypothesis]
+    tree: list[Node] | None
+    settings: dict[str, Any]
+
+
+@dataclass
+class AttentionResult:
+    """
+    Attributes:
+        rows: Pieces that ask: of the decoder those that it reads.
+        predicted: Of the decoder the pieces that its rows predict; else empty.
+        columns: Pieces that are attended to.
+        weights: (H, rows, columns); each row sums to 1.
+    """
+
+    rows: list[Piece]
+    predicted: list[Piece]
+    columns: list[Piece]
+    weights: torch.Tensor
+
+
+@dataclass
+class GridResult:
+    """
+    Attributes:
+        layers: Numbers of the layers that are not switched off.
+        weights: (L, H, rows, columns), made smaller.
+    """
+
+    layers: list[int]
+    weights: torch.Tensor
+
+
+@dataclass
+class HeadResult:
+    """
+    softmax(Q Kᵀ / √d_k + mask) V W^O of one head, section 3.2; T rows ask, S columns answer.
+
+    Attributes:
+        rows, predicted, columns: As of `AttentionResult`.
+        query, key, value: (T, d_k), (S, d_k), (S, d_v), after what the position scheme does to them.
+        products: q · k (T, S), with what the position scheme adds to the keys.
+        scaled: The same times 1 / √d_k (T, S).
+        mask: What is added to them (T, S): 0, the bias of the positions, or a very low number where nothing may
+            be seen.
+        weights: The softmax (T, S).
+        mixed: Sums of the values with these weights (T, d_v).
+        output_weight: The part of W^O that belongs to this head (D, d_v).
+        contribution: mixed times this part (T, D).
+        output: What all heads and the bias give together (T, D).
+        scale: 1 / √d_k.
+    """
+
+    rows: list[Piece]
+    predicted: list[Piece]
+    columns: list[Piece]
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    products: torch.Tensor
+    scaled: torch.Tensor
+    mask: torch.Tensor
+    weights: torch.Tensor
+    mixed: torch.Tensor
+    output_weight: torch.Tensor
+    contribution: torch.Tensor
+    output: torch.Tensor
+    scale: float
+
+
+@dataclass
+class Picture:
+    """
+    One thing that a position scheme does.
+
+    Attributes:
+        title: What it is.
+        rows, columns: What its rows and columns stand for.
+        values: (rows, columns).
+    """
+
+    title: str
+    rows: str
+    columns: str
+    values: torch.Tensor
+
+
+@dataclass
+class PositionsResult:
+    """
+    Attributes:
+        scheme: Its name in the config.
+        pictures: What it does; none if it does nothing.
+    """
+
+    scheme: str
+    pictures: list[Picture]
+
+
+@dataclass
+class Box:
+    """
+    A tensor on the way from the source to the probabilities.
+
+    Attributes:
+        name: By which `TensorRequest` asks for its values.
+        stage: 1: input embedding and positions; 2: encoder layers; 3: shifted target; 4: decoder layers; 5: logits
+            and softmax.
+        layer: Number of its layer, null where it belongs to none.
+        title: What it is.
+        formula: How it is computed, in the paper's terms.
+        shape: Its shape, without the batch.
+        mean, deviation, least, most: Over all of its values.
+        norms: Length of each row.
+        before, after: Mean length of the rows of the residual stream before and after the sublayer; null where the box
+            is no sublayer's output.
+    """
+
+    name: str
+    stage: int
+    layer: int | None
+    title: str
+    formula: str
+    shape: list[int]
+    mean: float
+    deviation: float
+    least: float
+    most: float
+    norms: list[float]
+    before: float | None
+    after: float | None
+
+
+@dataclass
+class Lens:
+    """
+    What a decoder layer would predict if it were the last (logit lens): its output through the final norm and the
+    output matrix.
+
+    Attributes:
+        layer: Its number.
+        steps: For each step the most probable pieces, best first.
+    """
+
+    layer: int
+    steps: list[list[Alternative]]
+
+
+@dataclass
+class WalkResult:
+    """
+    Attributes:
+        source: Pieces that the encoder reads.
+        read, predicted: Pieces that the decoder reads, and those that it is to predict.
+        boxes: In the order of the computation.
+        lenses: One for each decoder layer.
+    """
+
+    source: list[Piece]
+    read: list[Piece]
+    predicted: list[Piece]
+    boxes: list[Box]
+    lenses: list[Lens]

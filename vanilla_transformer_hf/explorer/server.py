@@ -1,0 +1,102 @@
+"""
+The HTTP server of the explorer: its page, and its questions as JSON.
+
+GET / is the page, GET /page/NAME its files, GET /offline.html the page as one file without answers. POST /api/QUESTION
+with a JSON object asks; the answer is `{"answer": …}`, an error `{"error": message, "field": name or null}`.
+"""
+
+import webbrowser
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from ..common import http
+from .explorer import Explorer
+from .page import MEDIA_TYPES, offline_page, page_file
+from .requests import RequestError
+
+
+HOST = "127.0.0.1"
+# Nothing from elsewhere, and nobody else's page around ours.
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def make_app(explorer: Explorer) -> Starlette:
+    """The application for opened models."""
+
+    async def ask(request: Request) -> Response:
+        # Pages of other sites can send a body without a type, or text, without asking first; but no JSON.
+        if "content-type" not in request.headers:
+            raise http.RequestError("content-type is missing: send application/json", status=415)
+        body, question = await http.read_object(request), request.path_params["question"]
+        try:
+            answer = await run_in_threadpool(explorer.answer, question, body)
+        except RequestError as error:
+            status = 404 if error.field == "question" else 422
+            raise http.RequestError(error.message, error.field, status) from error
+        return JSONResponse({"answer": answer})
+
+    async def show(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        if (text := page_file(name)) is None:
+            raise HTTPException(404)
+        return Response(text, media_type=MEDIA_TYPES[name.rsplit(".", 1)[-1]])
+
+    async def offline(request: Request) -> Response:
+        return HTMLResponse(offline_page())
+
+    async def with_headers(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = await call(request)
+        response.headers.update(HEADERS)
+        return response
+
+    return Starlette(
+        routes=[
+            Route("/", show),
+            Route("/page/{name}", show),
+            Route("/offline.html", offline),
+            Route("/api/{question}", ask, methods=["POST"]),
+        ],
+        middleware=[
+            # A name that some site gives to this address would make its pages ours.
+            Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost", "testserver"], www_redirect=False),
+            Middleware(BaseHTTPMiddleware, dispatch=with_headers),
+            Middleware(GZipMiddleware, minimum_size=4096, compresslevel=1),
+        ],
+        exception_handlers=http.ERROR_HANDLERS,
+    )
+
+
+def serve(explorer: Explorer, port: int, opens: bool = False) -> None:
+    """
+    Serve the page on this machine until Ctrl-C.
+
+    Args:
+        port: Number of the port; 0 takes a free one.
+        opens: Open the page in a browser.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    listening = http.bind(HOST, port)
+    address = f"{http.address_of(listening)}/"
+    print(f"The explorer is at {address} (Ctrl-C ends it)", flush=True)
+    if opens:
+        webbrowser.open(address)
+    http.run_server(make_app(explorer), listening, seconds_to_finish=5)

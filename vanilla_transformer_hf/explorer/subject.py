@@ -1,0 +1,233 @@
+"""A model that is looked at: its pieces as text, copies with parts switched off, and what they compute for a pair."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from ..translation.alignment import with_eager_attention
+from ..translation.scoring import shift_right
+from ..translation.translator import TARGET_LANG_TAGS
+from .interventions import Copy, copy_without
+from .requests import PairRequest, Request, RequestError
+from .results import Piece
+
+
+T = TypeVar("T")
+
+# Pieces of the longest source or target.
+MOST_PIECES = 512
+
+
+class Recent:
+    """The last few results of a computation, by what they depend on."""
+
+    def __init__(self, size: int):
+        self.size, self.kept = size, OrderedDict[Hashable, Any]()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The result for `key`, made if it is not there."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        self.kept.move_to_end(key)
+        while len(self.kept) > self.size:
+            self.kept.popitem(last=False)
+        return self.kept[key]
+
+
+class Subject:
+    """
+    A model and its tokenizer, as the explorer asks them. Attention is computed in plain products, whose weights can
+    be seen; the model itself stays as it is.
+
+    Args:
+        name: What the page calls it.
+        model: An encoder–decoder in evaluation mode.
+        tokenizer: Its tokenizer.
+    """
+
+    def __init__(self, name: str, model: Any, tokenizer: Any):
+        self.name, self.model, self.tokenizer = name, model.eval(), tokenizer
+        self.is_ours = hasattr(model, "generate_stream")
+        self.special = {*tokenizer.all_special_ids}
+        self._pieces: dict[tuple[bool, int | None, int], Piece] = {}
+        self._copies, self._passes = Recent(4), Recent(3)
+
+    # Text and pieces
+
+    @property
+    def target_langs(self) -> dict[str, str]:
+        """Languages that a multilingual model translates to, and their tags."""
+        return self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
+
+    def read_source(self, request: Any) -> dict[str, torch.Tensor]:
+        """
+        The source of a request, as the encoder reads it: `input_ids` and `attention_mask` (1, S).
+
+        Raises:
+            RequestError: The text is empty or too long, or the language is not one of this model.
+        """
+        text, language = request.text, getattr(request, "target_lang", "")
+        if language and language not in self.target_langs:
+            known = ", ".join(self.target_langs) or "none: the model has no target languages"
+            raise RequestError("target_lang", f"{language!r} is not one of this model: expected {known}")
+        if not text.strip():
+            raise RequestError("text", "is empty: type a sentence")
+        batch = self.tokenizer([self.target_langs.get(language, "") + text], return_tensors="pt")
+        limit = min(MOST_PIECES, getattr(self.model.config, "max_position_embeddings", None) or MOST_PIECES)
+        if (count := batch["input_ids"].shape[1]) > limit:
+            raise RequestError("text", f"has {count} pieces; expected at most {limit}")
+        return {name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
+
+    def read_target(self, text: str) -> list[int]:
+        """
+        Token ids of a target, its end included.
+
+        Raises:
+            RequestError: It is empty.
+        """
+        if not text.strip():
+            raise RequestError("target", "is empty: type a translation")
+        return self.check_target(self.tokenizer(text_target=[text])["input_ids"][0], "target")
+
+    def check_target(self, ids: list[int], field: str) -> list[int]:
+        """
+        Raises:
+            RequestError: There are too many ids, or one lies outside the vocabulary.
+        """
+        positions = getattr(self.model.config, "decoder_max_position_embeddings", None)
+        positions = positions or getattr(self.model.config, "max_position_embeddings", None) or MOST_PIECES
+        if len(ids) > (limit := min(MOST_PIECES, positions)):
+            raise RequestError(field, f"has {len(ids)} pieces; expected at most {limit}")
+        if wrong := [index for index in ids if not 0 <= index < self.model.config.vocab_size]:
+            raise RequestError(
+                field, f"{wrong[0]} is not a token id: expected 0 to {self.model.config.vocab_size - 1}"
+            )
+        return ids
+
+    @property
+    def start(self) -> int:
+        """Token id that the decoder begins with."""
+        return int(shift_right(self.model, torch.zeros(1, 1, dtype=torch.long))[0, 0])
+
+    @property
+    def ends(self) -> set[int]:
+        """Token ids that end a sentence."""
+        ends = self.model.generation_config.eos_token_id
+        return set() if ends is None else {*ends} if isinstance(ends, list) else {ends}
+
+    def piece(self, before: int | None, index: int, is_source: bool = False) -> Piece:
+        """The piece `index` behind the piece `before`."""
+        key = (is_source, before, index)
+        if key not in self._pieces:
+            tokenizer = self.tokenizer
+            decode = getattr(tokenizer, "decode_source", tokenizer.decode) if is_source else tokenizer.decode
+            special, continues = index in self.special, False
+            if not (special or before is None or before in self.special):
+                start = decode([before])
+                continues = not decode([before, index])[len(start) :][:1].isspace()
+            self._pieces[key] = Piece(index, decode([index]).strip() or "␣", special, continues)
+        return self._pieces[key]
+
+    def pieces(self, ids: list[int], is_source: bool = False, before: int | None = None) -> list[Piece]:
+        """Pieces of a text, or of what comes behind the piece `before`."""
+        return [self.piece(first, index, is_source) for first, index in zip([before, *ids], ids)]
+
+    # What the model computes
+
+    def copy(self, off: list[str]) -> Copy:
+        """
+        The model with plain products and with parts switched off.
+
+        Raises:
+            RequestError: There is no such part, or the model is not one of this package.
+        """
+        if off and not self.is_ours:
+            raise RequestError("off", f"a {self.model.config.model_type} model cannot be changed here")
+        return self._copies.get(frozenset(off), lambda: copy_without(with_eager_attention(self.model), off))
+
+    @torch.no_grad()
+    def forced(self, request: PairRequest) -> "Pass":
+        """What the model computes while it predicts a target that is given."""
+        source, ids = self.read_source(request), self.check_target(request.target_ids, "target_ids")
+        key = (tuple(request.off), tuple(source["input_ids"][0].tolist()), tuple(ids))
+        return self._passes.get(key, lambda: self._run(self.copy(request.off), source, ids))
+
+    def _run(self, copy: Copy, source: dict[str, torch.Tensor], ids: list[int]) -> "Pass":
+        if not ids:
+            raise RequestError("target_ids", "is empty: translate first, or give the ids of a target")
+        read = torch.tensor([[self.start, *ids[:-1]]], device=self.model.device)
+        outputs = copy.model(
+            **source, decoder_input_ids=read, output_attentions=True, use_cache=False, return_dict=True
+        )
+        source_ids = source["input_ids"][0].tolist()
+        read_pieces = [self.piece(None, self.start), *self.pieces(ids[:-1], before=self.start)]
+        return Pass(
+            copy,
+            source,
+            read,
+            outputs,
+            self.pieces(source_ids, True),
+            read_pieces,
+            self.pieces(ids, before=self.start),
+        )
+
+
+@dataclass
+class Pass:
+    """
+    A forward pass over a source and a target that is given.
+
+    Attributes:
+        copy: The model.
+        source: What the encoder reads.
+        decoder_input_ids: What the decoder reads (1, T).
+        outputs: The host's outputs, with attentions.
+        source_pieces, read, predicted: Pieces that the encoder reads (S), that the decoder reads (T), and that it is
+            to predict (T).
+    """
+
+    copy: Copy
+    source: dict[str, torch.Tensor]
+    decoder_input_ids: torch.Tensor
+    outputs: Any
+    source_pieces: list[Piece]
+    read: list[Piece]
+    predicted: list[Piece]
+
+    def again(self) -> Any:
+        """The same pass once more, for hooks."""
+        return self.copy.model(
+            **self.source, decoder_input_ids=self.decoder_input_ids, output_attentions=True, use_cache=False
+        )
+
+    def sides(self, part: str) -> tuple[list[Piece], list[Piece], list[Piece]]:
+        """Rows, predicted pieces of the rows, and columns of a part of attention."""
+        if part == "encoder":
+            return self.source_pieces, [], self.source_pieces
+        return self.read, self.predicted, self.read if part == "decoder" else self.source_pieces
+
+    def attentions(self, part: str) -> tuple[torch.Tensor, ...]:
+        """
+        Weights (1, H, rows, columns) of each layer that is not switched off.
+
+        Raises:
+            RequestError: The model does not return them.
+        """
+        name = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}[part]
+        found = getattr(self.outputs, name, None)
+        if not found or any(layer is None for layer in found):
+            raise RequestError("part", f"{type(self.copy.model).__name__} does not return weights of its {part} part")
+        return found
+
+
+def check_ours(subject: Subject, request: Request) -> None:
+    """
+    Raises:
+        RequestError: The model is not one of this package, whose modules are known.
+    """
+    if not subject.is_ours:
+        kind = subject.model.config.model_type
+        raise RequestError("model", f"{request.model or subject.name} is a {kind} model: its attention alone is shown")

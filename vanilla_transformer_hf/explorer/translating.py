@@ -1,0 +1,164 @@
+"""Translations with the probability of every piece, and scores of targets that are given."""
+
+import math
+from typing import Any
+
+import torch
+
+from ..model.generation_config_vanilla_transformer import LENGTH_PENALTIES, SEARCH_OPTIONS
+from ..translation.scoring import shift_right
+from .beam_tree import BeamRecorder
+from .interventions import Copy
+from .requests import RequestError, ScoreRequest, TranslateRequest
+from .results import Alternative, Hypothesis, Piece, Step, TranslateResult
+from .subject import MOST_PIECES, Subject
+
+
+SETTINGS = ("num_beams", "length_penalty", "length_penalty_type", "coverage_penalty")
+
+
+def settings_of(subject: Subject, request: TranslateRequest | None = None) -> dict[str, Any]:
+    """What a search goes by: the request, else the model's own settings, else the defaults."""
+    defaults = {"num_beams": 1, "length_penalty": 1.0, **SEARCH_OPTIONS}
+    found = {}
+    for name in SETTINGS:
+        own = getattr(subject.model.generation_config, name, None)
+        asked = getattr(request, name, None)
+        found[name] = asked if asked is not None else own if own is not None else defaults[name]
+    return found
+
+
+@torch.no_grad()
+def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
+    """
+    Translate a text, with the tree of the search where it is the search of this package.
+
+    Raises:
+        RequestError: A field cannot be answered; it names it.
+    """
+    source, prefix = subject.read_source(request), subject.check_target(request.prefix, "prefix")
+    if subject.ends & {*prefix[:-1]}:
+        raise RequestError("prefix", "goes on behind the end of a sentence: leave the end-of-sentence token out")
+    copy, settings = subject.copy(request.off), settings_of(subject, request)
+    if prefix and prefix[-1] in subject.ends:  # nothing is left to search
+        return result(subject, request, copy, source, settings, [prefix], None, None)
+    recorder = BeamRecorder(subject.start) if subject.is_ours and settings["num_beams"] > 1 else None
+    found = generate(subject, copy, source, settings, request, recorder)
+    scores = found.sequences_scores.tolist() if recorder is not None else None
+    sequences = found.sequences if recorder is not None else found
+    rows = [until_end(row, subject) for row in sequences[:, 1:].tolist()]
+    return result(subject, request, copy, source, settings, rows, scores, recorder)
+
+
+def generate(
+    subject: Subject,
+    copy: Copy,
+    source: dict[str, torch.Tensor],
+    settings: dict[str, Any],
+    request: TranslateRequest,
+    recorder: BeamRecorder | None,
+) -> Any:
+    """What `generate()` answers."""
+    options = dict(settings)
+    longest = getattr(subject.model.config, "decoder_max_position_embeddings", None) or MOST_PIECES
+    if request.max_new_tokens is not None:
+        options["max_new_tokens"] = max(1, min(request.max_new_tokens, longest - len(request.prefix)))
+    if not subject.is_ours:
+        options = {name: value for name, value in options.items() if name not in SEARCH_OPTIONS}
+        if request.prefix:
+            labels = torch.tensor([request.prefix], device=subject.model.device)
+            options["decoder_input_ids"] = shift_right(subject.model, labels)
+    elif request.prefix:
+        options["prefixes"] = [request.prefix]
+    if recorder is not None:
+        options |= {"recorder": recorder, "return_dict_in_generate": True}
+    return copy.model.generate(**source, **options, num_return_sequences=settings["num_beams"], do_sample=False)
+
+
+def until_end(ids: list[int], subject: Subject) -> list[int]:
+    """The ids of a hypothesis, its end included and without the padding behind it."""
+    for place, index in enumerate(ids):
+        if index in subject.ends:
+            return ids[: place + 1]
+    padding = subject.tokenizer.pad_token_id
+    while ids and ids[-1] == padding:
+        ids = ids[:-1]
+    return ids
+
+
+@torch.no_grad()
+def score(subject: Subject, request: ScoreRequest) -> TranslateResult:
+    """
+    The probabilities of a target that is given.
+
+    Raises:
+        RequestError: A field cannot be answered; it names it.
+    """
+    source, ids = subject.read_source(request), subject.read_target(request.target)
+    copy, settings = subject.copy(request.off), settings_of(subject, request)
+    return result(subject, request, copy, source, settings, [ids], None, None)
+
+
+def result(
+    subject: Subject,
+    request: TranslateRequest,
+    copy: Copy,
+    source: dict[str, torch.Tensor],
+    settings: dict[str, Any],
+    rows: list[list[int]],
+    scores: list[float] | None,
+    recorder: BeamRecorder | None,
+) -> TranslateResult:
+    """The hypotheses with the model's probabilities."""
+    memory = copy.model.get_encoder()(**source, return_dict=True)
+    penalty = LENGTH_PENALTIES[settings["length_penalty_type"]]
+    hypotheses, given = [], len(request.prefix)
+    for place, ids in enumerate(rows):
+        steps = forced_steps(subject, copy, source, memory, ids, request)
+        total = math.fsum(step.log_probability for step in steps[given:])
+        own = total / float(penalty(max(1, len(ids) - given), settings["length_penalty"]))
+        text = subject.tokenizer.decode(ids, skip_special_tokens=True)
+        is_complete = bool(ids) and ids[-1] in subject.ends
+        hypotheses.append(Hypothesis(text, ids, total, own if scores is None else scores[place], is_complete, steps))
+    return TranslateResult(
+        subject.pieces(source["input_ids"][0].tolist(), is_source=True),
+        subject.piece(None, subject.start),
+        hypotheses,
+        None if recorder is None else recorder.nodes(subject, settings, given),
+        settings,
+    )
+
+
+def forced_steps(
+    subject: Subject,
+    copy: Copy,
+    source: dict[str, torch.Tensor],
+    memory: Any,
+    ids: list[int],
+    request: TranslateRequest,
+) -> list[Step]:
+    """The probability of each id, and of the best alternatives."""
+    if not ids:
+        return []
+    read = torch.tensor([[subject.start, *ids[:-1]]], device=subject.model.device)
+    outputs = copy.model(
+        encoder_outputs=memory, attention_mask=source["attention_mask"], decoder_input_ids=read, use_cache=False
+    )
+    found = outputs.logits[0].float().log_softmax(dim=-1)  # (T, V)
+    own = found.gather(1, torch.tensor(ids, device=found.device)[:, None])  # (T, 1)
+    ranks = (found > own).sum(dim=1).tolist()
+    best, places = found.topk(min(request.alternatives, found.shape[1]), dim=1)
+    pieces = subject.pieces(ids, before=subject.start)
+    steps, before = [], subject.start
+    for place, piece in enumerate(pieces):
+        value = float(own[place])
+        listed = zip(best[place].tolist(), places[place].tolist())
+        others = [alternative(subject.piece(before, index), value) for value, index in listed]
+        steps.append(Step(piece, math.exp(value), value, ranks[place], place < len(request.prefix), others))
+        before = piece.id
+    return steps
+
+
+def alternative(piece: Piece, log_probability: float) -> Alternative:
+    """A piece with its probability."""
+    return Alternative(piece.id, piece.text, piece.special, piece.continues, math.exp(log_probability))

@@ -1,0 +1,206 @@
+"""The tensors between the modules of a model, in the order of the computation; hooks collect them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .requests import RequestError, TensorRequest, WalkRequest
+from .results import Alternative, Box, Lens, WalkResult
+from .subject import Pass, Subject, check_ours
+from .translating import alternative
+
+
+# Sublayer -> title, formula, its norm, and the module whose output is the sublayer's.
+SUBLAYERS = {
+    "self_attn": ("self-attention", "Concat(head₁ … head_h) W^O", "self_attn_layer_norm"),
+    "encoder_attn": ("attention to the source", "Concat(head₁ … head_h) W^O", "encoder_attn_layer_norm"),
+    "fc2": ("feed-forward", "max(0, x W₁ + b₁) W₂ + b₂", "final_layer_norm"),
+}
+STACKS = {"encoder": (1, 2, "source"), "decoder": (3, 4, "shifted target")}
+
+
+@dataclass
+class Tensor:
+    """A tensor (rows, columns), and the residual stream before and after it where it is added to it."""
+
+    name: str
+    stage: int
+    layer: int | None
+    title: str
+    formula: str
+    values: torch.Tensor
+    before: torch.Tensor | None = None
+    after: torch.Tensor | None = None
+
+    def box(self) -> Box:
+        """Its statistics."""
+        values = self.values
+        norms = [None if stream is None else float(stream.norm(dim=-1).mean()) for stream in (self.before, self.after)]
+        return Box(
+            self.name,
+            self.stage,
+            self.layer,
+            self.title,
+            self.formula,
+            list(values.shape),
+            float(values.mean()),
+            float(values.std(unbiased=False)),
+            float(values.min()),
+            float(values.max()),
+            values.norm(dim=-1).tolist(),
+            *norms,
+        )
+
+
+class Recorder:
+    """Inputs and outputs of modules in one pass, without the batch."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, torch.Tensor] = {}
+        self.outputs: dict[str, torch.Tensor] = {}
+
+    @contextmanager
+    def watching(self, modules: dict[str, Any]) -> Iterator["Recorder"]:
+        """Inside, these modules are watched, by their names."""
+
+        def watch(name: str) -> Any:
+            def record(module: Any, arguments: tuple, options: dict, output: Any) -> None:
+                states = arguments[0] if arguments else next(iter(options.values()))
+                self.inputs[name] = states[0].detach().float()
+                self.outputs[name] = (output[0] if isinstance(output, tuple) else output)[0].detach().float()
+
+            return record
+
+        hooks = [module.register_forward_hook(watch(name), with_kwargs=True) for name, module in modules.items()]
+        try:
+            yield self
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def watched(model: Any, layers: dict[str, list[int]]) -> dict[str, Any]:
+    """The modules whose inputs or outputs are shown."""
+    modules = {"lm_head": model.get_output_embeddings()}
+    for side in STACKS:
+        stack = model.get_encoder() if side == "encoder" else model.get_decoder()
+        for name in ("embed_tokens", "embed_positions", "layernorm_embedding", "layer_norm"):
+            modules[f"{side}.{name}"] = getattr(stack, name)
+        for number, layer in zip(layers[side], stack.layers):
+            modules[f"{side}.{number}"] = layer
+            for name, (*_, norm) in SUBLAYERS.items():
+                for each in (name, norm):
+                    if hasattr(layer, each):
+                        modules[f"{side}.{number}.{each}"] = getattr(layer, each)
+    return modules
+
+
+@torch.no_grad()
+def tensors(found: Pass) -> list[Tensor]:
+    """All tensors of a pass that are shown, in the order of the computation."""
+    copy = found.copy
+    with Recorder().watching(watched(copy.model, copy.layers)) as seen:
+        found.again()
+    made = []
+    for side, (embedding_stage, layer_stage, what) in STACKS.items():
+        made += embedding_tensors(seen, side, embedding_stage, what)
+        for number in copy.layers[side]:
+            made += layer_tensors(seen, copy.model.config, side, number, layer_stage)
+        is_normed = not torch.equal(seen.inputs[f"{side}.layer_norm"], seen.outputs[f"{side}.layer_norm"])
+        if is_normed:
+            values = seen.outputs[f"{side}.layer_norm"]
+            made.append(Tensor(f"{side}.norm", layer_stage, None, f"final norm of the {side}", "LayerNorm(x)", values))
+    logits = seen.outputs["lm_head"]
+    made.append(Tensor("logits", 5, None, "logits", "Y Eᵀ", logits))
+    made.append(Tensor("probabilities", 5, None, "probabilities", "softmax(logits)", logits.softmax(dim=-1)))
+    return made
+
+
+def embedding_tensors(seen: Recorder, side: str, stage: int, what: str) -> list[Tensor]:
+    """What a stack begins with."""
+    scaled, summed = seen.inputs[f"{side}.embed_positions"], seen.outputs[f"{side}.embed_positions"]
+    made = [
+        Tensor(
+            f"{side}.embedding",
+            stage,
+            None,
+            f"embeddings of the {what}",
+            "E[ids]",
+            seen.outputs[f"{side}.embed_tokens"],
+        ),
+        Tensor(f"{side}.scaled", stage, None, "times √d_model", "E[ids] · √d_model", scaled),
+        Tensor(f"{side}.positions", stage, None, "positions", "PE(pos)", summed - scaled),
+        Tensor(f"{side}.input", stage, None, "input of the first layer", "E[ids] · √d_model + PE(pos)", summed),
+    ]
+    normed = seen.outputs[f"{side}.layernorm_embedding"]
+    if not torch.equal(normed, summed):
+        made.append(Tensor(f"{side}.normed", stage, None, "norm of the input", "LayerNorm(x)", normed))
+    return made
+
+
+def layer_tensors(seen: Recorder, config: Any, side: str, number: int, stage: int) -> list[Tensor]:
+    """The outputs of a layer's sublayers, with the residual stream around them, and the layer's output."""
+    prefix, is_post = f"{side}.{number}", getattr(config, f"{side}_norm_position") == "post"
+    present = [name for name in SUBLAYERS if f"{prefix}.{name}" in seen.outputs]
+    norms = [f"{prefix}.{SUBLAYERS[name][2]}" for name in present]
+    # The stream before each sublayer and behind the last.
+    if is_post:
+        streams = [seen.inputs[prefix], *(seen.outputs[norm] for norm in norms)]
+    else:
+        streams = [*(seen.inputs[norm] for norm in norms), seen.outputs[prefix]]
+    made = []
+    for name, before, after in zip(present, streams, streams[1:]):
+        title, formula, _ = SUBLAYERS[name]
+        if name == "fc2":
+            activation = config.activation_function if side == "encoder" else config.decoder_activation_function
+            gate = " ⊙ (x W₃ + b₃)" if config.feed_forward_type == "gated" else ""
+            formula = f"({activation}(x W₁ + b₁){gate}) W₂ + b₂"
+        values = seen.outputs[f"{prefix}.{name}"]
+        made.append(Tensor(f"{prefix}.{name}", stage, number, title, formula, values, before, after))
+    rule = "LayerNorm(x + Sublayer(x))" if is_post else "x + Sublayer(LayerNorm(x))"
+    made.append(Tensor(f"{prefix}.output", stage, number, "output of the layer", rule, seen.outputs[prefix]))
+    return made
+
+
+def walk(subject: Subject, request: WalkRequest) -> WalkResult:
+    """
+    Raises:
+        RequestError: A field cannot be answered; it names it.
+    """
+    check_ours(subject, request)
+    found = subject.forced(request)
+    made = tensors(found)
+    layers = {one.layer: one.values for one in made if one.stage == 4 and one.name.endswith(".output")}
+    lenses = [Lens(int(layer or 0), lens(subject, found, states, request.best)) for layer, states in layers.items()]
+    return WalkResult(found.source_pieces, found.read, found.predicted, [one.box() for one in made], lenses)
+
+
+@torch.no_grad()
+def lens(subject: Subject, found: Pass, states: torch.Tensor, best: int) -> list[list[Alternative]]:
+    """The most probable pieces of each step, if these states (T, D) were those of the last layer."""
+    model = found.copy.model
+    dtype = model.get_output_embeddings().weight.dtype
+    logits = model.get_output_embeddings()(model.get_decoder().layer_norm(states.to(dtype)[None]))[0].float()
+    values, ids = logits.log_softmax(dim=-1).topk(min(best, logits.shape[-1]), dim=-1)
+    read = found.decoder_input_ids[0].tolist()
+    return [
+        [alternative(subject.piece(before, index), value) for value, index in zip(row_values, row_ids)]
+        for before, row_values, row_ids in zip(read, values.tolist(), ids.tolist())
+    ]
+
+
+def tensor(subject: Subject, request: TensorRequest) -> torch.Tensor:
+    """
+    All values of one tensor.
+
+    Raises:
+        RequestError: A field cannot be answered; it names it.
+    """
+    check_ours(subject, request)
+    made = {one.name: one.values for one in tensors(subject.forced(request))}
+    if request.box not in made:
+        raise RequestError("box", f"{request.box[:40]!r} is not a tensor: expected one of {', '.join(made)}")
+    return made[request.box]
