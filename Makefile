@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-slow lint conformance clean
+.PHONY: quickstart test test-slow test-browser lint conformance clean
 
 quickstart: $(VENV)/.demo
 	$(BIN)/python scripts/make_numbers_corpus.py outputs/quickstart-data
@@ -17,6 +17,11 @@ test: $(VENV)/.test
 # Proofs that take long: several processes, killed runs, the wheel in a fresh environment.
 test-slow: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
+
+# The explorer's page in Chromium; its pictures stay in outputs/explorer-pictures.
+test-browser: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[browser]"
+	EXPLORER_PICTURES=outputs/explorer-pictures OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/explorer
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .

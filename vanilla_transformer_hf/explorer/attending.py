@@ -14,6 +14,8 @@ from .subject import Pass, Subject, check_ours
 
 # How far the weights that are shown may be from those that the model used.
 CLOSE = 1e-6
+# Tensors of each head, in the order of the computation.
+INSIDE = ("query", "key", "value", "products", "scaled", "mask", "weights", "mixed")
 
 
 def attention(subject: Subject, request: AttentionRequest) -> AttentionResult:
@@ -67,22 +69,15 @@ def head(subject: Subject, request: HeadRequest) -> HeadResult:
     one = request.head
     width = module.d_v
     part_of_output = module.out_proj.weight[:, one * width : (one + 1) * width].float()
-    states = (
-        steps.query,
-        steps.key,
-        steps.value,
-        steps.products,
-        steps.scaled,
-        steps.mask,
-        steps.weights,
-        steps.mixed,
-    )
-    shown = [tensor[0, one].float() for tensor in states]
+    shown: dict[str, Any] = {name: getattr(steps, name)[0, one].float() for name in INSIDE}
+    rows, predicted, columns = found.sides(request.part)
     return HeadResult(
-        *found.sides(request.part),
-        *shown,
+        rows=rows,
+        predicted=predicted,
+        columns=columns,
+        **shown,
         output_weight=part_of_output,
-        contribution=shown[-1] @ part_of_output.t(),
+        contribution=shown["mixed"] @ part_of_output.t(),
         output=steps.output[0].float(),
         scale=module.scaling,
     )

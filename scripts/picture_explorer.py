@@ -1,0 +1,58 @@
+"""
+Take the pictures of docs/explorer.md in a browser that is driven by playwright (the extra `browser`):
+
+    python scripts/picture_explorer.py outputs/quickstart docs
+
+Each is one view of the page about one sentence.
+"""
+
+import shutil
+import threading
+from pathlib import Path
+from urllib.parse import urlencode
+
+import uvicorn
+from playwright.sync_api import sync_playwright
+
+from vanilla_transformer_hf.common import http
+from vanilla_transformer_hf.common.command_line import make_parser
+from vanilla_transformer_hf.explorer.explorer import Explorer
+from vanilla_transformer_hf.explorer.server import HOST, make_app
+
+
+TEXT = "three hundred and forty-five thousand, six hundred and seventy-eight"
+SIZE = {"width": 1280, "height": 800}
+# Name of a picture -> what the page shows, its theme, and its height.
+PICTURES = {
+    "translate": ({"view": "translate"}, "light", 1180),
+    "attention": ({"view": "attention", "layer": 2, "heads": "0,1,2,3", "threshold": 0.1}, "light", 620),
+    "head": ({"view": "head", "layer": 2, "row": 2}, "dark", 760),
+    "walk": ({"view": "walk"}, "light", 1100),
+    "intervene": ({"view": "intervene", "off": "cross.0,cross.1.2"}, "dark", 1000),
+}
+
+
+def main() -> None:
+    parser = make_parser("picture_explorer.py", __doc__)
+    parser.add_argument("model", help="folder of a model")
+    parser.add_argument("folder", help="folder to write the pictures to, as explorer_NAME.png")
+    arguments = parser.parse_args()
+    listening = http.bind(HOST, 0)
+    server = uvicorn.Server(uvicorn.Config(make_app(Explorer.open([arguments.model])), log_level="warning"))
+    threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for name, (state, theme, height) in PICTURES.items():
+            page = browser.new_page(viewport={**SIZE, "height": height}, color_scheme=theme)
+            address = f"{http.address_of(listening)}/#{urlencode({'text': TEXT, 'num_beams': 4, **state})}"
+            page.goto(address)
+            page.wait_for_selector("main[aria-busy=false]")
+            page.wait_for_timeout(500)  # canvases are drawn after the page
+            page.screenshot(path=Path(arguments.folder) / f"explorer_{name}.png")
+            page.close()
+        browser.close()
+    server.should_exit = True
+
+
+if __name__ == "__main__":
+    main()

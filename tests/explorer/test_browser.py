@@ -1,0 +1,250 @@
+"""
+The page in a real browser: `make test-browser`. Its pictures are kept in the folder of EXPLORER_PICTURES.
+
+The model is the tiny one that counts backwards in German.
+"""
+
+import os
+import re
+import shutil
+import threading
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium"),
+]
+TEXT, TRANSLATION = "three one five", "fünf eins drei"
+SIZES, THEMES = (1280, 390), ("light", "dark")
+VIEWS = ("translate", "attention", "head", "walk", "intervene")
+
+
+@pytest.fixture(scope="module")
+def address(opened_translator):
+    """Where the page is served; two names for one model."""
+    import uvicorn
+
+    from vanilla_transformer_hf.common import http
+    from vanilla_transformer_hf.explorer.explorer import Explorer
+    from vanilla_transformer_hf.explorer.server import make_app
+    from vanilla_transformer_hf.explorer.subject import Subject
+
+    parts = opened_translator.model, opened_translator.tokenizer
+    explorer = Explorer([Subject("counting", *parts), Subject("other", *parts)])
+    listening = http.bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(make_app(explorer), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield http.address_of(listening)
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = Path(os.environ.get("EXPLORER_PICTURES") or tmp_path_factory.mktemp("pictures"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def open_page(browser, address):
+    """`open_page(width, theme, address, **state)`: a page that is drawn. At its end, its console has no error."""
+    faults, contexts = [], []
+
+    def open_page(width=1280, theme="light", at=None, is_offline=False, **state):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, offline=is_offline)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda one: faults.append(one.text) if one.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(f"{at or address}{'#' + urlencode(state) if state else ''}")
+        drawn(page)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    refused = "status of 422"  # the browser's own note of an error that the page shows
+    assert not [fault for fault in faults if refused not in fault]
+
+
+def drawn(page):
+    page.wait_for_selector("main[aria-busy=false]", timeout=20_000)
+    page.wait_for_timeout(100)  # canvases are drawn in the next frame
+
+
+def test_translate_alternative_head_off_save_and_open_again(open_page, tmp_path):
+    page = open_page()
+    page.fill("#text", TEXT)
+    page.press("#text", "Enter")
+    page.wait_for_selector("#translation")
+    assert page.inner_text("#translation") == TRANSLATION
+    page.fill("#num_beams", "3")
+    page.press("#num_beams", "Tab")
+    page.wait_for_selector("svg.tree")
+    assert page.locator(".node.dead").count() > 0 and page.locator("table.n-best tbody tr").count() == 3
+
+    second = page.locator('.alternative[data-step="0"]').nth(1)
+    piece = second.locator(".piece").inner_text()
+    second.click()
+    page.wait_for_selector("#prefix")
+    assert page.inner_text("#translation").startswith(piece) and "prefix=" in page.url
+    page.click("text=Start again")
+    page.wait_for_selector("#prefix", state="detached")
+    assert page.inner_text("#translation") == TRANSLATION
+
+    page.click("#tab-intervene")
+    before = page.inner_text("#changed >> xpath=..")
+    page.click("#off-cross\\.0")
+    page.wait_for_selector("text=1 off")
+    assert page.inner_text("#changed >> xpath=..") != before and page.inner_text("#plain") == TRANSLATION
+
+    for view in VIEWS:  # what has been seen is kept
+        page.click(f"#tab-{view}")
+        drawn(page)
+    with page.expect_download() as waiting:
+        page.click("#save")
+    file = tmp_path / "kept.html"
+    waiting.value.save_as(file)
+    text = file.read_text(encoding="utf-8")
+    assert TRANSLATION in text and "/tmp" not in text and os.path.expanduser("~") not in text
+
+    again = open_page(at=file.as_uri(), is_offline=True)
+    for view in VIEWS:
+        again.click(f"#tab-{view}")
+        drawn(again)
+        assert again.locator(".error").count() == 0, view
+    again.click("#tab-translate")
+    drawn(again)
+    assert again.inner_text("#translation") == TRANSLATION
+    assert re.search("kept page", again.inner_text("header"))
+
+
+def test_a_file_of_the_command_opens_offline(open_page, counting_folder, tmp_path):
+    from vanilla_transformer_hf.commands.main import main
+
+    file = tmp_path / "page.html"
+    main(["explore", counting_folder, "--html", str(file), "--text", TEXT, "--num_beams", "2"])
+    page = open_page(at=file.as_uri(), is_offline=True)
+    assert page.inner_text("#translation") == TRANSLATION
+    for view in VIEWS:
+        page.click(f"#tab-{view}")
+        drawn(page)
+        assert page.locator(".error").count() == 0, view
+    page.click("#tab-head")
+    drawn(page)
+    for name in ("encoder", "decoder"):
+        page.select_option("select >> nth=0", name)
+        drawn(page)
+        assert page.locator(".error").count() == 0, name
+    page.click("#tab-walk")
+    drawn(page)
+    page.click("#box-logits")
+    page.wait_for_selector("#opened canvas")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", SIZES)
+def test_pictures_at_both_widths_and_themes(width, theme, open_page, pictures):
+    states = {view: {"view": view} for view in VIEWS}
+    states["attention-map"] = {"view": "attention", "picture": "map"}
+    states["attention-grid"] = {"view": "attention", "picture": "grid"}
+    states["walk-open"] = {"view": "walk", "box": "decoder.0.fc2"}
+    for name, state in states.items():
+        page = open_page(width, theme, text=TEXT, num_beams=3, **state)
+        assert page.locator(".error").count() == 0
+        # Wide pictures scroll inside, not the page.
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        page.screenshot(path=pictures / f"{name}-{width}-{theme}.png", full_page=True)
+        page.context.close()
+
+
+def test_a_link_restores_the_picture_and_keys_move_through_it(open_page):
+    page = open_page(text=TEXT, view="attention", picture="map", part="encoder", num_beams=2)
+    page.focus(".map")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    shown = page.inner_text(".readout")
+    assert re.fullmatch(r"three, one: [\d.]+", shown) and page.inner_text("#announcer") == shown
+    page.focus("#tab-attention")
+    page.keyboard.press("ArrowRight")
+    drawn(page)
+    assert "view=head" in page.url and page.evaluate("document.activeElement.id") == "tab-head"
+    other = open_page(at=page.url)
+    assert other.inner_text("main") == page.inner_text("main")
+    other.click("text=/^Dark$/")
+    assert other.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_pictures_are_saved_as_png_and_svg(open_page):
+    page = open_page(text=TEXT, num_beams=3)
+    for name, kind, beginning in (("tree", "SVG", b"<svg"), ("tree", "PNG", b"\x89PNG")):
+        with page.expect_download() as waiting:
+            page.click(f'[aria-label="save beam-{name} as {kind}"]')
+        assert Path(waiting.value.path()).read_bytes().startswith(beginning)
+    page.click("#tab-attention")
+    drawn(page)
+    for kind, beginning in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
+        with page.expect_download() as waiting:
+            page.click(f"text=/^{kind}$/")
+        assert Path(waiting.value.path()).read_bytes().startswith(beginning)
+
+
+def test_an_error_is_shown_and_the_page_goes_on(open_page):
+    page = open_page(text="five " * 200, view="translate")
+    assert "expected at most" in page.inner_text(".error")
+    page.fill("#text", TEXT)
+    page.click("#translate")
+    page.wait_for_selector("#translation")
+    assert page.inner_text("#translation") == TRANSLATION
+
+
+def test_512_pieces_are_drawn_in_a_frame(browser, tmp_path):
+    """A map of 512 × 512 scrolls at least 20 times a second: only what is seen is drawn."""
+    from vanilla_transformer_hf.explorer.page import offline_page
+
+    code = """
+import { heatMap } from "explorer/heat_map.js";
+import { attentionLines } from "explorer/attention_lines.js";
+const size = 512, values = new Float32Array(size * size);
+for (let row = 0; row < size; row++) for (let column = 0; column < size; column++)
+  values[row * size + column] = Math.exp(-Math.abs(row - column) / 4) / 8;
+const names = Array.from({ length: size }, (_, place) => `piece ${place}`);
+const options = { title: "map", values, rows: size, columns: size, rowLabels: names, columnLabels: names, cell: 9 };
+const lines = { title: "lines", maps: [{ values, color: null }], rowLabels: names, columnLabels: names };
+const more = { threshold: 0.03, pinned: -1, pinnedColumn: -1, pin() {} };
+document.getElementById("view").replaceChildren(heatMap(options), attentionLines({ ...lines, ...more }));
+const frame = () => new Promise(requestAnimationFrame);
+async function scroll(box) {
+  await frame(); await frame();
+  const start = performance.now();
+  for (let step = 1; step <= 30; step++) { box.scrollTop = step * 60; await frame(); await frame(); }
+  return (performance.now() - start) / 30;
+}
+window.times = [await scroll(document.querySelector(".map")), await scroll(document.querySelector(".lines"))];
+"""
+    file = tmp_path / "large.html"
+    text = offline_page().replace('import "explorer/main.js";', code)
+    file.write_text(text, encoding="utf-8")
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    page.wait_for_function("window.times", timeout=60_000)
+    times = page.evaluate("window.times")
+    page.close()
+    print("milliseconds for a scroll of 512 pieces: map, lines", times)
+    assert max(times) < 100  # two frames of 50 ms

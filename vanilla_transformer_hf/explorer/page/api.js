@@ -1,0 +1,71 @@
+// Questions to the server, each asked once. A page that was kept has the answers with it.
+
+const answers = new Map();
+const kept = document.getElementById("answers");
+const saved = kept ? JSON.parse(kept.textContent) : { state: "", answers: {} };
+
+export const isOffline = kept !== null;
+export const firstState = saved.state ?? "";
+
+/** An error whose field is known. */
+export class AnswerError extends Error {
+  constructor(message, field) {
+    super(message);
+    this.field = field;
+  }
+}
+
+/** How a question is written down: fields in alphabetical order. */
+function keyOf(question, request) {
+  const sorted = Object.fromEntries(Object.entries(request).sort(([a], [b]) => (a < b ? -1 : 1)));
+  return `${question} ${JSON.stringify(sorted)}`;
+}
+
+async function fetchAnswer(question, request) {
+  if (isOffline) throw new AnswerError("This file does not hold this: open the explorer to see it.", null);
+  let response;
+  try {
+    response = await fetch(`/api/${question}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(request),
+    });
+  } catch {
+    throw new AnswerError("The server does not answer: is the command still running?", null);
+  }
+  const body = await response.json();
+  if (!response.ok) throw new AnswerError(body.error, body.field);
+  return body.answer;
+}
+
+/** The answer to a question; errors are not remembered. */
+export function ask(question, request = {}) {
+  const key = keyOf(question, request);
+  if (!answers.has(key)) {
+    const answer = key in saved.answers ? Promise.resolve(saved.answers[key]) : fetchAnswer(question, request);
+    answers.set(key, answer);
+    answer.catch(() => answers.delete(key));
+  }
+  return answers.get(key);
+}
+
+/** All answers that belong to a sentence, by their questions, for a page that is kept. */
+export async function answersFor(text) {
+  const found = {};
+  for (const [key, answer] of answers) {
+    const request = JSON.parse(key.slice(key.indexOf(" ") + 1));
+    if (request.text === undefined || request.text === text) found[key] = await answer;
+  }
+  return found;
+}
+
+const decoded = new WeakMap();
+
+/** A tensor of an answer as { shape, values }. */
+export function tensor(one) {
+  if (!decoded.has(one)) {
+    const bytes = Uint8Array.from(atob(one.data), (character) => character.charCodeAt(0));
+    decoded.set(one, { shape: one.shape, values: new Float32Array(bytes.buffer) });
+  }
+  return decoded.get(one);
+}

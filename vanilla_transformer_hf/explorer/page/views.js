@@ -1,0 +1,16 @@
+// The table of views: a new view is one file and one row.
+
+import { attentionView } from "./view_attention.js";
+import { headView } from "./view_head.js";
+import { interveneView } from "./view_intervene.js";
+import { translateView } from "./view_translate.js";
+import { walkView } from "./view_walk.js";
+
+// Name in the address, name on the tab, what draws it, whether it needs a model of this package.
+export const VIEWS = [
+  { name: "translate", title: "Translate", draw: translateView, needsOurs: false },
+  { name: "attention", title: "Attention", draw: attentionView, needsOurs: false },
+  { name: "head", title: "Head", draw: headView, needsOurs: true },
+  { name: "walk", title: "Walk", draw: walkView, needsOurs: true },
+  { name: "intervene", title: "Intervene", draw: interveneView, needsOurs: true },
+];
