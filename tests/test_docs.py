@@ -171,6 +171,19 @@ def run_until_ready(command: str, folder: Path) -> str:
             server.kill()
 
 
+def explores(arguments: list[str], folder: Path) -> bool:
+    """Whether a command that serves a page until it is ended says where, and ends in order."""
+    command = [sys.executable, "-m", "vanilla_transformer_hf", *arguments, "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BROWSER": "true"}  # a browser that shows nothing
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+        finally:
+            process.terminate()
+        process.wait(60)
+    return "http://127.0.0.1:" in line and process.returncode == 0
+
+
 def small(command: str) -> str:
     """What is added to a command, so that it ends soon."""
     return next((more for start, more in SMALL.items() if command.startswith(start)), "")
@@ -268,6 +281,8 @@ def test_command_runs(command, workspace, tmp_path):
             assert {"README.md", "model.safetensors", "modeling_vanilla_transformer.py"} <= repository.files().keys()
     elif arguments[0] == "serve":
         assert "listening on http://127.0.0.1:5000" in run_until_ready(command, workspace)
+    elif arguments[0] == "explore" and "--html" not in arguments:
+        assert explores(arguments, workspace)
     elif program in (PROG, "accelerate"):
         if arguments[0] == "export-checkpoint":
             make(arguments[2], workspace)
