@@ -26,7 +26,7 @@ SIZE = {"width": 1280, "height": 800}
 # Name of a picture -> what the page shows, its theme, and its height.
 PICTURES = {
     "translate": ({"view": "translate"}, "light", 1180),
-    "attention": ({"view": "attention", "layer": 2, "heads": "0,1,2,3", "threshold": 0.1}, "light", 620),
+    "attention": ({"view": "attention", "layer": 2, "heads": "0,1,2,3", "threshold": 0.1}, "light", 700),
     "head": ({"view": "head", "layer": 2, "row": 2}, "dark", 760),
     "walk": ({"view": "walk"}, "light", 1100),
     "intervene": ({"view": "intervene", "off": "cross.0,cross.1.2"}, "dark", 1000),

@@ -30,6 +30,7 @@ VARIANTS = {
     "pre-norm rotary": {"encoder_norm_position": "pre", "decoder_norm_position": "pre", "position_encoding": "rotary"},
     "shaw": {"position_encoding": "shaw", "d_v": 12, "attention_bias": True},
     "t5 bias": {"position_encoding": "t5_bias", "feed_forward_type": "gated", "norm_type": "rms_norm"},
+    "gates": {"position_encoding": "gated_alibi", "decoder_position_encoding": "rotary_halves"},
     "alibi": {"position_encoding": "alibi", "layernorm_embedding": True, "decoder_layers": 3},
 }
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..model.attention_vanilla_transformer import related_attention_forward
+from ..model.position_schemes_vanilla_transformer import keep
 from .interventions import stack_of
 from .requests import AttentionRequest, GridRequest, HeadRequest, RequestError
 from .results import AttentionResult, GridResult, HeadResult
@@ -108,20 +108,19 @@ class AttentionSteps:
         finally:
             for hook in hooks:
                 hook.remove()
-        turn, relation = given.get("turn", lambda states: states), given.get("relation")
+        states, turn, relation = given["key_value_states"], given.get("turn", keep), given.get("relation")
+        kept = turn if relation is None else lambda key: relation.kept_keys(turn(key), states)
         self.query = turn(module.heads(module.q_proj(given["hidden_states"]), module.d_k))
-        self.key, self.value = module.keys_values(given["key_value_states"], None, turn)
+        keys, self.value = module.keys_values(states, None, kept)
+        self.key = keys[..., : module.d_k]  # behind them is what a scheme keeps beside
         self.products = torch.matmul(self.query, self.key.transpose(2, 3))
-        mask = given.get("attention_mask")
-        if relation is not None:
-            self.products = self.products + relation.scores(self.query)
         self.scaled = self.products * module.scaling
-        self.mask = torch.zeros_like(self.scaled) if mask is None else mask.expand_as(self.scaled)
-        self.weights = (self.scaled + self.mask).softmax(dim=-1)
-        self.mixed = torch.matmul(self.weights, self.value)
+        mask = given.get("attention_mask")
+        mask = torch.zeros_like(self.scaled) if mask is None else mask.expand_as(self.scaled)
+        self.mask = mask
         if relation is not None:
-            mixed, _ = related_attention_forward(
-                relation, module, self.query, self.key, self.value, mask, module.scaling
-            )
-            self.mixed = mixed.transpose(1, 2)
+            self.mask = mask + (relation.scores(self.query, keys, mask, module.scaling) - self.scaled)
+        self.weights = (self.scaled + self.mask).softmax(dim=-1)
+        plain = torch.matmul(self.weights, self.value)
+        self.mixed = plain if relation is None else relation.outputs(self.weights, self.value)
         self.output = given["output"]

@@ -114,12 +114,10 @@ def keep_layers(stack: Any, layers: list[int], side: str) -> None:
             if hasattr(each, "layer_idx"):
                 each.layer_idx = number
         modules.append(module)
-    tables = [
-        name for name in ("keys", "values") if isinstance(getattr(stack.embed_positions, name, None), nn.Parameter)
+    scheme, count, all_relations = stack.embed_positions, len(stack.layers), stack.embed_positions.relations
+    scheme.relations = lambda *positions: [
+        relation for number, relation in zip(range(count), all_relations(*positions)) if number in layers
     ]
-    for name in tables:  # vectors of each layer
-        table = getattr(stack.embed_positions, name)
-        setattr(stack.embed_positions, name, nn.Parameter(table.detach()[layers], requires_grad=False))
     setattr(stack.config, f"{side}_layers", len(layers))
     stack.layers = nn.ModuleList(modules)
 

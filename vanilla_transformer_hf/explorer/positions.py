@@ -2,7 +2,7 @@
 
 import torch
 
-from ..model.positions_vanilla_transformer import keep
+from ..model.position_schemes_vanilla_transformer import keep
 from .interventions import stack_of
 from .requests import PositionsRequest
 from .results import Picture, PositionsResult
@@ -40,9 +40,10 @@ def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
         titles = [f"added to the scores of head {head}" for head in range(bias.shape[1])]
         shown = zip(titles[:MOST_PICTURES], bias[0])
         pictures += [Picture(title, "query", "key", values) for title, values in shown]
-    if scheme.has_bias:
+    if scheme.is_relative:
         for layer, (_, relation) in enumerate(zip(stack.layers, scheme.relations(places, places))):
-            if relation is not None and len(pictures) < MOST_PICTURES:
-                for what, table in (("keys", relation.keys), ("values", relation.values)):
+            for what, name in (("keys", "key_vectors"), ("values", "value_vectors")):
+                table = getattr(relation, name, None)
+                if table is not None and len(pictures) < MOST_PICTURES:
                     pictures.append(Picture(f"added to the {what} of layer {layer}", "distance", "feature", table))
     return PositionsResult(str(name), pictures)

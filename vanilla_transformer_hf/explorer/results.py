@@ -206,10 +206,10 @@ class HeadResult:
     Attributes:
         rows, predicted, columns: As of `AttentionResult`.
         query, key, value: (T, d_k), (S, d_k), (S, d_v), after what the position scheme does to them.
-        products: q · k (T, S), with what the position scheme adds to the keys.
+        products: q · k (T, S).
         scaled: The same times 1 / √d_k (T, S).
-        mask: What is added to them (T, S): 0, the bias of the positions, or a very low number where nothing may
-            be seen.
+        mask: What is added to them (T, S): 0, what the position scheme adds, or a very low number where nothing
+            may be seen.
         weights: The softmax (T, S).
         mixed: Sums of the values with these weights (T, d_v).
         output_weight: The part of W^O that belongs to this head (D, d_v).
@@ -257,7 +257,7 @@ class PositionsResult:
     """
     Attributes:
         scheme: Its name in the config.
-        pictures: What it does; none if it does nothing.
+        pictures: What it does; none if it does nothing, or if that depends on the sentence.
     """
 
     scheme: str

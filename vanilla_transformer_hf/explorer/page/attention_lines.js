@@ -66,13 +66,14 @@ export function attentionLines({ title, maps, rowLabels, columnLabels, threshold
   function paint(context, width, y, seen) {
     const first = Math.floor((y - TOP) / ROW) - 1, last = Math.ceil((y + seen - TOP) / ROW) + 1;
     const isSeen = (place) => place >= first && place <= last;
-    for (const { values, color } of maps) {
+    for (const [place, { values, color }] of maps.entries()) {
+      const shift = 2 * (place - (maps.length - 1) / 2); // lines of several heads beside each other
       context.strokeStyle = color ?? themed("accent");
       for (let row = 0; row < rows; row++) {
         for (let column = 0; column < columns; column++) {
           const value = values[row * columns + column];
           if (value < threshold || !(isSeen(row) || isSeen(column)) || !isAlone(row, column)) continue;
-          const from = TOP + row * ROW + ROW / 2 - y, to = TOP + column * ROW + ROW / 2 - y;
+          const from = TOP + row * ROW + ROW / 2 - y + shift, to = TOP + column * ROW + ROW / 2 - y + shift;
           context.globalAlpha = Math.min(1, 0.08 + 0.92 * value);
           context.lineWidth = 1 + 3 * value;
           context.beginPath();

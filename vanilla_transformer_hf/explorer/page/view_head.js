@@ -47,7 +47,7 @@ async function positionPictures({ state, ask }) {
     const { shape, values: numbers } = tensor(values);
     return heatMap({ title: `${title} (rows: ${rows}, columns: ${columns})`, values: numbers, rows: shape[0], columns: shape[1], cell: Math.max(3, Math.min(14, Math.floor(760 / shape[1]))) });
   });
-  const text = pictures.length ? `Scheme of the ${stack}: ${found.scheme}.` : `Scheme of the ${stack}: ${found.scheme}, which adds nothing.`;
+  const text = pictures.length ? `Scheme of the ${stack}: ${found.scheme}.` : `Scheme of the ${stack}: ${found.scheme}, ${found.scheme === "none" ? "which adds nothing" : "which depends on the sentence: see the mask in the table above"}.`;
   return section("Positions", html("p", { class: "small" }, text), html("div", { class: "pair" }, pictures));
 }
 
