@@ -19,11 +19,63 @@ ACTIVATIONS = {
 }
 
 
+PROJECTIONS = {
+    "none": {},
+    "key_value": {"k_proj": "v_proj"},
+    "query_key": {"k_proj": "q_proj"},
+    "query_key_value": {"k_proj": "q_proj", "v_proj": "q_proj"},
+}
+
+
+def set_of(layer: int, sets: int, layers: int, sharing: str) -> int:
+    """The weights that a layer has: A A B B, A B A B or A B B A for two sets and four layers."""
+    if sharing == "sequence":
+        return layer // (layers // sets)
+    cycle, place = divmod(layer, sets)
+    is_last = (cycle + 1) * sets >= layers and cycle > 0
+    return sets - 1 - place if sharing == "cycle_reverse" and is_last else place
+
+
+def unshared(weights: dict[str, torch.Tensor], fields) -> dict[str, torch.Tensor]:
+    """The weights (without "model.") of a model that computes the same and shares nothing: copies, by their names."""
+    found = {
+        name: tensor for name, tensor in weights.items() if ".layers." not in name and ".feed_forward" not in name
+    }
+
+    def copy(source: str, target: str):
+        for kind in ("weight", "bias"):
+            if f"{source}.{kind}" in weights:
+                found[f"{target}.{kind}"] = weights[f"{source}.{kind}"].clone()
+
+    for stack in ("encoder", "decoder"):
+        layers, sets = getattr(fields, f"{stack}_layers"), getattr(fields, f"{stack}_layer_sets")
+        for layer in range(layers):
+            number = set_of(layer, sets, layers, fields.layer_sharing)
+            theirs, ours = f"{stack}.layers.{number}", f"{stack}.layers.{layer}"
+            for part in ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"):
+                copy(f"{theirs}.{part}", f"{ours}.{part}")
+            owner = {
+                "none": theirs,
+                "stack": f"{stack}.feed_forward",
+                "all": "encoder.feed_forward",
+                "encoder_only": f"{stack}.feed_forward",
+            }[fields.feed_forward_sharing]
+            for part in ("fc1", "fc2", "fc3"):
+                copy(f"{owner}.{part}", f"{ours}.{part}")
+            for attention in ("self_attn", "encoder_attn")[: 2 if stack == "decoder" else 1]:
+                source = "self_attn" if fields.decoder_attention_sharing else attention
+                for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                    name = PROJECTIONS[fields.projection_sharing].get(part, part)
+                    copy(f"{theirs}.{source}.{name}", f"{ours}.{attention}.{part}")
+    return found
+
+
 class Reference:
     """Logits of a model with the given weights (its state dict) and fields (any object that has them)."""
 
     def __init__(self, weights: dict[str, torch.Tensor], fields):
-        self.weights = {name.removeprefix("model."): tensor.double() for name, tensor in weights.items()}
+        weights = {name.removeprefix("model."): tensor.double() for name, tensor in weights.items()}
+        self.weights = unshared(weights, fields)
         self.fields = fields
 
     def logits(self, source: list[int], target: list[int], segments: list[int] | None = None) -> torch.Tensor:
@@ -56,7 +108,8 @@ class Reference:
                 x,
                 lambda y, name=name, heads=heads: self.attention(f"{name}.encoder_attn", heads, y, memory, False),
             )
-            x = self.residual("decoder", f"{name}.final_layer_norm", x, self.feed_forward(name, activation))
+            if self.fields.feed_forward_sharing != "encoder_only":
+                x = self.residual("decoder", f"{name}.final_layer_norm", x, self.feed_forward(name, activation))
         return self.norm("decoder.layer_norm", x) if self.fields.decoder_final_norm else x
 
     def embed(self, stack: str, ids: list[int], segments: list[int] | None = None) -> torch.Tensor:
@@ -171,7 +224,9 @@ class Reference:
     def shaw(self, name: str, table: str, query: int, key: int) -> torch.Tensor:
         """What is added to a key or value that stands so far from the query; `name` is stack.layers.N.self_attn."""
         stack, _, layer, _ = name.split(".")
-        rows = self.weights[f"{stack}.embed_positions.{table}"][int(layer)]
+        layers, sets = getattr(self.fields, f"{stack}_layers"), getattr(self.fields, f"{stack}_layer_sets")
+        number = set_of(int(layer), sets, layers, self.fields.layer_sharing)
+        rows = self.weights[f"{stack}.embed_positions.{table}"][number]
         longest = len(rows) // 2
         return rows[max(-longest, min(longest, key - query)) + longest]
 

@@ -49,6 +49,11 @@ SWITCHES = {
     "narrow_values": {"d_k": 12, "d_v": 5, "attention_bias": True},
     "widths_differ": {"encoder_d_model": 48, "embedding_sharing": "decoder"},
     "start": {"decoder_start_token_id": 1},
+    "shared": {
+        **{"decoder_layers": 3, "decoder_layer_sets": 2, "layer_sharing": "cycle_reverse", "encoder_layer_sets": 1},
+        **{"projection_sharing": "key_value", "decoder_attention_sharing": True, "feed_forward_sharing": "all"},
+    },
+    "one_projection": {"projection_sharing": "query_key_value", "feed_forward_sharing": "stack"},
     **{name: {"activation_function": name} for name in engine.ACTIVATIONS},
 }
 

@@ -50,6 +50,10 @@ MODELS = {
         "eos_token_id": [1, 5],
         "decoder_start_token_id": 1,
     },
+    "shared": {
+        **{"decoder_layers": 3, "decoder_layer_sets": 2, "layer_sharing": "cycle", "encoder_layer_sets": 1},
+        **{"projection_sharing": "query_key", "decoder_attention_sharing": True, "feed_forward_sharing": "all"},
+    },
 }
 
 

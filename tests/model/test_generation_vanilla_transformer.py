@@ -81,6 +81,15 @@ RELATIVE = {
     "segments": {"type_vocab_size": 2},
     "rms_norm": {"norm_type": "rms_norm"},
     "rms_norm_author": {"norm_type": "rms_norm_author", "decoder_norm_position": "pre"},
+    "one_layer_for_all": {
+        **{"decoder_layers": 3, "decoder_layer_sets": 1, "encoder_layer_sets": 1, "decoder_norm_position": "pre"},
+        **{"projection_sharing": "query_key_value", "feed_forward_sharing": "encoder_only"},
+    },
+    "layers_and_back": {
+        **{"decoder_layers": 4, "decoder_layer_sets": 2, "layer_sharing": "cycle_reverse", "attention_bias": True},
+        **{"projection_sharing": "key_value", "decoder_attention_sharing": True, "feed_forward_sharing": "all"},
+        **{"position_encoding": "rotary"},
+    },
 }
 
 

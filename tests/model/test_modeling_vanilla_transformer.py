@@ -160,6 +160,20 @@ SWITCHES = {
         "position_offset": 1,
     },
     "segments": {"type_vocab_size": 2, "layernorm_embedding": True},
+    "key_value": {"projection_sharing": "key_value", "position_encoding": "rotary"},
+    "query_key": {"projection_sharing": "query_key", "decoder_attention_sharing": True, "attention_bias": True},
+    "query_key_value": {"projection_sharing": "query_key_value", "feed_forward_sharing": "stack"},
+    "universal": {"encoder_layer_sets": 1, "decoder_layer_sets": 1, "embedding_sharing": "none"},
+    "layers_in_cycles": {
+        **{"encoder_layers": 4, "encoder_layer_sets": 2, "layer_sharing": "cycle_reverse"},
+        **{"decoder_layers": 3, "decoder_layer_sets": 2, "position_encoding": "shaw", "feed_forward_sharing": "all"},
+    },
+    "one_wide_feed_forward": {"feed_forward_sharing": "encoder_only", "encoder_ffn_dim": 96},
+    "everything_shared": {
+        **{"encoder_layer_sets": 1, "decoder_layer_sets": 1, "feed_forward_sharing": "all"},
+        **{"projection_sharing": "key_value", "decoder_attention_sharing": True, "feed_forward_type": "gated"},
+        **{"encoder_norm_position": "pre", "decoder_norm_position": "pre"},
+    },
     "rms_norm": {"norm_type": "rms_norm", "layer_norm_eps": 0.01},
     "rms_norm_author": {"norm_type": "rms_norm_author", "layer_norm_eps": 0.01, "decoder_norm_position": "pre"},
 }

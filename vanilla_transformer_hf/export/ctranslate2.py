@@ -78,6 +78,8 @@ def problems(config: VanillaTransformerConfig) -> list[str]:
     for name in ("position_encoding", "decoder_position_encoding"):
         if (value := getattr(config, name)) not in POSITIONS:
             found.append(f"{name}={value!r}: must be one of {', '.join(POSITIONS)}")
+    if config.feed_forward_sharing == "encoder_only":  # its layers have feed-forwards
+        found.append("feed_forward_sharing='encoder_only': must be 'none', 'stack' or 'all'")
     if not isinstance(config.eos_token_id, int):
         found.append(f"eos_token_id={config.eos_token_id!r}: must be one id")
     return found
@@ -174,7 +176,7 @@ class VanillaTransformerLoader(converter.ModelLoader):
             self.set_layer_norm(spec.layernorm_embedding, stack.layernorm_embedding)
         if hasattr(spec, "layer_norm"):
             self.set_layer_norm(spec.layer_norm, stack.layer_norm)
-        for layer_spec, layer in zip(spec.layer, stack.layers):
+        for layer_spec, layer in zip(spec.layer, stack.layers_in_order):
             self.fill_layer(layer_spec, layer)
 
     def fill_layer(self, spec: Any, layer: Any):
@@ -184,22 +186,18 @@ class VanillaTransformerLoader(converter.ModelLoader):
         if hasattr(spec, "attention"):
             self.fill_attention(spec.attention, layer.encoder_attn, parts=[1, 2])
             self.set_layer_norm(spec.attention.layer_norm, layer.encoder_attn_layer_norm)
-        self.set_linear(spec.ffn.linear_0, layer.fc1)
+        self.set_linear(spec.ffn.linear_0, layer.maps.fc1)
         if hasattr(spec.ffn, "linear_0_noact"):
-            self.set_linear(spec.ffn.linear_0_noact, layer.fc3)
-        self.set_linear(spec.ffn.linear_1, layer.fc2)
+            self.set_linear(spec.ffn.linear_0_noact, layer.maps.fc3)
+        self.set_linear(spec.ffn.linear_1, layer.maps.fc2)
         self.set_layer_norm(spec.ffn.layer_norm, layer.final_layer_norm)
 
     def fill_attention(self, spec: Any, attention: VanillaTransformerAttention, parts: list[int]):
         """Projections of one attention; `parts` says how many of queries, keys and values stand in one matrix."""
         width = max(attention.d_k, attention.d_v)
         inputs = []
-        for projection, own_width in (
-            (attention.q_proj, attention.d_k),
-            (attention.k_proj, attention.d_k),
-            (attention.v_proj, attention.d_v),
-        ):
-            missing = width - own_width
+        for name, own_width in attention.roles:
+            projection, missing = getattr(attention.maps, name), width - own_width
             linear = common_spec.LinearSpec()
             heads = projection.weight.unflatten(0, (-1, own_width))  # (H, d_k or d_v, D)
             linear.weight = F.pad(heads, (0, 0, 0, missing)).flatten(0, 1)  # (H width, D)
@@ -210,8 +208,8 @@ class VanillaTransformerLoader(converter.ModelLoader):
             utils.fuse_linear(linear, inputs[:count])
             inputs = inputs[count:]
         output = spec.linear[-1]
-        self.set_linear(output, attention.out_proj)
-        heads = attention.out_proj.weight.unflatten(1, (-1, attention.d_v))  # (D, H, d_v)
+        self.set_linear(output, attention.maps.out_proj)
+        heads = attention.maps.out_proj.weight.unflatten(1, (-1, attention.d_v))  # (D, H, d_v)
         output.weight = F.pad(heads, (0, width - attention.d_v)).flatten(1)  # (D, H width)
         spec.queries_scale = attention.scaling
 

@@ -73,7 +73,7 @@ class DecoderStep(nn.Module):
     def decode(
         self, input_ids: torch.Tensor, mask: torch.Tensor, encoder_hidden_states: torch.Tensor, past: Past
     ) -> tuple[torch.Tensor, Past]:
-        cache = cache_of(past, len(self.decoder.layers))
+        cache = cache_of(past, len(self.decoder.layer_order))
         states = self.decoder(input_ids, None, encoder_hidden_states, mask, past_key_values=cache)
         return self.lm_head(states.last_hidden_state), tensors_of(cache)
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .dropout_vanilla_transformer import drop_out
 from .positions_vanilla_transformer import Relation, Turn, keep
+from .sharing_vanilla_transformer import PROJECTIONS, Borrower
 
 
 # Each is called once per forward pass, in the stacks.
@@ -59,8 +60,18 @@ def related_attention_forward(
     return relation.outputs(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
-class VanillaTransformerAttention(nn.Module):
-    """Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2."""
+class VanillaTransformerAttention(Borrower):
+    """
+    Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2, of states
+    among themselves.
+
+    Args:
+        lender: The attention whose projections this one uses instead of its own.
+    """
+
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
 
     def __init__(
         self,
@@ -68,76 +79,73 @@ class VanillaTransformerAttention(nn.Module):
         width: int,
         key_value_width: int,
         num_heads: int,
-        layer_idx: int,
         is_causal: bool = False,
+        lender: "VanillaTransformerAttention | None" = None,
     ):
         super().__init__()
         self.config = config
-        self.layer_idx = layer_idx
         self.is_causal = is_causal
         self.d_k = config.d_k or width // num_heads
         self.d_v = config.d_v or width // num_heads
         self.scaling = self.d_k**-0.5
-        self.q_proj = nn.Linear(width, num_heads * self.d_k, bias=config.attention_bias)
-        self.k_proj = nn.Linear(key_value_width, num_heads * self.d_k, bias=config.attention_bias)
-        self.v_proj = nn.Linear(key_value_width, num_heads * self.d_v, bias=config.attention_bias)
-        self.out_proj = nn.Linear(num_heads * self.d_v, width, bias=config.attention_bias)
-        # As one matrix of three times the outputs, as in torch.nn.MultiheadAttention. Values √2 times as large,
-        # averaged over the sentence and added to every position, would leave a fresh post-norm stack with positions
-        # all alike.
-        for projection in (self.q_proj, self.k_proj, self.v_proj):
+        # Of queries, keys and values: the projection that makes them, and the width of a head's.
+        self.roles = list(zip(PROJECTIONS[config.projection_sharing], (self.d_k, self.d_k, self.d_v)))
+        self.borrow(lender)
+        if lender is None:
+            self._add_projections(width, key_value_width, num_heads, config.attention_bias)
+
+    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
+        sizes: dict[str, tuple[int, int]] = {}
+        for (name, head_width), states_width in zip(self.roles, (width, key_value_width, key_value_width)):
+            sizes.setdefault(name, (states_width, num_heads * head_width))
+        for name, size in sizes.items():
+            projection = nn.Linear(*size, bias=bias)
+            # As one matrix of three times the outputs, as in torch.nn.MultiheadAttention. Values √2 times as large,
+            # averaged over the sentence and added to every position, would leave a fresh post-norm stack with
+            # positions all alike.
             projection.init_gain = 2**-0.5  # type: ignore[assignment]
+            self.add_module(name, projection)
+        self.out_proj = nn.Linear(num_heads * self.d_v, width, bias=bias)
 
     @property
-    def projections(self) -> tuple[nn.Linear, ...]:
+    def projections(self) -> list[nn.Linear]:
         """The maps of self-attention's input; a search computes them as one."""
-        return self.q_proj, self.k_proj, self.v_proj
+        return [getattr(self.maps, name) for name in dict(self.roles)]
 
-    def divide(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def divide(self, projected: torch.Tensor) -> list[torch.Tensor]:
         """
-        What `projections` have made of states, side by side (B, T, H (2 d_k + d_v)), as queries, keys (B, H, T, d_k)
-        and values (B, H, T, d_v).
+        What `projections` have made of states, side by side (B, T, their widths), as queries, keys (B, H, T, d_k) and
+        values (B, H, T, d_v).
         """
-        widths = [projection.out_features for projection in self.projections]
-        query, key, value = projected.split(widths, dim=-1)
-        return self.heads(query, self.d_k), self.heads(key, self.d_k), self.heads(value, self.d_v)
+        parts = projected.split([projection.out_features for projection in self.projections], dim=-1)
+        made = dict(zip(dict(self.roles), parts))
+        return [self.heads(made[name], width) for name, width in self.roles]
 
     @staticmethod
     def heads(states: torch.Tensor, width: int) -> torch.Tensor:
         """States of all heads (B, T, H d) to those of each (B, H, T, d)."""
         return states.unflatten(-1, (-1, width)).transpose(1, 2)
 
-    def project_keys_values(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def project(self, states: torch.Tensor, roles: list[tuple[str, int]]) -> list[torch.Tensor]:
+        """States (B, T, D) in each role (B, H, T, d); a projection that serves several is computed once."""
+        maps = self.maps
+        made = {name: getattr(maps, name)(states) for name in dict(roles)}
+        return [self.heads(made[name], width) for name, width in roles]
+
+    def project_keys_values(self, states: torch.Tensor) -> list[torch.Tensor]:
         """States (B, S, D) to keys (B, H, S, d_k) and values (B, H, S, d_v)."""
-        return self.heads(self.k_proj(states), self.d_k), self.heads(self.v_proj(states), self.d_v)
+        return self.project(states, self.roles[1:])
 
-    def keys_values(self, states: torch.Tensor, cache: Any, turn: Turn) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the states, behind those of the past in a `Cache`."""
-        key, value = self.project_keys_values(states)
-        key = turn(key)
-        if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)
-        return key, value
-
-    def forward(
+    def attend(
         self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        turn: Turn = keep,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
         relation: Relation | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """
-        States that ask (B, T, D) and states that answer (B, S, D) to (B, T, D) and weights (B, H, T, S).
-
-        `turn` is what the position scheme does to queries and keys (B, H, T, d_k) at their positions, `relation` what
-        it does in this layer's attention.
-        """
-        query = turn(self.heads(self.q_proj(hidden_states), self.d_k))  # (B, H, T, d_k)
-        kept = turn if relation is None else lambda key: relation.kept_keys(turn(key), key_value_states)
-        key, value = self.keys_values(key_value_states, past_key_values, kept)
+        """Queries, keys and values of the heads to outputs (B, T, D) and weights (B, H, T, S)."""
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -153,22 +161,61 @@ class VanillaTransformerAttention(nn.Module):
             scaling=self.scaling,
             **kwargs,
         )
-        return self.out_proj(output.flatten(-2)), weights  # (B, T, D)
+        return self.maps.out_proj(output.flatten(-2)), weights
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        layer_idx: int = 0,
+        turn: Turn = keep,
+        relation: Relation | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """
+        States (B, T, D) to (B, T, D) and weights (B, H, T, S), of the S positions of the past and these.
+
+        `turn` is what the position scheme does to queries and keys (B, H, T, d_k) at their positions, `relation` what
+        it does in this layer's attention. `layer_idx` is the layer's place in the cache: of one that
+        runs several times, each time has its own.
+        """
+        query, key, value = self.project(hidden_states, self.roles)
+        query, key = turn(query), turn(key)
+        if relation is not None:
+            key = relation.kept_keys(key, hidden_states)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, layer_idx)
+        return self.attend(query, key, value, attention_mask, relation, **kwargs)
 
 
 class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     """Queries from the decoder; keys and values from the encoder, the same at every step."""
 
-    def keys_values(self, states: torch.Tensor, cache: Any, turn: Turn) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Keys and values of the encoder's output, projected once per sentence in an `EncoderDecoderCache`; they have no
-        place in the target.
-        """
+    def forward(  # type: ignore[override]  # others answer than ask
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        layer_idx: int = 0,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """States that ask (B, T, D) and the encoder's output (B, S, D) to (B, T, D) and weights (B, H, T, S)."""
+        (query,) = self.project(hidden_states, self.roles[:1])
+        key, value = self.keys_values(key_value_states, past_key_values, layer_idx)
+        return self.attend(query, key, value, attention_mask, **kwargs)
+
+    def keys_values(
+        self, states: torch.Tensor, cache: EncoderDecoderCache | None, layer_idx: int
+    ) -> list[torch.Tensor] | tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the encoder's output, projected once per sentence; they have no place in the target."""
         if cache is None:
             return self.project_keys_values(states)
-        if not cache.is_updated.get(self.layer_idx):
-            cache.is_updated[self.layer_idx] = True
-            return cache.cross_attention_cache.update(*self.project_keys_values(states), self.layer_idx)
-        layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
+        if not cache.is_updated.get(layer_idx):
+            cache.is_updated[layer_idx] = True
+            key, value = self.project_keys_values(states)
+            return cache.cross_attention_cache.update(key, value, layer_idx)
+        layer: Any = cache.cross_attention_cache.layers[layer_idx]
         # Nothing is written after the first step, so an offloaded cache does not fetch the layer by itself.
         return layer.keys.to(states.device), layer.values.to(states.device)

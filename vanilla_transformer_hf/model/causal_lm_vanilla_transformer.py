@@ -19,6 +19,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vanilla_transformer import VanillaTransformerAttention
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .feed_forward_vanilla_transformer import SharedFeedForward
 from .generation_causal_vanilla_transformer import VanillaTransformerCausalGenerationMixin
 from .modeling_vanilla_transformer import (
     VanillaTransformerEncoder,
@@ -27,22 +28,25 @@ from .modeling_vanilla_transformer import (
     VanillaTransformerStack,
 )
 from .positions_vanilla_transformer import POSITION_ENCODINGS, Relation, Turn, keep
+from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, layer_order
 from .single_stack_vanilla_transformer import SingleStackModel, of_one_stack, tied_output
 
 
 class VanillaTransformerCausalLayer(VanillaTransformerLayer):
     """Masked self-attention and feed-forward: the decoder's layer without its attention to a source."""
 
-    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
+    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
         width, heads = config.d_model, config.decoder_attention_heads
         super().__init__(
             config,
             width,
-            VanillaTransformerAttention(config, width, width, heads, layer_idx, is_causal=True),
+            VanillaTransformerAttention(config, width, width, heads, is_causal=True),
             config.decoder_ffn_dim,
             str(config.decoder_activation_function),
             config.decoder_norm_position,
             config.decoder_residual_alpha,
+            lender,
+            FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] != "nobody",
         )
 
     def forward(
@@ -50,13 +54,14 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None,
         past_key_values: Cache | None = None,
+        layer_idx: int = 0,
         turn: Turn = keep,
         relation: Relation | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, T, D) to (B, T, D)."""
-        own = {"past_key_values": past_key_values, "turn": turn, "relation": relation}
-        return self.run(hidden_states, lambda x: self.self_attn(x, x, attention_mask, **own, **kwargs)[0], self)
+        own = attention_mask, past_key_values, layer_idx, turn, relation
+        return self.run(hidden_states, lambda x: self.self_attn(x, *own, **kwargs)[0], self.maps)
 
     @property
     def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
@@ -67,11 +72,11 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
         self, hidden_states: torch.Tensor, attend: Callable[[torch.Tensor], torch.Tensor], maps: Any
     ) -> torch.Tensor:
         """The layer, in `forward` and in the steps of a search, as `VanillaTransformerDecoderLayer.run`."""
-        for norm, sublayer in (
-            (self.self_attn_layer_norm, attend),
-            (self.final_layer_norm, lambda x: self.feed_forward(maps, x)),
+        for residual, norm, sublayer in (
+            (self.residual, self.self_attn_layer_norm, attend),
+            (self.feed_forward_residual, self.final_layer_norm, lambda x: self.feed_forward(maps, x)),
         ):
-            hidden_states = self.residual(hidden_states, sublayer, norm, maps.dropout, self.alpha)
+            hidden_states = residual(hidden_states, sublayer, norm, maps.dropout, self.alpha)
         return hidden_states
 
 
@@ -86,6 +91,7 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
     _pp_plan = VanillaTransformerEncoder._pp_plan
 
     def __init__(self, config: VanillaTransformerConfig):
+        feed_forward, order = SharedFeedForward.of(config, 1), layer_order(config, "decoder")
         longest: Any = config.decoder_max_position_embeddings
         scheme = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
         super().__init__(
@@ -93,7 +99,9 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
             config.vocab_size,
             config.d_model,
             scheme.of(config, config.d_model, config.decoder_attention_heads, longest, True),
-            [VanillaTransformerCausalLayer(config, layer_idx) for layer_idx in range(config.decoder_layers)],
+            [VanillaTransformerCausalLayer(config, feed_forward) for _ in set(order)],
+            order,
+            feed_forward,
             bool(config.decoder_final_norm),
         )
 
@@ -116,11 +124,12 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
         hidden_states, attention_mask, turn, relations = self.look_back(
             embeddings, attention_mask, position_ids, past_key_values
         )
-        for layer, relation in zip(self.layers, relations):
+        for layer_idx, (layer, relation) in enumerate(zip(self.layers_in_order, relations)):
             hidden_states = layer(
                 hidden_states,
                 attention_mask,
                 past_key_values=past_key_values,
+                layer_idx=layer_idx,
                 turn=turn,
                 relation=relation,
                 **kwargs,

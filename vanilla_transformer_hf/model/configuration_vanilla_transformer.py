@@ -12,6 +12,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
 from .presets_vanilla_transformer import PRESETS
+from .sharing_vanilla_transformer import check_sharing
 
 
 logger = logging.get_logger(__name__)
@@ -49,6 +50,8 @@ FOLLOWERS = {
     "decoder_activation_function": "activation_function",
     "decoder_position_encoding": "position_encoding",
     "decoder_max_position_embeddings": "max_position_embeddings",
+    "encoder_layer_sets": "encoder_layers",
+    "decoder_layer_sets": "decoder_layers",
 }
 
 PositionEncodingName = Literal[
@@ -77,7 +80,12 @@ SCHEME_FIELDS = {
     "hierarchical_alpha": ("hierarchical",),
 }
 # Fields of single variants, which a saved config leaves out where they have their defaults.
-VARIANT_FIELDS = (*SCHEME_FIELDS, "type_vocab_size", "is_decoder", "classifier_dropout")
+VARIANT_FIELDS = (
+    *SCHEME_FIELDS,
+    *("encoder_layer_sets", "decoder_layer_sets", "layer_sharing"),
+    *("projection_sharing", "decoder_attention_sharing", "feed_forward_sharing"),
+    *("type_vocab_size", "is_decoder", "classifier_dropout"),
+)
 
 
 # Far beyond any model. A config may come from a stranger, and building 10⁹ layers, or a matrix of 2⁴⁰ columns, hangs.
@@ -103,6 +111,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
         d_model (`int`): Width of embeddings and of every sub-layer's output.
         encoder_d_model (`int`, *optional*): Another width for the encoder; the same one if not given.
         encoder_layers, decoder_layers (`int`): N, the layers of each stack.
+        encoder_layer_sets, decoder_layer_sets (`int`, *optional*): Sets of weights for these layers, M; as many as
+            layers if not given. With one set, all layers are the same, as in Universal Transformers.
+        layer_sharing (`str`): Which layers have one set, with less sets than layers (arXiv 2104.06022):
+            `"sequence"`: A A B B C C; `"cycle"`: A B C A B C; `"cycle_reverse"`: A B C C B A.
         encoder_attention_heads, decoder_attention_heads (`int`): h, the parallel heads of each attention.
         encoder_ffn_dim, decoder_ffn_dim (`int`): d_ff, the inner width of the feed-forward sub-layer.
         d_k (`int`, *optional*): Width of one head's queries and keys; d_model / heads if not given.
@@ -117,6 +129,13 @@ class VanillaTransformerConfig(PreTrainedConfig):
             `"sigmoid"` GLU, `"linear"` bilinear, `"relu"` ReGLU, `"gelu"` GEGLU, `"silu"` SwiGLU.
         type_vocab_size (`int`): Segments that `token_type_ids` of the source tell apart, as in pairs of sentences: a
             trained vector of each is added to the embeddings (arXiv 1810.04805, section 3.2). 0: none.
+        feed_forward_sharing (`str`): `"none"`: each set of a layer's weights has a feed-forward; `"stack"`: one for
+            all layers of a stack; `"all"`: one for all layers of both; `"encoder_only"`: one for all layers of the
+            encoder, none in the decoder (arXiv 2309.01826).
+        projection_sharing (`str`): `"none"`: W^Q, W^K and W^V; `"key_value"`: W^K = W^V; `"query_key"`: W^Q = W^K;
+            `"query_key_value"`: one matrix for all three. In each attention of both stacks.
+        decoder_attention_sharing (`bool`): Whether self-attention and attention to the source of a decoder layer are
+            one in weights; their norms are not.
         scale_embedding (`bool`): Multiply embeddings by √d_model (section 3.4).
         layernorm_embedding (`bool`): Normalise the sum of embeddings and positions, before its dropout.
         embedding_sharing (`str`): `"all"`: one matrix serves source, target and output (section 3.4);
@@ -194,6 +213,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
     encoder_d_model: int | None = None
     encoder_layers: int = 6
     decoder_layers: int = 6
+    encoder_layer_sets: int | None = None
+    decoder_layer_sets: int | None = None
+    layer_sharing: Literal["sequence", "cycle", "cycle_reverse"] = "sequence"
     encoder_attention_heads: int = 8
     decoder_attention_heads: int = 8
     encoder_ffn_dim: int = 2048
@@ -207,6 +229,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
     decoder_activation_function: str | None = None
     feed_forward_type: Literal["dense", "gated"] = "dense"
     type_vocab_size: int = 0
+    feed_forward_sharing: Literal["none", "stack", "all", "encoder_only"] = "none"
+    projection_sharing: Literal["none", "key_value", "query_key", "query_key_value"] = "none"
+    decoder_attention_sharing: bool = False
     scale_embedding: bool = True
     layernorm_embedding: bool = False
     embedding_sharing: Literal["all", "decoder", "none"] = "all"
@@ -378,6 +403,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise ValueError("is_decoder=True with is_encoder_decoder=True: set is_encoder_decoder=False, too")
             self._check_sizes()
             self._check_heads()
+            check_sharing(self)
             self._check_embeddings()
             self._check_relative_positions()
             self._check_token_ids()

@@ -1,5 +1,5 @@
 """
-Feed-forward sub-layers: (layer, hidden states) -> hidden states, and the layer's maps from D to d_ff beside `fc2`.
+Feed-forward sub-layers: (maps, hidden states) -> hidden states, and the maps from D to d_ff beside `fc2`.
 
 Shapes: B sentences, T positions, D = d_model, d_ff = encoder_ffn_dim or decoder_ffn_dim.
 """
@@ -8,23 +8,59 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
+from transformers.activations import ACT2FN
 
-from .dropout_vanilla_transformer import drop_out
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .dropout_vanilla_transformer import Dropout, drop_out
+from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, Borrower
 
 
-def dense_feed_forward(layer: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+def dense_feed_forward(maps: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     """activation(x W₁ + b₁) W₂ + b₂, section 3.3."""
-    hidden_states = layer.activation_fn(layer.fc1(hidden_states))  # (B, T, d_ff)
-    return layer.fc2(drop_out(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
+    hidden_states = maps.activation_fn(maps.fc1(hidden_states))  # (B, T, d_ff)
+    return maps.fc2(drop_out(hidden_states, maps.activation_dropout, maps.training))  # (B, T, D)
 
 
-def gated_feed_forward(layer: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+def gated_feed_forward(maps: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     """(activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂; Shazeer 2020, arXiv 2002.05202."""
-    hidden_states = layer.activation_fn(layer.fc1(hidden_states)) * layer.fc3(hidden_states)  # (B, T, d_ff)
-    return layer.fc2(drop_out(hidden_states, layer.activation_dropout, layer.training))  # (B, T, D)
+    hidden_states = maps.activation_fn(maps.fc1(hidden_states)) * maps.fc3(hidden_states)  # (B, T, d_ff)
+    return maps.fc2(drop_out(hidden_states, maps.activation_dropout, maps.training))  # (B, T, D)
 
 
 FEED_FORWARDS: dict[str, tuple[Callable, list[str]]] = {
     "dense": (dense_feed_forward, ["fc1"]),
     "gated": (gated_feed_forward, ["fc1", "fc3"]),
 }
+
+
+class FeedForwardMaps(Borrower):
+    """The maps of a feed-forward: in a layer, or beside those that share it."""
+
+    fc1: nn.Linear
+    fc3: nn.Linear
+
+    def add_feed_forward(self, config: VanillaTransformerConfig, width: int, ffn_dim: int, activation_function: str):
+        self.activation_fn = ACT2FN[activation_function]
+        self.activation_dropout = config.activation_dropout
+        for name in FEED_FORWARDS[config.feed_forward_type][1]:
+            self.add_module(name, nn.Linear(width, ffn_dim, bias=config.feed_forward_bias))
+        self.fc2 = nn.Linear(ffn_dim, width, bias=config.feed_forward_bias)
+
+
+class SharedFeedForward(FeedForwardMaps):
+    """One feed-forward for several layers; Pires et al. 2023, arXiv 2309.01826, section 3.1."""
+
+    def __init__(self, config: VanillaTransformerConfig, *sizes: Any):
+        super().__init__()
+        self.dropout = Dropout(config.dropout)
+        self.add_feed_forward(config, *sizes)
+
+    @classmethod
+    def of(cls, config: VanillaTransformerConfig, stack: int) -> "SharedFeedForward | None":
+        """The one that a stack (0: encoder, 1: decoder) has, if it has one."""
+        if FEED_FORWARD_OWNERS[config.feed_forward_sharing][stack] in ("layer", "nobody"):
+            return None
+        if stack == 0:
+            return cls(config, config.encoder_d_model, config.encoder_ffn_dim, config.activation_function)
+        return cls(config, config.d_model, config.decoder_ffn_dim, config.decoder_activation_function)

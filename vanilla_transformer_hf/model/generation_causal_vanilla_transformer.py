@@ -80,7 +80,7 @@ class CausalDecoder(IncrementalDecoder):
         turn: Turn,
         relation: Relation | None,
     ) -> torch.Tensor:
-        layer, maps = self.decoder.layers[number], self.weights.layers[number]
+        layer, maps = self.decoder.layers_in_order[number], self.weights.layers[number]
         return layer.run(states, self._attention(number, own_slots, mask, turn, relation), maps)
 
     def keep(self, rows: torch.Tensor):

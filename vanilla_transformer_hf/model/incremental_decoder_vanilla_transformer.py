@@ -66,8 +66,9 @@ class IncrementalDecoder:
         self._begin(model, weights, memory, beams, record_attention, shortlist)
         with weights.reading_the_source():
             projected = [layer.encoder_attn.project_keys_values(memory) for layer in self.decoder.layers]
-        self.source_keys = torch.stack([self._turned(keys) for keys, _ in projected])  # (N, B, H, S, d_k) or turned
-        self.source_values = torch.stack([values for _, values in projected])  # (N, B, H, S, d_v)
+        # Layers of the same weights, of which there are M ≤ N, see the same.
+        self.source_keys = torch.stack([self._turned(keys) for keys, _ in projected])  # (M, B, H, S, d_k) or turned
+        self.source_values = torch.stack([values for _, values in projected])  # (M, B, H, S, d_v)
         self.source_mask = None
         if attention_mask is not None and not attention_mask.all():
             hidden = (attention_mask == 0) & attention_mask.any(dim=1, keepdim=True)  # of nothing there is no mean
@@ -102,7 +103,7 @@ class IncrementalDecoder:
     def _make_slots(self, states: torch.Tensor, batch: int):
         """Room for the keys and values of the first steps."""
         own = self.decoder.layers[0].self_attn
-        layers, heads = len(self.decoder.layers), self.decoder.config.decoder_attention_heads
+        layers, heads = len(self.decoder.layer_order), self.decoder.config.decoder_attention_heads
         scheme, slots = self.decoder.embed_positions, ROOM * self.beams
         key_width = own.d_k + scheme.kept_features
         self.keys = self._turned(states.new_zeros(layers, batch, heads, slots, key_width)).contiguous()
@@ -146,11 +147,12 @@ class IncrementalDecoder:
         relation: Relation | None,
     ) -> torch.Tensor:
         """States (B, n, D) through a layer, keys and values put into these slots."""
-        layer, maps = self.decoder.layers[number], self.weights.layers[number]
+        place = self.decoder.layer_order[number]
+        layer, maps = self.decoder.layers[place], self.weights.layers[number]
         cross = layer.encoder_attn
 
         def attend_to_source(states: torch.Tensor) -> torch.Tensor:
-            source = self._turned(self.source_keys[number]), self.source_values[number], self.source_mask
+            source = self._turned(self.source_keys[place]), self.source_values[place], self.source_mask
             query = cross.heads(maps.cross_query(states), cross.d_k)
             output, weights = self.attend(query, *source, cross.scaling)
             if self.record_attention:  # the last layer's stays
@@ -163,7 +165,7 @@ class IncrementalDecoder:
         self, number: int, own_slots: slice, mask: torch.Tensor, turn: Turn, relation: Relation | None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         """A layer's self-attention of states (B, n, D), whose keys and values it puts into these slots."""
-        own, maps = self.decoder.layers[number].self_attn, self.weights.layers[number]
+        own, maps = self.decoder.layers_in_order[number].self_attn, self.weights.layers[number]
         keys, values = self._turned(self.keys[number]), self.values[number]
         attend_own = self.attend if relation is None else partial(attend_related, relation, own)
 

@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization as init
-from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -41,7 +40,7 @@ from .attention_vanilla_transformer import (
 )
 from .configuration_vanilla_transformer import VanillaTransformerConfig, check_stacks
 from .dropout_vanilla_transformer import Dropout
-from .feed_forward_vanilla_transformer import FEED_FORWARDS
+from .feed_forward_vanilla_transformer import FEED_FORWARDS, FeedForwardMaps, SharedFeedForward
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
 from .norms_vanilla_transformer import NORMS
@@ -56,6 +55,7 @@ from .positions_vanilla_transformer import (
     positions,
 )
 from .segments_vanilla_transformer import segments
+from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, layer_order
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -80,16 +80,24 @@ def pre_norm(
 RESIDUALS = {"post": post_norm, "pre": pre_norm}
 
 
+def no_step(hidden_states: torch.Tensor, *_: Any) -> torch.Tensor:
+    """x, in a layer without that sublayer."""
+    return hidden_states
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Layers
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class VanillaTransformerLayer(GradientCheckpointingLayer):
-    """What both kinds of layer have: self-attention, feed-forward, and a residual step around each."""
+class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardMaps):
+    """
+    What both kinds of layer have: self-attention, feed-forward, and a residual step around each.
 
-    fc1: nn.Linear
-    fc3: nn.Linear
+    Args:
+        lender: What has the feed-forward's maps, if not the layer.
+        has_feed_forward: Whether there is one at all.
+    """
 
     def __init__(
         self,
@@ -100,21 +108,22 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         activation_function: str,
         norm_position: str,
         alpha: float,
+        lender: SharedFeedForward | None,
+        has_feed_forward: bool = True,
     ):
         super().__init__()
         norm = NORMS[config.norm_type]
         self.residual = RESIDUALS[norm_position]
+        self.feed_forward_residual = self.residual if has_feed_forward else no_step
         self.alpha = alpha
         self.dropout = Dropout(config.dropout)
         self.self_attn = self_attn
         self.self_attn_layer_norm = norm(width, config.layer_norm_eps)
-        self.feed_forward, inner_maps = FEED_FORWARDS[config.feed_forward_type]
-        self.activation_fn = ACT2FN[activation_function]
-        self.activation_dropout = config.activation_dropout
-        for name in inner_maps:
-            self.add_module(name, nn.Linear(width, ffn_dim, bias=config.feed_forward_bias))
-        self.fc2 = nn.Linear(ffn_dim, width, bias=config.feed_forward_bias)
-        self.final_layer_norm = norm(width, config.layer_norm_eps)
+        self.feed_forward = FEED_FORWARDS[config.feed_forward_type][0]
+        self.borrow(lender)
+        if has_feed_forward and lender is None:
+            self.add_feed_forward(config, width, ffn_dim, activation_function)
+        self.final_layer_norm = norm(width, config.layer_norm_eps) if has_feed_forward else nn.Identity()
 
     def step(self, hidden_states: torch.Tensor, norm: nn.Module, sublayer: Callable) -> torch.Tensor:
         """One residual step (B, T, D) to (B, T, D) around `sublayer`."""
@@ -124,9 +133,9 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
     """Self-attention and feed-forward, section 3.1."""
 
-    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
+    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
         width: Any = config.encoder_d_model
-        self_attn = VanillaTransformerAttention(config, width, width, config.encoder_attention_heads, layer_idx)
+        self_attn = VanillaTransformerAttention(config, width, width, config.encoder_attention_heads)
         super().__init__(
             config,
             width,
@@ -135,6 +144,7 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
             config.activation_function,
             config.encoder_norm_position,
             config.encoder_residual_alpha,
+            lender,
         )
 
     def forward(
@@ -149,17 +159,17 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         hidden_states = self.step(
             hidden_states,
             self.self_attn_layer_norm,
-            lambda x: self.self_attn(x, x, attention_mask, turn=turn, relation=relation, **kwargs)[0],
+            lambda x: self.self_attn(x, attention_mask, turn=turn, relation=relation, **kwargs)[0],
         )
-        return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self, x))
+        return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self.maps, x))
 
 
 class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
     """Masked self-attention, attention over the encoder's output, and feed-forward, section 3.1."""
 
-    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
+    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
         width, heads = config.d_model, config.decoder_attention_heads
-        self_attn = VanillaTransformerAttention(config, width, width, heads, layer_idx, is_causal=True)
+        self_attn = VanillaTransformerAttention(config, width, width, heads, is_causal=True)
         super().__init__(
             config,
             width,
@@ -168,9 +178,13 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
             str(config.decoder_activation_function),
             config.decoder_norm_position,
             config.decoder_residual_alpha,
+            lender,
+            FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] != "nobody",
         )
         memory_width: Any = config.encoder_d_model
-        self.encoder_attn = VanillaTransformerCrossAttention(config, width, memory_width, heads, layer_idx)
+        # One attention for both, by their projections.
+        shared = self_attn if config.decoder_attention_sharing else None
+        self.encoder_attn = VanillaTransformerCrossAttention(config, width, memory_width, heads, lender=shared)
         self.encoder_attn_layer_norm = NORMS[config.norm_type](width, config.layer_norm_eps)
 
     def forward(
@@ -180,19 +194,20 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         encoder_hidden_states: torch.Tensor,
         encoder_attention_mask: torch.Tensor | None,
         past_key_values: EncoderDecoderCache | None = None,
+        layer_idx: int = 0,
         turn: Turn = keep,
         relation: Relation | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, T, D) and the encoder's output (B, S, D) to (B, T, D)."""
         past = past_key_values.self_attention_cache if past_key_values is not None else None
-        own = {"past_key_values": past, "turn": turn, "relation": relation}
-        memory = encoder_hidden_states, encoder_attention_mask, past_key_values
+        own = attention_mask, past, layer_idx, turn, relation
+        memory = encoder_hidden_states, encoder_attention_mask, past_key_values, layer_idx
         return self.run(
             hidden_states,
-            lambda x: self.self_attn(x, x, attention_mask, **own, **kwargs)[0],
+            lambda x: self.self_attn(x, *own, **kwargs)[0],
             lambda x: self.encoder_attn(x, *memory, **kwargs)[0],
-            self,
+            self.maps,
         )
 
     @property
@@ -212,14 +227,14 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 
         Args:
             attend_to_target, attend_to_source: The two attentions, (B, T, D) to (B, T, D).
-            maps: What has the feed-forward's maps and the dropout: the layer itself, or what a step has instead.
+            maps: What has the feed-forward's maps and the dropout: the layer's own, or what a step has instead.
         """
-        for norm, sublayer in (
-            (self.self_attn_layer_norm, attend_to_target),
-            (self.encoder_attn_layer_norm, attend_to_source),
-            (self.final_layer_norm, lambda x: self.feed_forward(maps, x)),
+        for residual, norm, sublayer in (
+            (self.residual, self.self_attn_layer_norm, attend_to_target),
+            (self.residual, self.encoder_attn_layer_norm, attend_to_source),
+            (self.feed_forward_residual, self.final_layer_norm, lambda x: self.feed_forward(maps, x)),
         ):
-            hidden_states = self.residual(hidden_states, sublayer, norm, maps.dropout, self.alpha)
+            hidden_states = residual(hidden_states, sublayer, norm, maps.dropout, self.alpha)
         return hidden_states
 
 
@@ -345,7 +360,14 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
-    """Embeddings times √D, positions, dropout, N layers, and a final norm where the config asks for one."""
+    """
+    Embeddings times √D, positions, dropout, N layers, and a final norm where the config asks for one.
+
+    Args:
+        layers: Layers with weights of their own.
+        layer_order: For each of the N layers, which of these it is.
+        feed_forward: What the layers share, if it belongs to this stack.
+    """
 
     # The embeddings stay with the whole model: tied matrices have to be gathered together.
     _fsdp_plan = {"layers.*": "free_full_weight"}
@@ -357,6 +379,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         width: int,
         embed_positions: PositionEncoding,
         layers: Sequence[nn.Module],
+        layer_order: list[int],
+        feed_forward: nn.Module | None,
         final_norm: bool,
         type_vocab_size: int = 0,
     ):
@@ -368,11 +392,18 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.embed_positions = embed_positions
         self.layernorm_embedding = norm(width, config.layer_norm_eps) if config.layernorm_embedding else nn.Identity()
         self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(layers)
+        if feed_forward is not None:
+            self.feed_forward = feed_forward
+        self.layers, self.layer_order = nn.ModuleList(layers), layer_order
         self.layer_norm = norm(width, config.layer_norm_eps) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
         self.tp_plan.update({f"layers.*.{name}": "colwise" for name in FEED_FORWARDS[config.feed_forward_type][1]})
+
+    @property
+    def layers_in_order(self) -> list[Any]:
+        """The N layers; one that stands several times in it runs several times."""
+        return [self.layers[number] for number in self.layer_order]
 
     def look_up_tokens(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Token ids (B, T) to embeddings (B, T, D), unscaled, unless these are given."""
@@ -443,7 +474,8 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     }
 
     def __init__(self, config: VanillaTransformerConfig):
-        layers = [VanillaTransformerEncoderLayer(config, layer_idx) for layer_idx in range(config.encoder_layers)]
+        feed_forward, order = SharedFeedForward.of(config, 0), layer_order(config, "encoder")
+        layers = [VanillaTransformerEncoderLayer(config, feed_forward) for _ in set(order)]
         width: Any = config.encoder_d_model
         scheme = POSITION_ENCODINGS[config.position_encoding]
         super().__init__(
@@ -452,6 +484,8 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             width,
             scheme.of(config, width, config.encoder_attention_heads, config.max_position_embeddings, False),
             layers,
+            order,
+            feed_forward,
             bool(config.encoder_final_norm),
             config.type_vocab_size,
         )
@@ -480,13 +514,18 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         relations = scheme.relations(position_ids, key_positions)
         turn = scheme.turn_at(position_ids)
         hidden_states = self.embed(embeddings, position_ids, token_type_ids)
-        for layer, relation in zip(self.layers, relations):
+        for layer, relation in zip(self.layers_in_order, relations):
             hidden_states = layer(hidden_states, attention_mask, turn=turn, relation=relation, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
-    """Target ids so far, and the memory, to the states that predict the next ids, section 3.1."""
+    """
+    Target ids so far, and the memory, to the states that predict the next ids, section 3.1.
+
+    Args:
+        lender: The feed-forward of another stack for all its layers.
+    """
 
     _can_record_outputs = {
         "hidden_states": VanillaTransformerDecoderLayer,
@@ -505,8 +544,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         ),
     }
 
-    def __init__(self, config: VanillaTransformerConfig):
-        layers = [VanillaTransformerDecoderLayer(config, layer_idx) for layer_idx in range(config.decoder_layers)]
+    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
+        feed_forward = SharedFeedForward.of(config, 1) if lender is None else None
+        order = layer_order(config, "decoder")
+        layers = [VanillaTransformerDecoderLayer(config, lender or feed_forward) for _ in set(order)]
         longest: Any = config.decoder_max_position_embeddings
         scheme = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
         super().__init__(
@@ -515,6 +556,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             config.d_model,
             scheme.of(config, config.d_model, config.decoder_attention_heads, longest, True),
             layers,
+            order,
+            feed_forward,
             bool(config.decoder_final_norm),
         )
 
@@ -543,13 +586,14 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         encoder_attention_mask = ATTENTION_MASKS["full"](
             self.config, embeddings, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
-        for layer, relation in zip(self.layers, relations):
+        for layer_idx, (layer, relation) in enumerate(zip(self.layers_in_order, relations)):
             hidden_states = layer(
                 hidden_states,
                 attention_mask,
                 encoder_hidden_states,
                 encoder_attention_mask,
                 past_key_values=past_key_values,
+                layer_idx=layer_idx,
                 turn=turn,
                 relation=relation,
                 **kwargs,
@@ -571,7 +615,9 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         super().__init__(config)
         check_stacks(config, "encoder_decoder", type(self).__name__)
         self.encoder = VanillaTransformerEncoder(config)
-        self.decoder = VanillaTransformerDecoder(config)
+        is_lent = FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] == "encoder"
+        lender: Any = self.encoder.feed_forward if is_lent else None
+        self.decoder = VanillaTransformerDecoder(config, lender)
         if config.tied_matrices == "all":
             self.shared = nn.Embedding(config.vocab_size, config.d_model)
             self._tied_weights_keys = {

@@ -7,7 +7,7 @@ What is laid out is a copy, and `fingerprint` tells whether it still is one.
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,21 +115,20 @@ class StepLayer(SimpleNamespace):
     `feed_forward` reads: `fc1`, `fc2`, maybe `fc3`, `activation_fn`, `activation_dropout`, `training`; no dropout.
     """
 
-    def __init__(self, layer: Any):
+    def __init__(self, layer: Any, side_by_side: Callable[..., Callable[[torch.Tensor], torch.Tensor]]):
         own, *crosses = layer.attentions
-        inner: dict[str, Any] = {
-            name: side_by_side(getattr(layer, name)) for name in ("fc1", "fc2", "fc3") if hasattr(layer, name)
-        }
-        activation_fn = layer.activation_fn
-        if type(activation_fn) is nn.ReLU and is_unchanged(activation_fn):
-            inner["fc1"], activation_fn = side_by_side(layer.fc1, after="relu"), AFTER["none"]
+        inner = {name: getattr(layer.maps, name) for name in ("fc1", "fc2", "fc3") if hasattr(layer.maps, name)}
+        activation_fn = getattr(layer.maps, "activation_fn", None)
+        is_relu = type(activation_fn) is nn.ReLU and is_unchanged(activation_fn)
+        after = {"fc1": "relu"} if is_relu else {}
+        made: dict[str, Any] = {name: side_by_side(map, after=after.get(name, "none")) for name, map in inner.items()}
         for cross in crosses:
-            inner |= {"cross_query": side_by_side(cross.q_proj), "cross_out": side_by_side(cross.out_proj)}
+            made |= {"cross_query": side_by_side(cross.maps.q_proj), "cross_out": side_by_side(cross.maps.out_proj)}
         super().__init__(
-            **inner,
+            **made,
             qkv=side_by_side(*own.projections),
             out=side_by_side(own.out_proj),
-            activation_fn=activation_fn,
+            activation_fn=AFTER["none"] if is_relu else activation_fn,
             dropout=AFTER["none"],
             activation_dropout=0.0,
             training=False,
@@ -167,8 +166,10 @@ class StepWeights:
 
     @cached_property
     def layers(self) -> list[StepLayer]:
-        """Of the decoder's layers."""
-        return [StepLayer(layer) for layer in self.model.get_decoder().layers]
+        """Of the decoder's layers; what several use is laid out once."""
+        decoder, once = self.model.get_decoder(), cache(side_by_side)
+        layers = [StepLayer(layer, once) for layer in decoder.layers]
+        return [layers[number] for number in decoder.layer_order]
 
     @cached_property
     def head(self) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -186,7 +187,8 @@ class StepWeights:
     def source(self) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
         """Those of the encoder, and of keys and values for the decoder, by the ids of their weights."""
         cross = [layer.encoder_attn for layer in self.model.get_decoder().layers]
-        modules = [*self.model.get_encoder().modules(), *(map for one in cross for map in (one.k_proj, one.v_proj))]
+        read = [getattr(one.maps, name) for one in cross for name, _ in one.roles[1:]]
+        modules = dict.fromkeys([*self.model.get_encoder().modules(), *read])
         plain: list[Any] = [module for module in modules if isinstance(module, nn.Linear) and is_plain(module)]
         return {id(module.weight): pack(module.weight, module.bias) for module in plain if is_packable(module.weight)}
 

@@ -21,6 +21,7 @@ from .position_schemes_vanilla_transformer import (
     RelativePositionEncoding,
     TrainedPositionEncoding,
 )
+from .sharing_vanilla_transformer import layer_order
 
 
 class AlibiPositionEncoding(RelativePositionEncoding):
@@ -143,24 +144,24 @@ class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
     own vectors, of keys and of values, and its heads share them.
 
     Args:
-        layers: N, layers of the stack.
+        order: For each layer of the stack, which vectors it has; layers of the same weights have the same.
         distance: k, from which all distances are one.
         d_k, d_v: Widths of one head's keys and values.
     """
 
-    def __init__(self, layers: int, distance: int, d_k: int, d_v: int):
+    def __init__(self, order: list[int], distance: int, d_k: int, d_v: int):
         super().__init__(0, 0, 0)
-        self.distance, self.init_std = distance, d_k**-0.5
-        self.keys = nn.Parameter(torch.empty(layers, 2 * distance + 1, d_k))
-        self.values = nn.Parameter(torch.empty(layers, 2 * distance + 1, d_v))
+        self.order, self.distance, self.init_std = order, distance, d_k**-0.5
+        self.keys = nn.Parameter(torch.empty(len(set(order)), 2 * distance + 1, d_k))
+        self.values = nn.Parameter(torch.empty(len(set(order)), 2 * distance + 1, d_v))
 
     @classmethod
     def of(
         cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
     ) -> "PositionEncoding":
-        layers = config.decoder_layers if is_causal else config.encoder_layers
+        order = layer_order(config, "decoder" if is_causal else "encoder")
         distance = config.max_relative_distance or RELATIVE_DISTANCES["shaw"]
-        return cls(layers, distance, config.d_k or width // heads, config.d_v or width // heads)
+        return cls(order, distance, config.d_k or width // heads, config.d_v or width // heads)
 
     def relations(
         self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
@@ -168,7 +169,8 @@ class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
         keys: Any = key_positions
         distances = keys[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
         rows = distances.clamp(-self.distance, self.distance)[:, None] + self.distance  # (B or 1, 1, T, S)
-        return [VectorRelation(*tables, rows) for tables in zip(self.keys, self.values)]
+        relations = [VectorRelation(*tables, rows) for tables in zip(self.keys, self.values)]
+        return [relations[number] for number in self.order]
 
 
 @dataclass
@@ -227,7 +229,7 @@ class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding):
     x-transformers. Positions play no part; padding has no gate. At first a gate is σ(5) = 0.993.
 
     Args:
-        layers: N, layers of the stack.
+        order: For each layer of the stack, which gates it has; layers of the same weights have the same.
         width: D.
         heads: H.
         is_causal: Whether keys lie before their queries alone.
@@ -235,19 +237,19 @@ class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding):
 
     first_bias = 5.0
 
-    def __init__(self, layers: int, width: int, heads: int, is_causal: bool):
+    def __init__(self, order: list[int], width: int, heads: int, is_causal: bool):
         super().__init__(0, 0, 0)
+        self.order = order
         self.heads, self.kept_features, self.init_std = heads, 1 if is_causal else 2, width**-0.5
         self.relation = GateRelation if is_causal else TwoWayGateRelation
-        self.weight = nn.Parameter(torch.empty(layers, self.kept_features * heads, width))
-        self.gate_bias = nn.Parameter(torch.empty(layers, self.kept_features * heads))
+        self.weight = nn.Parameter(torch.empty(len(set(order)), self.kept_features * heads, width))
+        self.gate_bias = nn.Parameter(torch.empty(len(set(order)), self.kept_features * heads))
 
     @classmethod
     def of(
         cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
     ) -> "PositionEncoding":
-        layers = config.decoder_layers if is_causal else config.encoder_layers
-        return cls(layers, width, heads, is_causal)
+        return cls(layer_order(config, "decoder" if is_causal else "encoder"), width, heads, is_causal)
 
     def draw(self):
         init.normal_(self.weight, std=self.init_std)
@@ -256,7 +258,8 @@ class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding):
     def relations(
         self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
     ) -> Iterable[Relation | None]:
-        return [self.relation(*maps, self.heads) for maps in zip(self.weight, self.gate_bias)]
+        relations = [self.relation(*maps, self.heads) for maps in zip(self.weight, self.gate_bias)]
+        return [relations[number] for number in self.order]
 
 
 def slopes(heads: int) -> list[float]:

@@ -7,6 +7,7 @@ from torch import nn
 
 from .configuration_vanilla_transformer import FOLLOWERS, VanillaTransformerConfig, check_stacks
 from .modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
+from .sharing_vanilla_transformer import layers_and_sets
 
 
 def of_one_stack(
@@ -17,11 +18,17 @@ def of_one_stack(
     names for both, such as `num_hidden_layers`, mean this stack; the config itself if it is one already.
 
     Raises:
-        ValueError: It is the config of the other stack alone.
+        ValueError: It is the config of the other stack alone; or the decoder's layers would use a feed-forward that
+            belongs to the encoder.
     """
     if not config.is_encoder_decoder:
         check_stacks(config, stack, model)
         return config
+    if stack == "decoder" and config.feed_forward_sharing == "all":
+        raise ValueError(
+            f"{model} with feed_forward_sharing='all': that feed-forward belongs to the encoder; take 'stack', "
+            "with which the decoder has one of its own"
+        )
     config = copy.deepcopy(config)
     if stack == "encoder":
         width: Any = config.encoder_d_model
@@ -34,9 +41,12 @@ def of_one_stack(
         if prefix == other and hasattr(config, f"{stack}_{rest}"):
             setattr(config, name, getattr(config, f"{stack}_{rest}"))
     for follower, followed in FOLLOWERS.items():
-        if follower.startswith("decoder_"):
+        if follower == f"decoder_{followed}":
             name, own = (follower, followed) if stack == "encoder" else (followed, follower)
             setattr(config, name, getattr(config, own))
+    layers, sets = layers_and_sets(config, stack)
+    if layers == sets:  # the other stack's layers were those that shared
+        config.layer_sharing = "sequence"
     config.is_encoder_decoder, config.is_decoder = False, stack == "decoder"
     return config
 

@@ -336,8 +336,8 @@ def _architecture(config: VanillaTransformerConfig) -> list[tuple[str, Any, Any]
     paper = VanillaTransformerConfig()
     names = [name for name in type(config).__annotations__ if name not in HOST_FIELDS and not name.endswith("_id")]
     rows = [(name, _value(config, name), _value(paper, name)) for name in names]
-    stated = config.to_dict()  # where a field that only follows another one is None
-    return [row for row in rows if row[0] in SIZES or (row[1] != row[2] and stated[row[0]] is not None)]
+    stated = config.to_dict()  # where a field that only follows another one is None, or not there
+    return [row for row in rows if row[0] in SIZES or (row[1] != row[2] and stated.get(row[0]) is not None)]
 
 
 def _value(config: VanillaTransformerConfig, name: str) -> Any:
