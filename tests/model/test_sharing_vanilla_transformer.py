@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 
+from vanilla_transformer_hf import VanillaTransformerEncoderModel, VanillaTransformerForCausalLM
 from vanilla_transformer_hf.model import packed_weights_vanilla_transformer as packed_weights
 from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import StepWeights
 from vanilla_transformer_hf.model.sharing_vanilla_transformer import LAYER_SHARING
@@ -258,3 +259,38 @@ def test_compiles_into_one_graph(tiny_model, batch):
     with torch.no_grad():
         compiled = torch.compile(model, fullgraph=True)(**batch).logits
         torch.testing.assert_close(compiled, model(**batch).logits, atol=1e-5, rtol=0)
+
+
+def test_one_stack_alone_opens_from_a_model_that_shares(tiny_model, batch, tmp_path):
+    model = tiny_model(**SHARED["cycle"])
+    model.save_pretrained(tmp_path)
+    encoder, report = VanillaTransformerEncoderModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"] and not report["mismatched_keys"]
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    expected = model.get_encoder()(**source).last_hidden_state
+    torch.testing.assert_close(encoder(**source).last_hidden_state, expected, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="feed_forward_sharing='all': that feed-forward belongs to the encoder"):
+        VanillaTransformerForCausalLM(tiny_model(**SHARED["cycle_reverse"]).config)
+
+
+@pytest.mark.parametrize("sharing", ["none", "stack", "encoder_only"])
+def test_a_decoder_alone_shares_and_is_searched_in_steps(sharing, tiny_config, tmp_path):
+    config = tiny_config(
+        **{"decoder_layers": 4, "decoder_layer_sets": 2, "layer_sharing": "cycle_reverse", "output_bias": True},
+        **{"projection_sharing": "query_key", "feed_forward_sharing": sharing, "embedding_sharing": "none"},
+    )
+    model = VanillaTransformerForCausalLM(config).eval()
+    assert len(model.get_decoder().layers) == 2 and len(model.get_decoder().layers_in_order) == 4
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2.5)
+    prompt = torch.randint(3, 90, (3, 5))
+    found = model.generate(prompt, max_new_tokens=12, num_beams=3)
+    with torch.no_grad():
+        greedy = model.generate(prompt, max_new_tokens=12)
+        expected = model(greedy[:, :-1]).logits.argmax(dim=-1)
+    ended = (greedy[:, 5:-1] == model.config.eos_token_id).cumsum(dim=1).bool()
+    assert torch.equal(greedy[:, 6:][~ended], expected[:, 5:][~ended])
+    model.save_pretrained(tmp_path)
+    again, report = VanillaTransformerForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()) and again.config.decoder_layers == 4
+    assert torch.equal(again.generate(prompt, max_new_tokens=12, num_beams=3), found)
