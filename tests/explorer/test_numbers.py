@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from reference import unshared
 from torch import nn
 from transformers import (
     BartConfig,
@@ -248,9 +249,11 @@ def test_a_layer_that_is_off_is_a_layer_less(asked):
     smaller = copy.deepcopy(asked.model)
     stack = smaller.get_decoder()
     stack.layers = nn.ModuleList([layer for number, layer in enumerate(stack.layers) if number != 1])
+    stack.layer_order = list(range(count - 1))
     scheme = stack.embed_positions
     if hasattr(scheme, "keys"):  # Shaw's vectors of each layer
         scheme.keys, scheme.values = (nn.Parameter(table[[0]]) for table in (scheme.keys, scheme.values))
+        scheme.order = [0]
     expected = asked.outputs(smaller)
     close(asked("tensor", **asked.pair, off=["decoder.1"], box="logits"), expected.logits[0])
     grid = asked("grid", **asked.pair, off=["decoder.1"], part="cross", size=128)
@@ -260,6 +263,27 @@ def test_a_layer_that_is_off_is_a_layer_less(asked):
     assert found["tree"] and asked.model.config.decoder_layers == count == len(asked.model.get_decoder().layers)
     with pytest.raises(RequestError, match="1 is not a layer that is on"):
         asked("attention", **asked.pair, off=["decoder.1"], part="cross", layer=1)
+
+
+def test_what_shares_weights_is_shown_as_if_it_shared_nothing(tiny_model, tokenizer):
+    """A head that is off is off in one layer and in one attention, also where others have the same matrix."""
+    shared = {
+        **{"decoder_layer_sets": 1, "decoder_attention_sharing": True, "projection_sharing": "key_value"},
+        **{"feed_forward_sharing": "all", "vocab_size": len(tokenizer)},
+    }
+    model, twin = tiny_model(**shared), tiny_model(vocab_size=len(tokenizer))
+    copies = unshared({name.removeprefix("model."): one for name, one in model.state_dict().items()}, model.config)
+    twin.load_state_dict({name if "lm_head" in name else f"model.{name}": one for name, one in copies.items()})
+    ours, theirs = Asked(model, tokenizer), Asked(twin, tokenizer)
+    for off in ([], ["decoder.0.1", "cross.1.2"], ["decoder.1"]):
+        for name, key, fields in (
+            ("tensor", None, {"box": "logits"}),
+            ("grid", "weights", {"part": "cross", "size": 128}),
+            ("head", "contribution", {"part": "decoder", "layer": 0, "head": 2}),
+            ("head", "contribution", {"part": "cross", "layer": 0, "head": 2}),
+        ):
+            found, expected = (asked(name, **asked.pair, off=off, **fields) for asked in (ours, theirs))
+            close(found if key is None else found[key], from_json(expected if key is None else expected[key]))
 
 
 @pytest.mark.parametrize("kind", ["marian", "bart", "t5"])

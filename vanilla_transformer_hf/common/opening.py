@@ -174,9 +174,13 @@ def check_cost(config: Any, folder: Path):
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")] if folder.is_dir() else []
     if not sizes or getattr(config, "model_type", None) != VanillaTransformerConfig.model_type:
         return
+    is_shared = config.feed_forward_sharing != "none"  # then each layer has its norms, at least
     least = config.vocab_size * config.d_model + sum(
-        getattr(config, f"{side}_layers") * 2 * width * getattr(config, f"{side}_ffn_dim")
-        for side, width in (("encoder", config.encoder_d_model), ("decoder", config.d_model))
+        sets * 2 * width * (1 if is_shared else ffn_dim)
+        for sets, width, ffn_dim in (
+            (config.encoder_layer_sets, config.encoder_d_model, config.encoder_ffn_dim),
+            (config.decoder_layer_sets, config.d_model, config.decoder_ffn_dim),
+        )
     )
     if least > COST_FACTOR * sum(sizes) + SMALLEST_COST:
         raise ValueError(

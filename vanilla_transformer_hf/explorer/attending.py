@@ -1,5 +1,6 @@
 """Attention weights: of one layer, of all layers made small, and the computation of one head."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ class AttentionSteps:
         given: dict[str, Any] = {}
 
         def before(module: Any, arguments: tuple, options: dict) -> None:
-            names = ("hidden_states", "key_value_states", "attention_mask", "past_key_values")
+            names = inspect.signature(module.forward).parameters
             given.update({**dict(zip(names, arguments)), **options})
 
         def after(module: Any, arguments: tuple, output: Any) -> None:
@@ -108,10 +109,11 @@ class AttentionSteps:
         finally:
             for hook in hooks:
                 hook.remove()
-        states, turn, relation = given["key_value_states"], given.get("turn", keep), given.get("relation")
-        kept = turn if relation is None else lambda key: relation.kept_keys(turn(key), states)
-        self.query = turn(module.heads(module.q_proj(given["hidden_states"]), module.d_k))
-        keys, self.value = module.keys_values(states, None, kept)
+        asking, turn, relation = given["hidden_states"], given.get("turn", keep), given.get("relation")
+        answering = given.get("key_value_states", asking)
+        (self.query,) = map(turn, module.project(asking, module.roles[:1]))
+        keys, self.value = module.project_keys_values(answering)
+        keys = turn(keys) if relation is None else relation.kept_keys(turn(keys), answering)
         self.key = keys[..., : module.d_k]  # behind them is what a scheme keeps beside
         self.products = torch.matmul(self.query, self.key.transpose(2, 3))
         self.scaled = self.products * module.scaling

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..model.attention_vanilla_transformer import VanillaTransformerAttention
 from .requests import PARTS, RequestError
 
 
@@ -45,6 +46,8 @@ def stack_of(model: Any, part: str) -> Any:
 def count_layers(model: Any, part: str) -> int:
     """Layers of a stack, by the host's config where the model is not one of this package."""
     stack = stack_of(model, part)
+    if hasattr(stack, "layer_order"):
+        return len(stack.layer_order)
     if hasattr(stack, "layers"):
         return len(stack.layers)
     return len(stack.block)  # T5
@@ -90,7 +93,7 @@ def copy_without(model: Any, off: Iterable[str]) -> Copy:
             heads[part, layer] = None  # all
         elif layer in left[side]:
             left[side].remove(layer)
-    if not names:
+    if not names and not shares_weights(model):
         return Copy(model, left)
     for side, layers in left.items():
         if not layers:
@@ -104,22 +107,36 @@ def copy_without(model: Any, off: Iterable[str]) -> Copy:
     return made
 
 
+def shares_weights(model: Any) -> bool:
+    """Whether a module stands for several, of which each could be switched off."""
+    stacks = [stack for stack in (model.get_encoder(), model.get_decoder()) if hasattr(stack, "layer_order")]
+    return any(len(stack.layers) < len(stack.layer_order) for stack in stacks) or any(
+        getattr(module, "lender", None) is not None for module in model.modules()
+    )
+
+
 def keep_layers(stack: Any, layers: list[int], side: str) -> None:
     """Leave a stack these of its layers, each a module of its own with the weights that it had."""
-    own = {id(tensor): tensor for tensor in (*stack.parameters(), *stack.buffers())}
-    modules = []
-    for number, layer in enumerate(layers):
-        module = copy.deepcopy(stack.layers[layer], dict(own))
-        for each in module.modules():
-            if hasattr(each, "layer_idx"):
-                each.layer_idx = number
-        modules.append(module)
-    scheme, count, all_relations = stack.embed_positions, len(stack.layers), stack.embed_positions.relations
+    memo = {id(tensor): tensor for module in (stack, *stack.layers) for tensor in tensors_of(module)}
+    modules = [copy.deepcopy(stack.layers_in_order[layer], dict(memo)) for layer in layers]
+    for each in (each for module in modules for each in module.modules()):
+        if isinstance(each, VanillaTransformerAttention) and each.lender is not None:
+            for name, projection in each.lender.named_children():
+                each.add_module(name, copy.deepcopy(projection, dict(memo)))
+            del each.__dict__["lender"]
+    scheme, count, all_relations = stack.embed_positions, len(stack.layer_order), stack.embed_positions.relations
     scheme.relations = lambda *positions: [
         relation for number, relation in zip(range(count), all_relations(*positions)) if number in layers
     ]
     setattr(stack.config, f"{side}_layers", len(layers))
-    stack.layers = nn.ModuleList(modules)
+    setattr(stack.config, f"{side}_layer_sets", len(layers))
+    stack.layers, stack.layer_order = nn.ModuleList(modules), list(range(len(layers)))
+
+
+def tensors_of(module: Any) -> list[torch.Tensor]:
+    """Those of a module, and those that it borrows."""
+    lender = getattr(module, "lender", None)
+    return [*module.parameters(), *module.buffers(), *(() if lender is None else lender.parameters())]
 
 
 def silence(attention: Any, heads: set[int] | None) -> None:

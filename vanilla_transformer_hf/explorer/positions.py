@@ -41,7 +41,7 @@ def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
         shown = zip(titles[:MOST_PICTURES], bias[0])
         pictures += [Picture(title, "query", "key", values) for title, values in shown]
     if scheme.is_relative:
-        for layer, (_, relation) in enumerate(zip(stack.layers, scheme.relations(places, places))):
+        for layer, (_, relation) in enumerate(zip(stack.layer_order, scheme.relations(places, places))):
             for what, name in (("keys", "key_vectors"), ("values", "value_vectors")):
                 table = getattr(relation, name, None)
                 if table is not None and len(pictures) < MOST_PICTURES:
