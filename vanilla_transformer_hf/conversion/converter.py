@@ -22,13 +22,15 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..publishing.model_card import CardFacts, ConversionFacts, SourceFile, write_card
 from .formats import vocabularies
-from .key_table import check_sizes, convert_tensors, empty_model
+from .key_table import check_sizes, convert_tensors, empty_model, model_class
 from .source import Checkpoint, ConversionError, Source
 from .sources import (
     annotated,
+    bert,
     eole,
     fairseq,
     fsmt,
+    gpt2,
     joeynmt,
     marian,
     marianmt,
@@ -36,7 +38,14 @@ from .sources import (
     tensor2tensor,
     torch_nn,
 )
-from .verification import compare_greedy, compare_with_reference, example_batch, logits_of, try_tokenizer
+from .verification import (
+    compare_greedy,
+    compare_with_reference,
+    compare_with_toolkit,
+    example_batch,
+    logits_of,
+    try_tokenizer,
+)
 
 
 # Name on the command line -> source
@@ -51,6 +60,8 @@ CONVERTERS: dict[str, Source] = {
     "tensor2tensor": tensor2tensor.SOURCE,
     "torch_nn": torch_nn.SOURCE,
     "annotated": annotated.SOURCE,
+    "bert": bert.SOURCE,
+    "gpt2": gpt2.SOURCE,
 }
 
 
@@ -203,6 +214,8 @@ def convert(
         if problems := converter.unsupported(found):
             raise ConversionError("the model cannot express these options:\n  " + "\n  ".join(problems))
         told: list[str] = []
+        if reference is not None and converter.toolkit_model is not None:
+            raise ConversionError(f"a reference is not needed: {name} is compared with transformers' own model")
         if reference is not None:
             found, told = settle(converter, found, Path(reference), say)
         config = converter.to_config(found)
@@ -212,7 +225,9 @@ def convert(
         model = assemble(converter, found, config)
         # In this class it is written without the mark of what was taken from config.json: of a file with it
         # transformers reads nothing but its own fields.
-        model.generation_config = VanillaTransformerGenerationConfig.of(converter.to_generation_config(found, config))
+        if model.can_generate():
+            settings = converter.to_generation_config(found, config)
+            model.generation_config = VanillaTransformerGenerationConfig.of(settings)
         notes = told + converter.decoding_notes(found)
         pieces = converter.target_pieces(found)
     files = [describe_file(file) for file in dict.fromkeys(found.files)]  # by now all were read
@@ -221,6 +236,16 @@ def convert(
     command += ["--reference", Path(reference).name] if reference else []
     command += ["--i-trust-this-file"] if trust else []
     done = Conversion(name, path, config, model.num_parameters(), notes=notes)
+    if converter.toolkit_model is not None:
+        with _one_line(path, name):
+            toolkit = converter.toolkit_model(found)
+            done.reference, done.reference_tokens = compare_with_toolkit(model, toolkit, example_batch(config))
+        del toolkit
+        if not done.reference <= converter.tolerance:
+            raise ConversionError(
+                f"the model's outputs differ by {done.reference:.1e} from those of transformers' own; "
+                f"{converter.tolerance:.0e} is allowed"
+            )
     del found
     with new_folder(output) as folder:
         say(f"writing {done.parameters:,} parameters")
@@ -241,7 +266,8 @@ def convert(
 
 def open_again(folder: Path, has_tokenizer: bool) -> tuple[VanillaTransformerForConditionalGeneration, Any]:
     """The model and the tokenizer that were just written, from their files, in the type of the weights."""
-    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder, dtype="auto").eval()
+    opened = model_class(VanillaTransformerConfig.from_pretrained(folder))
+    model = opened.from_pretrained(folder, dtype="auto").eval()
     return model, VanillaTransformerTokenizer.from_pretrained(folder) if has_tokenizer else None
 
 

@@ -8,7 +8,14 @@ from typing import Any
 
 import torch
 
+from ..model.causal_lm_vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.encoder_models_vanilla_transformer import (
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+)
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .source import FLOATS, ConversionError, Tensors
 
@@ -24,6 +31,15 @@ def unchanged(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.T
 def transposed(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
     """A matrix (in, out) of a toolkit that multiplies from the right."""
     return tensor.T.contiguous()
+
+
+def transposed_third(number: int) -> Transform:
+    """Queries (0), keys (1) or values (2) of one matrix (in, out) for all three."""
+
+    def third_of(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+        return tensor.chunk(3, dim=1)[number].T.contiguous()
+
+    return third_of
 
 
 def third(number: int) -> Transform:
@@ -92,10 +108,29 @@ def check_sizes(config: VanillaTransformerConfig, tensors: Tensors):
         raise ConversionError("the options describe a larger model than the weights:\n  " + "\n  ".join(problems))
 
 
-def empty_model(config: VanillaTransformerConfig) -> VanillaTransformerForConditionalGeneration:
+# Models of one stack, by the name that stands in `architectures` of their configs.
+SINGLE_STACKS: dict[str, Any] = {
+    model.__name__: model
+    for model in (
+        VanillaTransformerEncoderModel,
+        VanillaTransformerForMaskedLM,
+        VanillaTransformerForSequenceClassification,
+        VanillaTransformerForTokenClassification,
+        VanillaTransformerDecoderModel,
+        VanillaTransformerForCausalLM,
+    )
+}
+
+
+def model_class(config: VanillaTransformerConfig) -> Any:
+    """The class of the model of a config: an encoder-decoder, unless `architectures` names another."""
+    return SINGLE_STACKS.get((config.architectures or [""])[0], VanillaTransformerForConditionalGeneration)
+
+
+def empty_model(config: VanillaTransformerConfig) -> Any:
     """The model of a config, with names and shapes and no memory for weights."""
     with torch.device("meta"):
-        return VanillaTransformerForConditionalGeneration(config)
+        return model_class(config)(config)
 
 
 def convert_tensors(

@@ -121,8 +121,9 @@ class Source:
     with its second argument true unpickles with Python's own unpickler. `unsupported` lists the options that our model
     cannot express, a line each. `keys` is the table of a checkpoint and the config that it becomes. `decoding_notes`
     says what of the toolkit's way from text to text `generate()` and the tokenizer do not do. `target_pieces` is the
-    toolkit's target vocabulary, where it records its outputs as pieces. `unstated` are the options that the files lack
-    and a reference tells, with their possible values, the default first.
+    toolkit's target vocabulary, where it records its outputs as pieces. `toolkit_model` is the toolkit's own model,
+    where the toolkit is transformers itself: the converted one must give its outputs. `unstated` are the options that
+    the files lack and a reference tells, with their possible values, the default first.
     """
 
     options: Mapping[str, Any]
@@ -135,5 +136,6 @@ class Source:
     to_generation_config: Callable[[Checkpoint, VanillaTransformerConfig], GenerationConfig]
     decoding_notes: Callable[[Checkpoint], list[str]]
     target_pieces: Callable[[Checkpoint], Sequence[str]] = lambda checkpoint: ()
+    toolkit_model: Callable[[Checkpoint], Any] | None = None
     unstated: Callable[[Checkpoint], Mapping[str, Sequence[Any]]] = lambda checkpoint: {}
     tolerance: float = TOLERANCE

@@ -84,6 +84,13 @@ def compare_with_reference(
 def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
     """Ids drawn by chance, always the same, of two sentences, the second padded: a batch for a forward pass."""
     generator = torch.Generator().manual_seed(0)
+    if not config.is_encoder_decoder:
+        length = min(12, config.max_position_embeddings)
+        ids, mask = torch.randint(config.vocab_size, (2, length), generator=generator), torch.ones(2, length).long()
+        mask[1, length // 2 :] = 0
+        # Not padding by its id, where there is none, nor padding where there is a token.
+        ids[(mask == 1) & (ids == config.pad_token_id)] = (config.pad_token_id + 1) % config.vocab_size
+        return {"input_ids": ids.masked_fill(mask == 0, config.pad_token_id), "attention_mask": mask}
     length = min(12, config.max_position_embeddings, config.decoder_max_position_embeddings or 12)
     source_size = config.source_vocab_size or config.vocab_size
     source = torch.randint(source_size, (2, length), generator=generator)
@@ -101,8 +108,24 @@ def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def logits_of(model: VanillaTransformerForConditionalGeneration, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Logits (B, T, V) of a batch, in float64 whatever the model computes in."""
-    return model(**batch, use_cache=False).logits.double()
+    """
+    Logits (B, T, V) of a batch, or what a model without a head returns first, in float64 whatever the model computes
+    in.
+    """
+    options = {"use_cache": False} if model.config.is_encoder_decoder else {}
+    return model(**batch, **options)[0].double()
+
+
+def compare_with_toolkit(model: Any, toolkit: Any, batch: dict[str, torch.Tensor]) -> tuple[float, int]:
+    """
+    Largest difference between the outputs of the model and of transformers' own for a batch, in units of the largest
+    output where that is above 1; and the number of tokens.
+    """
+    real = batch["attention_mask"].bool()
+    found, expected = logits_of(model, batch), logits_of(toolkit.eval(), batch)
+    if found.dim() == 3:
+        found, expected = found[real], expected[real]
+    return (found - expected).abs().max().item() / max(1.0, expected.abs().max().item()), int(real.sum())
 
 
 def own_tokens(ids: list[int], config: Any) -> list[int]:

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import GenerationConfig
 
+from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats.files import named, read_json
 from ..formats.safe_load import SafetensorsFiles, load_torch
 from ..source import Checkpoint, ConversionError
@@ -69,13 +72,13 @@ def _weights(folder: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], lis
     raise ConversionError(f"{folder} holds neither model.safetensors nor pytorch_model.bin")
 
 
-def is_saved_model(path: Path, model_type: str) -> bool:
-    """Whether a folder that transformers saved, or a file in it, belongs to a model of this type."""
+def is_saved_model(path: Path, *model_types: str) -> bool:
+    """Whether a folder that transformers saved, or a file in it, belongs to a model of one of these types."""
     config = (path if path.is_dir() else path.parent) / "config.json"
-    return config.is_file() and read_json(config).get("model_type") == model_type
+    return config.is_file() and read_json(config).get("model_type") in model_types
 
 
-def read_saved_model(path: Path, model_type: str, trust: bool = False) -> Checkpoint:
+def read_saved_model(path: Path, model_type: str | tuple[str, ...], trust: bool = False) -> Checkpoint:
     """
     A folder that transformers saved, or a file in it: the fields of its config and its weights.
 
@@ -85,8 +88,9 @@ def read_saved_model(path: Path, model_type: str, trust: bool = False) -> Checkp
     folder = path if path.is_dir() else path.parent
     config = folder / "config.json"
     options = read_json(config)
-    if (found := options.get("model_type")) != model_type:
-        raise ConversionError(f"{config}: model_type={found!r}, must be {model_type!r}")
+    allowed = (model_type,) if isinstance(model_type, str) else model_type
+    if (found := options.get("model_type")) not in allowed:
+        raise ConversionError(f"{config}: model_type={found!r}, must be {' or '.join(map(repr, allowed))}")
     tensors, files = _weights(folder, trust)
     return Checkpoint(options, tensors, None, folder, [config, *files])
 
@@ -98,3 +102,60 @@ def generation_config(checkpoint: Checkpoint, defaults: Mapping[str, Any]) -> Ge
     options = {**defaults, **checkpoint.options}
     names = GenerationConfig().to_dict().keys() - {"transformers_version"}
     return GenerationConfig(**{name: options[name] for name in names & options.keys()})
+
+
+# Roles of special tokens in transformers' tokenizers.
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def architecture(checkpoint: Checkpoint, classes: Mapping[str, Any]) -> list[str]:
+    """A line if the class that config.json names is none of these."""
+    named = checkpoint.options.get("architectures")
+    if isinstance(named, list) and len(named) == 1 and named[0] in classes:
+        return []
+    return [f"architectures={named!r}: must be one of {', '.join(classes)}"]
+
+
+def of_one_stack(checkpoint: Checkpoint, sizes: Mapping[str, Any], **fields: Any) -> VanillaTransformerConfig:
+    """The config of a model of one stack; `sizes` are fields of the encoder and the decoder without these words."""
+    labels = {
+        name: value
+        for name in ("id2label", "label2id", "problem_type")
+        if (value := checkpoint.options.get(name)) is not None
+    }
+    both = {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in sizes.items()}
+    fixed: dict[str, Any] = {
+        "is_encoder_decoder": False,
+        "scale_embedding": False,
+        "position_encoding": "learned",
+        "attention_bias": True,
+        "label_smoothing": 0.0,
+    }
+    return VanillaTransformerConfig(**{**fixed, **both, **labels, **fields})
+
+
+def toolkit_model(checkpoint: Checkpoint) -> Any:
+    """transformers' own model of the checkpoint."""
+    host = getattr(transformers, checkpoint.options["architectures"][0])
+    config = host.config_class.from_dict(dict(checkpoint.options))
+    config._attn_implementation = "eager"
+    tensors = {name: checkpoint.tensors[name] for name in checkpoint.tensors}
+    return host.from_pretrained(None, config=config, state_dict=tensors)
+
+
+def tokenizer_of(checkpoint: Checkpoint, host: Any, names: tuple[str, ...]) -> VanillaTransformerTokenizer | None:
+    """The tokenizer of class `host` in the folder, in ours; None where its files, of these names, are not there."""
+    folder = checkpoint.folder
+    if not (folder / "tokenizer.json").is_file() and not all((folder / name).is_file() for name in names):
+        return None
+    for name in ("tokenizer.json", "tokenizer_config.json", *names):
+        if (folder / name).is_file():
+            checkpoint.uses(folder / name)
+    theirs = host.from_pretrained(folder, local_files_only=True)
+    roles = {role: theirs._special_tokens_map.get(role) for role in ROLES}
+    return VanillaTransformerTokenizer(
+        tokenizer_object=theirs.backend_tokenizer,
+        model_max_length=theirs.model_max_length,
+        model_input_names=theirs.model_input_names,
+        **{role: token for role, token in roles.items() if token is not None},
+    )
