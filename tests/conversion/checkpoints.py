@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import test_annotated
+import test_bert
 import test_eole
 import test_fairseq
 import test_fsmt
+import test_gpt2
 import test_joeynmt
 import test_marian
 import test_marianmt
@@ -38,6 +40,8 @@ WRITERS = {
     "marian": test_marian.make,
     "marianmt": lambda folder: test_marianmt.save(test_marianmt.build({}), folder, {}),
     "fsmt": lambda folder: test_fsmt.build({}).save_pretrained(folder),
+    "bert": test_bert.write,
+    "gpt2": test_gpt2.write,
     "joeynmt": _joeynmt,
     "opennmt_py": lambda folder: test_opennmt_py.write(folder, *test_opennmt_py.make()),
     "tensor2tensor": test_tensor2tensor.make,

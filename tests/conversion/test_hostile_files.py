@@ -35,6 +35,8 @@ PICKLED = {
     "fairseq": ("checkpoint_best.pt", {"dict.en.txt": "a 1\n", "dict.de.txt": "a 1\n"}),
     "marianmt": ("pytorch_model.bin", {"config.json": '{"model_type": "marian"}'}),
     "fsmt": ("pytorch_model.bin", {"config.json": '{"model_type": "fsmt"}'}),
+    "bert": ("pytorch_model.bin", {"config.json": '{"model_type": "bert"}'}),
+    "gpt2": ("pytorch_model.bin", {"config.json": '{"model_type": "gpt2"}'}),
     "joeynmt": ("best.ckpt", {"config.yaml": "data: {}\nmodel: {}\n"}),
     "opennmt_py": ("model_step_1.pt", {}),
     "torch_nn": ("model.pt", {}),

@@ -48,7 +48,8 @@ def main(prog: str, argv: list[str]) -> None:
     print(f"saved in {arguments.output}")
     print(f"the reopened model's logits differ from those before saving by {done.reopened:.1e}")
     if done.reference is not None:
-        print(f"and from {arguments.reference} by {done.reference:.1e} ({done.reference_tokens:,} target positions)")
+        other = arguments.reference or "transformers' own model"
+        print(f"and from {other} by {done.reference:.1e} ({done.reference_tokens:,} target positions)")
     if done.greedy is not None:
         print(f"greedy outputs identical: {done.greedy[0]} of {done.greedy[1]}")
     for note in done.notes:

@@ -61,6 +61,11 @@ def random_model(host, config_class, **options):
     return model
 
 
+def write(folder):
+    """A folder with a masked language model and its tokenizer."""
+    random_model(BertForMaskedLM, BertConfig, vocab_size=write_wordpiece(folder)).save_pretrained(folder)
+
+
 @pytest.mark.parametrize(("host", "config_class", "options"), CASES.values(), ids=CASES)
 def test_outputs_are_those_of_transformers(host, config_class, options, tmp_path):
     theirs = random_model(host, config_class, **options)

@@ -44,6 +44,12 @@ def random_model(host, config_class, **options):
     return model
 
 
+def write(folder):
+    """A folder with a language model and its tokenizer."""
+    ids = {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": write_byte_bpe(folder, ["<|endoftext|>"])}
+    random_model(GPT2LMHeadModel, GPT2Config, **ids).save_pretrained(folder)
+
+
 @pytest.mark.parametrize(("host", "config_class", "options"), CASES.values(), ids=CASES)
 def test_outputs_are_those_of_transformers(host, config_class, options, tmp_path):
     theirs = random_model(host, config_class, **options)
@@ -81,9 +87,7 @@ def test_the_tokenizer_is_the_same(kind, tmp_path):
     folder = tmp_path / "theirs"
     folder.mkdir()
     if kind == "gpt2":
-        size = write_byte_bpe(folder, ["<|endoftext|>"])
-        ids = {"bos_token_id": 0, "eos_token_id": 0}
-        random_model(GPT2LMHeadModel, GPT2Config, vocab_size=size, **ids).save_pretrained(folder)
+        write(folder)
     else:
         size = write_gpt1_bpe(folder)
         random_model(OpenAIGPTLMHeadModel, OpenAIGPTConfig, vocab_size=size).save_pretrained(folder)

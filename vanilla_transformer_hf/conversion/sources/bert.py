@@ -221,5 +221,5 @@ SOURCE = Source(
     to_tokenizer=to_tokenizer,
     to_generation_config=lambda checkpoint, config: GenerationConfig(),
     decoding_notes=decoding_notes,
-    toolkit_model=toolkit_model,
+    toolkit_model=lambda checkpoint: toolkit_model(checkpoint, DEFAULTS[checkpoint.options["model_type"]]),
 )

@@ -212,5 +212,5 @@ SOURCE = Source(
     to_tokenizer=to_tokenizer,
     to_generation_config=to_generation_config,
     decoding_notes=decoding_notes,
-    toolkit_model=toolkit_model,
+    toolkit_model=lambda checkpoint: toolkit_model(checkpoint, DEFAULTS[checkpoint.options["model_type"]]),
 )

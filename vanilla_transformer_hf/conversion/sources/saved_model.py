@@ -1,7 +1,8 @@
 """Folders that transformers saved: how they are read, and what MarianMT and FSMT have in common."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from transformers import GenerationConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..formats.files import named, read_json
+from ..formats.files import named, read_bounded, read_json
 from ..formats.safe_load import SafetensorsFiles, load_torch
 from ..source import Checkpoint, ConversionError
 
@@ -108,6 +109,10 @@ def generation_config(checkpoint: Checkpoint, defaults: Mapping[str, Any]) -> Ge
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
+# Options of classifiers, for transformers' classes and ours.
+LABELS = ("id2label", "label2id", "problem_type")
+
+
 def architecture(checkpoint: Checkpoint, classes: Mapping[str, Any]) -> list[str]:
     """A line if the class that config.json names is none of these."""
     named = checkpoint.options.get("architectures")
@@ -118,11 +123,7 @@ def architecture(checkpoint: Checkpoint, classes: Mapping[str, Any]) -> list[str
 
 def of_one_stack(checkpoint: Checkpoint, sizes: Mapping[str, Any], **fields: Any) -> VanillaTransformerConfig:
     """The config of a model of one stack; `sizes` are fields of the encoder and the decoder without these words."""
-    labels = {
-        name: value
-        for name in ("id2label", "label2id", "problem_type")
-        if (value := checkpoint.options.get(name)) is not None
-    }
+    labels = {name: value for name in LABELS if (value := checkpoint.options.get(name)) is not None}
     both = {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in sizes.items()}
     fixed: dict[str, Any] = {
         "is_encoder_decoder": False,
@@ -134,13 +135,14 @@ def of_one_stack(checkpoint: Checkpoint, sizes: Mapping[str, Any], **fields: Any
     return VanillaTransformerConfig(**{**fixed, **both, **labels, **fields})
 
 
-def toolkit_model(checkpoint: Checkpoint) -> Any:
-    """transformers' own model of the checkpoint."""
+def toolkit_model(checkpoint: Checkpoint, known: Collection[str]) -> Any:
+    """transformers' own model of the checkpoint, in float32; of the options, those that are known."""
     host = getattr(transformers, checkpoint.options["architectures"][0])
-    config = host.config_class.from_dict(dict(checkpoint.options))
+    names = {*known, *LABELS} & checkpoint.options.keys()
+    config = host.config_class(**{name: checkpoint.options[name] for name in names})
     config._attn_implementation = "eager"
     tensors = {name: checkpoint.tensors[name] for name in checkpoint.tensors}
-    return host.from_pretrained(None, config=config, state_dict=tensors)
+    return host.from_pretrained(None, config=config, state_dict=tensors, dtype=torch.float32)
 
 
 def tokenizer_of(checkpoint: Checkpoint, host: Any, names: tuple[str, ...]) -> VanillaTransformerTokenizer | None:
@@ -148,10 +150,17 @@ def tokenizer_of(checkpoint: Checkpoint, host: Any, names: tuple[str, ...]) -> V
     folder = checkpoint.folder
     if not (folder / "tokenizer.json").is_file() and not all((folder / name).is_file() for name in names):
         return None
-    for name in ("tokenizer.json", "tokenizer_config.json", *names):
-        if (folder / name).is_file():
-            checkpoint.uses(folder / name)
-    theirs = host.from_pretrained(folder, local_files_only=True)
+    with TemporaryDirectory() as place:  # transformers opens whatever lies there, of any kind and size
+        for name in (
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "special_tokens_map.json",
+            "added_tokens.json",
+            *names,
+        ):
+            if (folder / name).exists():
+                Path(place, name).write_bytes(read_bounded(checkpoint.uses(folder / name)))
+        theirs = host.from_pretrained(place, local_files_only=True)
     roles = {role: theirs._special_tokens_map.get(role) for role in ROLES}
     return VanillaTransformerTokenizer(
         tokenizer_object=theirs.backend_tokenizer,
