@@ -154,6 +154,27 @@ def test_a_comparison_measures_what_runs_and_reports_what_does_not(recipe, varia
     assert not started
 
 
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "a+b")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_process_at_a_time_compares_in_a_folder(recipe, variants, started, tmp_path):
+    output = tmp_path / "out"
+    output.mkdir()
+    plan = plan_comparison(str(recipe), variants("variants: {paper: {}}"), [], 1, output)
+    command = [sys.executable, "-S", "-c", HOLD, str(output / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(OSError, match="another process is training in this folder"):
+            run_comparison(plan, output)
+    assert not started
+
+
 def test_a_budget_of_seconds_ends_a_run(recipe, variants, started, tmp_path):
     output = tmp_path / "out"
     argv = ["--lr_scheduler_type", "constant", "--save_steps", "1000", "--eval_steps", "1000"]

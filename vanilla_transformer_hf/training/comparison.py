@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from .build import describe_tokenizer, get_tokenizer, load_corpora, say, tokeniz
 from .comparison_plan import Plan, PlannedRun, continue_record, write_recipe
 from .comparison_run import DIVERGED, FAILED, FINISHED, write_result
 from .progress import quiet_libraries
+from .resume import lock_folder
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -86,9 +87,17 @@ def run_comparison(
     are not repeated.
 
     Raises:
-        OSError, ValueError: The text is missing or unusable, or `output` belongs to another comparison.
+        OSError: The text is missing, or another process compares in `output`.
+        ValueError: The text is unusable, or `output` belongs to another comparison.
     """
     continue_record(plan, output)
+    with lock_folder(output) or nullcontext():
+        return _run_waiting(plan, output, seconds, processes, tell)
+
+
+def _run_waiting(
+    plan: Plan, output: Path, seconds: float | None, processes: int, tell: Callable[[str], None]
+) -> list[MeasuredRun]:
     waiting = [run for run in plan.runs if (read_result(run) or {}).get("status") not in (FINISHED, DIVERGED)]
     if waiting:
         tokenizer = prepare_data(plan, output)
