@@ -71,7 +71,7 @@ SMALL = {
     f"{PROG} benchmark train": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32"
     " --loads step --against torch",
     f"{PROG} train": RUN,
-    f"{PROG} compare": RUN,
+    f"{PROG} compare": f"--variants mine.yaml {RUN}",
     "accelerate launch": RUN,
     f"{PROG} attention": "--target eins",  # an untrained model's translation is too long for a picture
 }
@@ -288,6 +288,9 @@ def test_command_runs(command, workspace, tmp_path):
             make(arguments[2], workspace)
         if "multilingual_numbers" in command:
             make("outputs/multilingual-data", workspace)
+        if arguments[:2] == ["compare", "lists"]:
+            make("outputs/lists", workspace)
+            make("outputs/longer", workspace)
         if arguments[0] in ("translate", "verify"):
             make(arguments[1], workspace)
         if arguments[0] in ("convert", "export"):
