@@ -53,7 +53,7 @@ RECIPE = {
     "warmup_steps": 4,
     "tokens_per_step": 240,
     "per_device_train_tokens": 120,
-    "too_long": "cut",
+    "too_long": "truncate",
     "matmul": "default",
     "max_steps": 2,
     "eval_strategy": "steps",

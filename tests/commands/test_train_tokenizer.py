@@ -44,7 +44,7 @@ def test_trains_and_refuses_to_overwrite(run, tmp_path):
     code, printed = run("out/tokenizer", *files)
     assert (code, printed.err) == (
         2,
-        f"train_tokenizer.py: {Path('out/tokenizer')} exists already; name a new folder.\n",
+        f"train_tokenizer.py: {Path('out/tokenizer')} exists already; name a new folder\n",
     )
 
 

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from vanilla_transformer_hf.common import files
-from vanilla_transformer_hf.common.files import decode_lines, open_output, read_lines, refuse_overwriting
+from vanilla_transformer_hf.common.files import decode_lines, new_files, open_output, read_lines, refuse_overwriting
 
 
 @pytest.mark.parametrize("name", ["text", "text.gz"])
@@ -60,6 +60,21 @@ def test_output_takes_its_name_when_it_is_whole(tmp_path):
         raise ZeroDivisionError
     assert path.read_bytes() == b"whole"
     assert [entry.name for entry in tmp_path.iterdir()] == ["output"]
+
+
+def test_new_files_take_their_places_together(tmp_path):
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "model").write_text("old")
+    with new_files(tmp_path) as unfinished:
+        for name in ("model", "config"):
+            (unfinished / name).write_text("new")
+        assert (tmp_path / "model").read_text() == "old"
+    with pytest.raises(ZeroDivisionError), new_files(tmp_path) as unfinished:
+        (unfinished / "model").write_text("half")
+        raise ZeroDivisionError
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "old": "old", "model": "new", "config": "new",
+    }  # fmt: skip
 
 
 def test_an_output_that_is_an_input_is_refused_under_any_name(tmp_path, monkeypatch):

@@ -172,8 +172,8 @@ def test_tokenization_drops_empty_pairs_and_counts_what_it_cuts(write, tokenizer
         write("a.en", [ENGLISH[0], "", " ", ENGLISH[1]]), write("a.de", [GERMAN[2], "a", "b", "zwei"])
     )
     assert len(tokenizer("zwei")["input_ids"]) == 5 < len(tokenizer(GERMAN[2])["input_ids"])
-    result = tokenize_corpus(corpus, tokenizer, CorpusFilter(50, 5, "cut"), keep_text=True)
-    assert str(result) == "2 pairs; 1 cut to the longest allowed; 2 with an empty side left out"
+    result = tokenize_corpus(corpus, tokenizer, CorpusFilter(50, 5, "truncate"), keep_text=True)
+    assert str(result) == "2 pairs; 1 truncated to the longest allowed; 2 with an empty side left out"
     assert result.data["line"] == [0, 3]
     assert result.data["source"] == [ENGLISH[0], ENGLISH[1]]
     assert result.data["input_ids"][0] == tokenizer(ENGLISH[0])["input_ids"]
@@ -184,7 +184,7 @@ def test_tokenization_drops_empty_pairs_and_counts_what_it_cuts(write, tokenizer
 
 def test_tokenization_is_cached_although_the_tokenizer_was_called(write, tokenizer):
     corpus = load_parallel_text(write("a.en", ENGLISH), write("a.de", GERMAN))
-    rules = CorpusFilter(50, 50, "cut")
+    rules = CorpusFilter(50, 50, "truncate")
     first = tokenize_corpus(corpus, tokenizer, rules).data.cache_files
     tokenizer(ENGLISH, padding=True, truncation=True, max_length=3)
     assert tokenize_corpus(corpus, tokenizer, rules).data.cache_files == first
@@ -211,7 +211,7 @@ class InPython:
 def test_tokenizers_in_python_do_not_share_what_is_cached(write):
     corpus = load_parallel_text(write("a.en", ENGLISH), write("a.de", GERMAN))
     for token_id in (7, 8):
-        found = tokenize_corpus(corpus, InPython(token_id), CorpusFilter(50, 50, "cut")).data["input_ids"]
+        found = tokenize_corpus(corpus, InPython(token_id), CorpusFilter(50, 50, "truncate")).data["input_ids"]
         assert found[0] == [token_id]
 
 
@@ -221,7 +221,7 @@ def test_a_corpus_of_empty_pairs_is_refused(write, tokenizer):
         ValueError,
         match="no sentence pair is left of the 2 pairs of this corpus: 0 pairs; 2 with an empty side left out",
     ):
-        tokenize_corpus(corpus, tokenizer, CorpusFilter(9, 9, "cut"))
+        tokenize_corpus(corpus, tokenizer, CorpusFilter(9, 9, "truncate"))
 
 
 def test_pairs_that_are_too_long_uneven_or_repeated_are_left_out_and_counted(write, tokenizer):
@@ -235,7 +235,7 @@ def test_pairs_that_are_too_long_uneven_or_repeated_are_left_out_and_counted(wri
     result = tokenize_corpus(corpus, tokenizer, rules)
     assert result.data["line"] == [0, 4]
     assert str(result).startswith("2 pairs; 1 with an empty side left out; 2 too long and left out; 1 that occurred")
-    rules = CorpusFilter(50, 50, "cut", max_length_ratio=ratio)
+    rules = CorpusFilter(50, 50, "truncate", max_length_ratio=ratio)
     uneven = tokenize_corpus(corpus, tokenizer, rules)
     assert "of too different lengths left out" in str(uneven) and 1 not in uneven.data["line"]
 
@@ -253,12 +253,12 @@ def test_a_stream_holds_the_same_pairs(write, tokenizer, tmp_path, name):
     languages = {"source_lang": "en", "target_lang": "de"} if name == "nested" else {}
     stream = load_parallel_text(path, streaming=True, **languages)
     assert list(stream) == list(load_parallel_text(path, **languages)) == list(table)
-    rules = CorpusFilter(50, 50, "cut")
+    rules = CorpusFilter(50, 50, "truncate")
     columns = ["input_ids", "labels", "length", "line"]
     whole = tokenize_corpus(load_parallel_text(path, **languages), tokenizer, rules).data.select_columns(columns)
     assert list(tokenize_stream(stream, tokenizer, rules).select_columns(columns)) == list(whole)
     with pytest.raises(ValueError, match="drop_duplicates: a stream is too long"):
-        tokenize_stream(stream, tokenizer, CorpusFilter(50, 50, "cut", drop_duplicates=True))
+        tokenize_stream(stream, tokenizer, CorpusFilter(50, 50, "truncate", drop_duplicates=True))
 
 
 def test_the_collator_pads_and_leaves_the_decoder_input_to_the_model(tokenizer):

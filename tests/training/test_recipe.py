@@ -43,6 +43,14 @@ def test_one_process_for_several_gpus_is_refused(parse, monkeypatch):
     assert "2 GPUs, but one process: start one for each (accelerate launch --num_processes 2" in parse("{}")
 
 
+def test_a_recipe_of_an_earlier_version_says_cut_for_truncate(parse):
+    for run, settings in (parse("{too_long: cut}"), parse("{}", "--too_long", "cut")):
+        assert run.data.too_long == settings["too_long"] == "truncate"
+    assert "choose from 'drop', 'truncate'" in parse("{too_long: split}").replace(
+        "drop, truncate", "'drop', 'truncate'"
+    )
+
+
 def test_no_is_a_choice_and_no_boolean(parse):
     run, settings = parse("{eval_strategy: no, save_strategy: no}")
     assert settings == {"save_strategy": "no"} and run.training.eval_strategy == "no"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from vanilla_transformer_hf.training.resume import find_start, lock_folder
 
@@ -121,6 +122,16 @@ def test_one_process_trains_in_a_folder(tmp_path):
         other.stdin.close()
         other.wait()
     lock_folder(tmp_path / "new").close()
+
+
+def test_a_run_of_an_earlier_version_goes_on(trained):
+    checkpoints = trained(too_long="truncate")
+    record = checkpoints / "recipe.yaml"
+    settings = yaml.safe_load(record.read_text(encoding="utf-8"))
+    record.write_text(record.read_text(encoding="utf-8").replace("too_long: truncate", "too_long: cut"), "utf-8")
+    data = settings.pop("data_sha256")
+    settings.pop("chosen_matmul")
+    assert find_start(checkpoints, None, settings, data).checkpoint == checkpoints / "checkpoint-4"
 
 
 def test_a_damaged_record_is_named(trained):

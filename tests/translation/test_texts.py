@@ -28,7 +28,7 @@ def encode(tokenizer, text, limit, too_long="split"):
 
 def test_a_text_that_fits_is_one_part(tokenizer):
     ids = tokenizer(LINE)["input_ids"]
-    for too_long in ("split", "cut", "error"):
+    for too_long in ("split", "truncate", "error"):
         parts, count = encode(tokenizer, LINE, len(ids), too_long)
         assert [(part.text, part.ids, part.first_word) for part in parts] == [(LINE, ids, 0)]
         assert count == 0
@@ -73,8 +73,8 @@ def test_a_word_without_end_is_cut_into_parts_that_know_their_word(tokenizer):
     assert [part.first_word for part in parts] == [0, *[1] * (len(parts) - 2), 2]
 
 
-def test_cut_keeps_the_beginning_and_the_end_token(tokenizer):
-    parts, count = encode(tokenizer, LINE, 5, "cut")
+def test_truncation_keeps_the_beginning_and_the_end_token(tokenizer):
+    parts, count = encode(tokenizer, LINE, 5, "truncate")
     assert [part.ids for part in parts] == [[*tokenizer(LINE)["input_ids"][:4], tokenizer.eos_token_id]]
     assert count == 1
 
@@ -82,7 +82,7 @@ def test_cut_keeps_the_beginning_and_the_end_token(tokenizer):
 def test_error_names_the_text(tokenizer):
     with pytest.raises(ValueError, match=r"'One two three\. .*' has \d+ tokens|at most 5 go through"):
         encode(tokenizer, LINE, 5, "error")
-    with pytest.raises(ValueError, match="too_long='drop': must be one of 'split', 'cut', 'error'"):
+    with pytest.raises(ValueError, match="too_long='drop': must be one of 'split', 'truncate', 'error'"):
         encode(tokenizer, LINE, 5, "drop")
 
 

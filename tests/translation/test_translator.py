@@ -181,8 +181,8 @@ def test_over_long_lines_are_cut_and_counted(translator, generated, caplog):
     assert translator.max_source_length == 64
     translator.max_source_length = 5
     long = "one two three four five one two"
-    translator.translate([long, "two", "one", long], batch_size=2, too_long="cut")
-    assert caplog.messages == ["2 over-long lines cut to the first 5 tokens"]
+    translator.translate([long, "two", "one", long], batch_size=2, too_long="truncate")
+    assert caplog.messages == ["2 over-long lines truncated to the first 5 tokens"]
     assert generated[0]["input_ids"].shape == (2, 5)
     assert generated[0]["input_ids"][:, -1].tolist() == [translator.tokenizer.eos_token_id] * 2
 
@@ -252,7 +252,7 @@ def test_matmul_is_used_while_scoring_and_at_no_other_time(translator, monkeypat
 
     hook = model.register_forward_pre_hook(spy)
     for name in ("default", "onednn"):
-        monkeypatch.setattr(translator._search, "matmul", name)
+        monkeypatch.setattr(translator, "matmul", name)
         translator.score("two", "zwei")
     assert used == ["none", "bf16"]
     hook.remove()

@@ -6,8 +6,10 @@ Align the words of sentences with the words of their translations, one pair per 
 """
 
 import argparse
+from typing import get_args
 
 from ..common.command_line import make_parser
+from ..common.too_long import TooLongToScore, current_name
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
@@ -32,8 +34,9 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--too_long",
+        type=current_name,
         default="error",
-        choices=["error", "cut"],
+        choices=get_args(TooLongToScore),
         help="a line that is longer than the model's limit: stop with an error (default), or align its beginning",
     )
     add_arguments(parser)

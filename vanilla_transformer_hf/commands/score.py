@@ -7,8 +7,10 @@ Score given translations by a model: log-probability and perplexity, one pair of
 """
 
 import argparse
+from typing import get_args
 
 from ..common.command_line import make_parser
+from ..common.too_long import TooLongToScore, current_name
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
@@ -27,8 +29,9 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--too_long",
+        type=current_name,
         default="error",
-        choices=["error", "cut"],
+        choices=get_args(TooLongToScore),
         help="a line that is longer than the model's limit: stop with an error (default), or score its beginning",
     )
     add_arguments(parser)

@@ -8,8 +8,6 @@ Train a tokenizer on plain-text files (UTF-8, also .gz), one sentence per line.
 
 import argparse
 import itertools
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,7 @@ SAMPLE = 10_000  # lines of each side on which pieces per word are counted
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     # An option that is not given is not passed on: the defaults stand in VanillaTransformerTokenizer.train.
     parser = make_parser(prog, __doc__, argument_default=argparse.SUPPRESS)
-    parser.add_argument(
-        "output", type=Path, help="new folder for the tokenizer; renamed from a temporary name when complete"
-    )
+    parser.add_argument("output", type=Path, help="new folder for the tokenizer")
     parser.add_argument("--source", nargs="+", required=True, metavar="FILE", help="text of the source language")
     parser.add_argument("--target", nargs="+", default=[], metavar="FILE", help="text of the target language")
     parser.add_argument(
@@ -56,18 +52,15 @@ def train(output: Path, source: list[str], target: list[str], **choices: Any) ->
         OSError, ValueError: See `VanillaTransformerTokenizer.train`; or `output` exists already.
     """
     from .. import VanillaTransformerTokenizer
-    from ..common.files import read_lines
+    from ..common.files import check_new, new_folder, read_lines
 
     def lines(files: list[str]):
         return itertools.chain.from_iterable(map(read_lines, files))
 
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ValueError(f"{output} exists already; name a new folder.")
+    check_new(output)
     tokenizer = VanillaTransformerTokenizer.train(lines(source), lines(target) if target else None, **choices)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent) as unfinished:
-        tokenizer.save_pretrained(Path(unfinished, output.name))
-        os.replace(Path(unfinished, output.name), output)
+    with new_folder(output) as unfinished:
+        tokenizer.save_pretrained(unfinished)
     sizes = {"source": tokenizer.source_vocab_size or len(tokenizer), "target": len(tokenizer)}
     for side, files in {"source": source, "target": target}.items():
         if sample := list(itertools.islice(lines(files), SAMPLE)):

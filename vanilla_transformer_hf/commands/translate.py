@@ -13,8 +13,10 @@ FILE.partial; the same command continues it, and FILE becomes what it would have
 """
 
 import argparse
+from typing import get_args
 
 from ..common.command_line import make_parser
+from ..common.too_long import TooLongToTranslate, current_name
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
@@ -77,9 +79,11 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its pieces")
     parser.add_argument(
         "--too_long",
+        type=current_name,
         default="split",
-        choices=["split", "cut", "error"],
-        help="a line longer than the model takes: translate it in parts (default), its beginning, or stop there",
+        choices=get_args(TooLongToTranslate),
+        help="a line longer than the model takes: translate it in parts (default), truncate it and translate its "
+        "beginning, or stop there",
     )
     add_arguments(parser)
     return parser.parse_args(argv)

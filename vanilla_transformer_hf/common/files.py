@@ -303,6 +303,36 @@ def new_folder(output: str | os.PathLike) -> Iterator[Path]:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
+# Inside a folder: what is being written or deleted.
+UNFINISHED = ".unfinished"
+
+
+@contextmanager
+def new_files(folder: str | os.PathLike) -> Iterator[Path]:
+    """
+    New files of a folder that may hold others: they are written into the folder `.unfinished` inside, and take their
+    places, one by one, when all of them are on the disk. Older files of these names are replaced.
+
+    On an exception, on Ctrl-C and on SIGTERM the unfinished files are removed, as `new_folder` does it.
+
+    Raises:
+        ValueError: Another process is writing this folder.
+        OSError: A file cannot be written.
+    """
+    folder = Path(os.path.abspath(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / UNFINISHED
+    with _ended_by_sigterm(), _locked(unfinished):
+        try:
+            yield unfinished
+            sync_tree(unfinished)
+            for path in unfinished.iterdir():
+                path.replace(folder / path.name)
+            sync(folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """An empty folder that no other process fills; one that a dead process left is emptied."""

@@ -68,6 +68,12 @@ DAMAGE = (
 )
 
 
+def is_own(config: Any) -> bool:
+    """Whether a config, or the content of a config.json, is of this package's model type, whichever code it runs."""
+    found = config.get("model_type") if isinstance(config, dict) else getattr(config, "model_type", None)
+    return found == VanillaTransformerConfig.model_type
+
+
 def open_model(
     name: str | os.PathLike,
     device: str | torch.device | None = None,

@@ -208,60 +208,86 @@ def convert(
     if (folder / SUMS_FILE).is_file() and (wrong := verify_folder(folder).wrong):
         raise ConversionError(f"{folder}: {', '.join(wrong)} do not fit {SUMS_FILE}; copy them again")
     with _one_line(path, source):
-        name, converter = choose_source(source, path)
-        say(f"reading {path} as a checkpoint of {name}")
-        found = converter.read(path, trust)
-        if problems := converter.unsupported(found):
-            raise ConversionError("the model cannot express these options:\n  " + "\n  ".join(problems))
-        told: list[str] = []
-        if reference is not None and converter.toolkit_model is not None:
-            raise ConversionError(f"a reference is not needed: {name} is compared with transformers' own model")
-        if reference is not None:
-            found, told = settle(converter, found, Path(reference), say)
-        config = converter.to_config(found)
-        check_sizes(config, found.tensors)
-        tokenizer = vocabularies.limited(converter.to_tokenizer(found, config), config)
-        tried = [] if tokenizer is None else try_tokenizer(tokenizer)
-        model = assemble(converter, found, config)
-        # In this class it is written without the mark of what was taken from config.json: of a file with it
-        # transformers reads nothing but its own fields.
-        if model.can_generate():
-            settings = converter.to_generation_config(found, config)
-            model.generation_config = VanillaTransformerGenerationConfig.of(settings)
-        notes = told + converter.decoding_notes(found)
-        pieces = converter.target_pieces(found)
-    files = [describe_file(file) for file in dict.fromkeys(found.files)]  # by now all were read
+        made = _make_model(source, path, None if reference is None else Path(reference), trust, say)
+    files = [describe_file(file) for file in dict.fromkeys(made.files)]  # by now all were read
     # Paths without their folders: where they lay says nothing to a reader of the card.
-    command = ["python", "scripts/convert.py", name, path.resolve().name, output.name]
+    command = ["python", "scripts/convert.py", made.name, path.resolve().name, output.name]
     command += ["--reference", Path(reference).name] if reference else []
     command += ["--i-trust-this-file"] if trust else []
-    done = Conversion(name, path, config, model.num_parameters(), notes=notes)
-    if converter.toolkit_model is not None:
-        with _one_line(path, name):
-            toolkit = converter.toolkit_model(found)
-            done.reference, done.reference_tokens = compare_with_toolkit(model, toolkit, example_batch(config))
-        del toolkit
-        if not done.reference <= converter.tolerance:
-            raise ConversionError(
-                f"the model's outputs differ by {done.reference:.1e} from those of transformers' own; "
-                f"{converter.tolerance:.0e} is allowed"
-            )
-    del found
+    model, config = made.model, made.model.config
+    done = Conversion(made.name, path, config, model.num_parameters(), notes=made.notes)
+    if made.compared is not None:
+        done.reference, done.reference_tokens = made.compared
     with new_folder(output) as folder:
         say(f"writing {done.parameters:,} parameters")
         before = logits_of(model, batch := example_batch(config))
         model.save_pretrained(folder, max_shard_size=2**62)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
+        if made.tokenizer is not None:
+            made.tokenizer.save_pretrained(folder)
         model.to("meta")  # type: ignore[arg-type]  # the weights are not needed twice
         say("opening what was written")
-        model, tokenizer = open_again(folder, tokenizer is not None)
+        model, tokenizer = open_again(folder, made.tokenizer is not None)
         done.reopened = (logits_of(model, batch) - before).abs().max().item()
-        if tokenizer is not None and try_tokenizer(tokenizer) != tried:
+        if tokenizer is not None and try_tokenizer(tokenizer) != made.tried:
             raise ConversionError("the reopened tokenizer gives other ids than before saving")
-        check(done, model, reference, converter.tolerance, pieces, tokenizer)
+        check(done, model, reference, made.tolerance, made.pieces, tokenizer)
         write_card(card_facts(done, output.name, shlex.join(command), files), folder)
     return done
+
+
+@dataclass
+class _Converted:
+    """
+    A model and a tokenizer of a checkpoint of the source `name`, before they are written.
+
+    `tried` are the ids of example texts, `compared` the largest difference from the toolkit's own model and the number
+    of positions, where this package can run it.
+    """
+
+    name: str
+    model: Any
+    tokenizer: VanillaTransformerTokenizer | None
+    tried: Any
+    notes: list[str]
+    pieces: Any
+    tolerance: float
+    files: list[Path]
+    compared: tuple[float, int] | None = None
+
+
+def _make_model(
+    source: str, path: Path, reference: Path | None, trust: bool, say: Callable[[str], None]
+) -> _Converted:
+    """Read a checkpoint and move its tensors into a model of this package; nothing is written."""
+    name, converter = choose_source(source, path)
+    say(f"reading {path} as a checkpoint of {name}")
+    found = converter.read(path, trust)
+    if problems := converter.unsupported(found):
+        raise ConversionError("the model cannot express these options:\n  " + "\n  ".join(problems))
+    told: list[str] = []
+    if reference is not None and converter.toolkit_model is not None:
+        raise ConversionError(f"a reference is not needed: {name} is compared with transformers' own model")
+    if reference is not None:
+        found, told = settle(converter, found, reference, say)
+    config = converter.to_config(found)
+    check_sizes(config, found.tensors)
+    tokenizer = vocabularies.limited(converter.to_tokenizer(found, config), config)
+    tried = [] if tokenizer is None else try_tokenizer(tokenizer)
+    model = assemble(converter, found, config)
+    # In this class it is written without the mark of what was taken from config.json: of a file with it transformers
+    # reads nothing but its own fields.
+    if model.can_generate():
+        model.generation_config = VanillaTransformerGenerationConfig.of(converter.to_generation_config(found, config))
+    compared = None
+    if converter.toolkit_model is not None:
+        compared = compare_with_toolkit(model, converter.toolkit_model(found), example_batch(config))
+        if not compared[0] <= converter.tolerance:
+            raise ConversionError(
+                f"the model's outputs differ by {compared[0]:.1e} from those of transformers' own; "
+                f"{converter.tolerance:.0e} is allowed"
+            )
+    notes, pieces = told + converter.decoding_notes(found), converter.target_pieces(found)
+    return _Converted(name, model, tokenizer, tried, notes, pieces, converter.tolerance, list(found.files), compared)
 
 
 def open_again(folder: Path, has_tokenizer: bool) -> tuple[VanillaTransformerForConditionalGeneration, Any]:

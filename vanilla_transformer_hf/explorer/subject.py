@@ -9,7 +9,7 @@ import torch
 
 from ..translation.alignment import with_eager_attention
 from ..translation.scoring import shift_right
-from ..translation.translator import TARGET_LANG_TAGS
+from ..translation.text_model import TARGET_LANG_TAGS
 from .interventions import Copy, copy_without
 from .requests import PairRequest, Request, RequestError
 from .results import Piece

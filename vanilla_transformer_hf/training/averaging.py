@@ -17,7 +17,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, 
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..common.files import check_new, new_folder
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..common.opening import is_own
 from ..publishing.model_card import (
     FACTS_FILE,
     TRAINER_STATE_FILE,
@@ -66,7 +66,7 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
                 shutil.copyfile(path, folder / path.name)
         if SAFE_WEIGHTS_NAME not in first.files:
             shutil.copyfile(first.folder / SAFE_WEIGHTS_INDEX_NAME, folder / SAFE_WEIGHTS_INDEX_NAME)
-        if last.config.get("model_type") == VanillaTransformerConfig.model_type:
+        if is_own(last.config):
             names = [checkpoint.folder.name for checkpoint in checkpoints]
             run: dict[str, Any] = {"minutes": None, "co2": None, "scored": [], "conversion": None}
             write_card(replace(CardFacts.read(last.folder), name=output.name, average_of=names, **run), folder)

@@ -28,7 +28,7 @@ from ..common.opening import check_fit, naming, open_tokenizer, open_weights
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..translation.translator import TARGET_LANG_TAGS
+from ..translation.text_model import TARGET_LANG_TAGS
 from .averaging import AverageCheckpointsCallback
 from .bpe_dropout import BpeDropoutCollator
 from .checkpoints import EarlyStopping
@@ -87,9 +87,9 @@ def load_corpora(arguments: DataArguments) -> dict[str, Any]:
 
 
 def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> dict[str, Any]:
-    """Token ids of the corpora, by role; what was left out or cut is shown."""
+    """Token ids of the corpora, by role; what was left out or truncated is shown."""
     data, arguments = {}, run.data
-    held_out_rules = CorpusFilter(arguments.max_source_length, arguments.max_target_length, "cut")
+    held_out_rules = CorpusFilter(arguments.max_source_length, arguments.max_target_length, "truncate")
     train_rules = replace(
         held_out_rules,
         too_long=arguments.too_long,

@@ -21,8 +21,9 @@ from transformers import (
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..common.files import UNFINISHED
 from .averaging import load_average
-from .checkpoints import UNFINISHED, StopOnSignal, is_complete, is_planned, move_in, remove, remove_surplus
+from .checkpoints import StopOnSignal, is_complete, is_planned, move_in, remove, remove_surplus
 from .collator import TranslationCollator
 from .moving_average import MovingAverageCallback
 from .recipe import TranslationTrainingArguments

@@ -21,13 +21,10 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy, sort_checkpoints
 
 from ..common.checksums import SUMS_FILE, digest_of_all, format_checksums, read_checksums, write_checksums
-from ..common.files import sync, sync_tree
+from ..common.files import UNFINISHED, sync, sync_tree
 
 
 logger = logging.getLogger(__name__)
-
-# Inside the folder of the checkpoints: what is being written or deleted. No checkpoint is looked for here.
-UNFINISHED = ".unfinished"
 
 
 def find_damage(checkpoint: Path) -> str | None:

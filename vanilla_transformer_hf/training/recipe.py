@@ -16,6 +16,7 @@ import yaml
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
 from ..common.settings import read_yaml
+from ..common.too_long import TooLongToTrain, current_name
 from ..model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
 
 
@@ -23,8 +24,6 @@ def _help(text: str, default: Any = None) -> Any:
     return field(default=default, metadata={"help": text})
 
 
-# What becomes of training pairs that are too long.
-TooLong = Literal["drop", "cut"]
 # The value of a recipe's field that the command line has to give.
 REQUIRED = "???"
 
@@ -62,8 +61,8 @@ class DataArguments:
     )
     max_source_length: int = _help("most tokens of a source sentence", 256)
     max_target_length: int = _help("most tokens of a target sentence, also in generation", 256)
-    too_long: TooLong = _help(  # noqa: RUF009
-        "what happens to longer training pairs; held-out text is cut", "drop"
+    too_long: TooLongToTrain = _help(  # noqa: RUF009
+        "what happens to longer training pairs; held-out text is truncated", "drop"
     )
     max_length_ratio: float | None = _help("leave out training pairs with a side so many times longer than the other")
     drop_duplicates: bool = _help("leave out training pairs that occurred before", False)
@@ -303,6 +302,8 @@ class RecipeParser(HfArgumentParser):
         super().__init__(groups, formatter_class=HelpFormatter, allow_abbrev=False, **kwargs)
         self.names = {argument.name for group in groups for argument in fields(group) if argument.init}
         unset = "remove the values of a recipe for these fields"
+        # Recipes of earlier versions have other names of its values.
+        self._option_string_actions["--too_long"].type = current_name
         self.add_argument("--unset", nargs="+", action="extend", metavar="FIELD", help=unset)
 
     def error(self, message: str) -> typing.NoReturn:

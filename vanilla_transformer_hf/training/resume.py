@@ -8,10 +8,11 @@ from typing import Any, BinaryIO
 import yaml
 
 from ..common.checksums import digest_of_all
-from ..common.files import open_output
+from ..common.files import UNFINISHED, open_output
 from ..common.settings import read_yaml
+from ..common.too_long import current_name
 from ..publishing.model_card import EMISSIONS_FILE
-from .checkpoints import UNFINISHED, find_damage, list_checkpoints, set_aside_later, step_of
+from .checkpoints import find_damage, list_checkpoints, set_aside_later, step_of
 from .recipe import DataArguments
 
 
@@ -81,26 +82,10 @@ def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data:
             damaged; or all are damaged.
     """
     record = _read_record(folder)
-    damaged, found = dict[Path, str](), None
-    for path in map(Path, reversed(list_checkpoints(folder))):
-        if (damage := find_damage(path)) is None:
-            found = path
-            break
-        damaged[path] = damage
-    if damaged and found is None and wanted in (None, "last"):
-        what = "; ".join(f"{path.name}: {damage}" for path, damage in damaged.items())
-        raise ValueError(
-            f"{folder} has no whole checkpoint to continue from ({what}). To begin anew, delete it or choose another "
-            "output_dir."
-        )
+    found, damaged = _newest_whole(folder)
+    checkpoint = _choose_checkpoint(folder, wanted, found, damaged)
     if wanted not in (None, "last"):
         damaged = {}
-        damage = find_damage(Path(str(wanted))) if Path(str(wanted)).is_dir() else None
-        if damage is not None:
-            raise ValueError(f"resume_from_checkpoint={wanted} cannot be continued: {damage}.")
-    checkpoint = found if wanted in (None, "last") else Path(str(wanted))
-    if wanted is not None and (checkpoint is None or not checkpoint.is_dir()):
-        raise ValueError(f"resume_from_checkpoint={wanted}: no such checkpoint; the last one here is {found}.")
     changed, changed_data = dict[str, Any](), tuple[str, ...]()
     if found is not None:
         before, now = record.settings, kept_settings(settings)
@@ -130,6 +115,39 @@ def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data:
         damaged=damaged,
         goes_back=wanted is not None,
     )
+
+
+def _newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
+    """The newest checkpoint without damage, if there is one, and the damage of the newer ones."""
+    damaged = dict[Path, str]()
+    for path in map(Path, reversed(list_checkpoints(folder))):
+        if (damage := find_damage(path)) is None:
+            return path, damaged
+        damaged[path] = damage
+    return None, damaged
+
+
+def _choose_checkpoint(folder: Path, wanted: str | None, found: Path | None, damaged: dict[Path, str]) -> Path | None:
+    """
+    The checkpoint to continue from, None: the run begins anew.
+
+    Raises:
+        ValueError: The wanted one does not exist or is damaged; or all are damaged.
+    """
+    checkpoint = found if wanted in (None, "last") else Path(str(wanted))
+    if checkpoint is not None and wanted not in (None, "last"):
+        damage = find_damage(checkpoint) if checkpoint.is_dir() else None
+        if damage is not None:
+            raise ValueError(f"resume_from_checkpoint={wanted} cannot be continued: {damage}.")
+    elif damaged and found is None:
+        what = "; ".join(f"{path.name}: {damage}" for path, damage in damaged.items())
+        raise ValueError(
+            f"{folder} has no whole checkpoint to continue from ({what}). To begin anew, delete it or choose another "
+            "output_dir."
+        )
+    if wanted is not None and (checkpoint is None or not checkpoint.is_dir()):
+        raise ValueError(f"resume_from_checkpoint={wanted}: no such checkpoint; the last one here is {found}.")
+    return checkpoint
 
 
 def prepare_folder(
@@ -206,6 +224,8 @@ def _read_record(folder: Path) -> _Record:
     path = folder / RECORD_FILE
     try:
         known = read_yaml(path) if path.is_file() else {}
+        if "too_long" in known:
+            known["too_long"] = current_name(known["too_long"])
         matmul, data = known.pop(CHOSEN_MATMUL, None), known.pop(DATA, {})
         earlier = [(int(part["last_step"]), dict(part["settings"])) for part in known.pop(EARLIER, [])]
     except (AttributeError, TypeError, KeyError, ValueError) as error:

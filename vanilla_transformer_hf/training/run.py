@@ -1,7 +1,6 @@
 """Training of translation models with the host's Trainer, from parallel text to a folder ready to publish."""
 
 import copy
-import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +10,15 @@ import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
 from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
     TrainerControl,
     TrainerState,
     set_seed,
 )
 
 from ..common.checksums import write_checksums
+from ..common.files import new_files
 from ..common.matmul import (
     TOLERANCE,
     choose_matmul,
@@ -49,7 +51,6 @@ from .build import (
     say,
     tokenize,
 )
-from .checkpoints import UNFINISHED
 from .checks import check_run
 from .progress import quiet_libraries
 from .recipe import RunArguments, TranslationTrainingArguments
@@ -101,12 +102,10 @@ def write_final_model(
     """
     Write the folder of a trained model: weights, configs, tokenizer, model card, curves and translations.
 
-    Every file is written beside its place and renamed when all are complete; a card that was edited is kept.
+    All files take their places when they are complete; a card that was edited is kept.
     Runs on the main process only. `weights` are those of a model that is sharded, gathered.
     """
-    unfinished = folder / UNFINISHED
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
-    try:
+    with new_files(folder) as unfinished:
         # The Trainer switches the cache off in the config, where generation looks for it.
         trainer.model.config.use_cache = True
         trainer.model.save_pretrained(unfinished, state_dict=weights)
@@ -119,11 +118,7 @@ def write_final_model(
         if is_edited(folder):
             (unfinished / CARD_FILE).unlink()
             say(trainer.args, f"{folder / CARD_FILE} stays as it is: it was edited.")
-        for path in unfinished.iterdir():
-            path.replace(folder / path.name)
-        write_checksums(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    write_checksums(folder)
 
 
 def _hardware(training: TranslationTrainingArguments) -> str:
@@ -182,31 +177,14 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         callback.on_init_end(training, TrainerState(), TrainerControl())  # what they refuse, before any text is read
     with quiet_libraries(), training.main_process_first(local=False, desc="data"):
         corpora = load_corpora(run.data)
-        sums = find_data_sums(run.data)
-        lock = lock_folder(checkpoints) if training.process_index == 0 else None
-        start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
-        for note in start.notes:
-            say(training, note)
-        if training.process_index == 0:
-            if training.device.type == "cpu":
-                training.matmul = _choose_matmul(training, start.matmul)
-            if moved := prepare_folder(checkpoints, start, settings, sums, training.matmul):
-                names = ", ".join(path.name for path in moved)
-                say(training, f"{names}: of later steps than {start.checkpoint}, moved to {moved[0].parent}.")
+        start, lock = _prepare_start(run, settings, training, checkpoints)
         tokenizer = get_tokenizer(run, corpora["train"], checkpoints / "tokenizer", start)
         say(training, describe_tokenizer(tokenizer, run))
         data = tokenize(corpora, tokenizer, run)
         record_longest_source(tokenizer, run, data["train"])
     if training.device.type == "cpu":
         training.matmul = _set_matmul(training.matmul)
-    set_seed(training.seed)
-    with quiet_libraries():
-        model = get_model(run, tokenizer)
-    base = None if run.model.model_name_or_path is None else model.generation_config
-    model.generation_config = make_generation_config(run, model.config, base)
-    training.generation_max_length = None
-    if training.learning_rate is None:
-        training.learning_rate = paper_learning_rate(model.config.d_model, training.warmup_steps)
+    model = _make_model(run, training, tokenizer)
     # Sentences of one length together leave little padding.
     scored_data = {
         role: corpus.select(np.argsort(corpus["length"], kind="stable"))
@@ -228,6 +206,39 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         **make_collators(run, model, tokenizer),
     )
     return TrainingJob(run, settings, folder, start, trainer, scored_data, earlier, lock)
+
+
+def _prepare_start(
+    run: RunArguments, settings: dict[str, Any], training: TranslationTrainingArguments, checkpoints: Path
+) -> tuple[Start, BinaryIO | None]:
+    """Where the run goes on, its folder made ready and locked; chooses the library of matrix products on a CPU."""
+    sums = find_data_sums(run.data)
+    lock = lock_folder(checkpoints) if training.process_index == 0 else None
+    start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
+    for note in start.notes:
+        say(training, note)
+    if training.process_index == 0:
+        if training.device.type == "cpu":
+            training.matmul = _choose_matmul(training, start.matmul)
+        if moved := prepare_folder(checkpoints, start, settings, sums, training.matmul):
+            names = ", ".join(path.name for path in moved)
+            say(training, f"{names}: of later steps than {start.checkpoint}, moved to {moved[0].parent}.")
+    return start, lock
+
+
+def _make_model(
+    run: RunArguments, training: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel:
+    """The model with its generation config; sets the learning rate of the paper where none is given."""
+    set_seed(training.seed)
+    with quiet_libraries():
+        model = get_model(run, tokenizer)
+    base = None if run.model.model_name_or_path is None else model.generation_config
+    model.generation_config = make_generation_config(run, model.config, base)
+    training.generation_max_length = None
+    if training.learning_rate is None:
+        training.learning_rate = paper_learning_rate(model.config.d_model, training.warmup_steps)
+    return model
 
 
 def run_job(job: TrainingJob) -> list[ScoredSet]:

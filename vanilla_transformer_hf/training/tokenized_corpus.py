@@ -10,8 +10,8 @@ import numpy as np
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
+from ..common.too_long import TooLongToTrain, check_too_long
 from .corpus_files import SIDES
-from .recipe import TooLong
 
 
 # Rows of a tokenized table that are written together. Opening a table reads something of each block, and keeps it: in
@@ -19,9 +19,9 @@ from .recipe import TooLong
 BLOCK_ROWS = 20_000
 
 # What became of a pair, as the column "verdict" says it. From EMPTY on, pairs are left out.
-KEPT, CUT, EMPTY, TOO_LONG, UNEVEN, DUPLICATE = range(6)
+KEPT, TRUNCATED, EMPTY, TOO_LONG, UNEVEN, DUPLICATE = range(6)
 VERDICTS = {
-    CUT: "cut to the longest allowed",
+    TRUNCATED: "truncated to the longest allowed",
     EMPTY: "with an empty side left out",
     TOO_LONG: "too long and left out",
     UNEVEN: "of too different lengths left out",
@@ -36,16 +36,19 @@ class CorpusFilter:
 
     Args:
         max_source_length, max_target_length: Most tokens of a sentence, the end of sentence included.
-        too_long: What happens to a pair with a longer one: "drop" it, or "cut" its end off.
+        too_long: What happens to a pair with a longer one: "drop" it, or "truncate" it.
         max_length_ratio: Most tokens of the longer side for one of the shorter; None: any.
         drop_duplicates: Keep the first of equal pairs only.
     """
 
     max_source_length: int
     max_target_length: int
-    too_long: TooLong
+    too_long: TooLongToTrain
     max_length_ratio: float | None = None
     drop_duplicates: bool = False
+
+    def __post_init__(self):
+        self.too_long = check_too_long(self.too_long, TooLongToTrain)  # type: ignore[assignment]
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -61,13 +64,13 @@ class CorpusFilter:
         lengths = sorted((len(source), len(target)))
         if self.max_length_ratio is not None and lengths[1] > self.max_length_ratio * lengths[0]:
             return UNEVEN
-        return CUT if is_long else KEPT
+        return TRUNCATED if is_long else KEPT
 
 
 @dataclass
 class TokenizedCorpus:
     """
-    Token ids of a corpus, and what became of its pairs: how many were cut or left out, by verdict.
+    Token ids of a corpus, and what became of its pairs: how many were truncated or left out, by verdict.
 
     Columns of `data`: `input_ids` and `labels` (lists of int, end of sentence included), `length` (the longer of the
     two), `line` (row number in the corpus, from 0), and the texts if they were asked for.
@@ -84,7 +87,7 @@ class TokenizedCorpus:
 
 
 def truncate(ids: list[int], limit: int) -> list[int]:
-    """At most `limit` token ids. The last is the end of sentence: it stays when the sentence is cut."""
+    """At most `limit` token ids. The last is the end of sentence: it stays when the sentence is truncated."""
     return ids if len(ids) <= limit else ids[: limit - 1] + ids[-1:]
 
 

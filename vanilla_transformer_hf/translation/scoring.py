@@ -101,7 +101,7 @@ def encode_pairs(
 
     Raises:
         TypeError: A text is not a `str`.
-        TextError: A text is too long for the model and is not to be cut.
+        TextError: A text is too long for the model, and `too_long` is "error".
     """
     encoded, cut = [], set()
     for side, (name, encoder) in enumerate(zip(("source", "target"), encoders, strict=True)):
@@ -111,7 +111,7 @@ def encode_pairs(
         for place, ids in enumerate(rows["input_ids"]):
             if len(ids) > encoder.limit:
                 with placed(place):
-                    encoder.refuse_unless("cut", texts[place], len(ids), f"{name} ")
+                    encoder.refuse_unless("truncate", texts[place], len(ids), f"{name} ")
                 shorter = encoder.ids([texts[place]], truncation=True, max_length=encoder.limit, **options)
                 for name in rows:
                     rows[name][place] = shorter[name][0]
@@ -142,7 +142,7 @@ def score_pairs(
 
     Raises:
         TypeError: A text is not a `str`.
-        TextError: A text is too long for the model and is not to be cut.
+        TextError: A text is too long for the model, and `too_long` is "error".
     """
     if not pairs:
         return []

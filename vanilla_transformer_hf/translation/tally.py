@@ -8,7 +8,7 @@ from tqdm.auto import tqdm
 
 
 # What becomes of a text with more tokens than go through the model at once -> how a note at the end says so.
-TOO_LONG = {"split": "split into parts of at most", "cut": "cut to the first", "error": "refused above"}
+TOO_LONG = {"split": "split into parts of at most", "truncate": "truncated to the first", "error": "refused above"}
 # A longer source, in tokens, brings a warning if the model does not say how long its training sentences were.
 SENSIBLE_SOURCE = 256
 

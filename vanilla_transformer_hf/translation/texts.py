@@ -13,8 +13,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from ..common.too_long import TooLongToTranslate, check_too_long
 from .splitting import split_text
-from .tally import SENSIBLE_SOURCE, TOO_LONG, Tally
+from .tally import SENSIBLE_SOURCE, Tally
 
 
 # Padded source tokens of a batch, and sentences of a batch, where nobody says how many (measured on two cores).
@@ -87,7 +88,7 @@ class TextEncoder:
     Args:
         tokenizer: What encodes.
         limit: Most tokens of a text.
-        too_long: What becomes of a longer text: "split", "cut" or "error".
+        too_long: What becomes of a longer text: "split", "truncate" or "error".
         is_target: Whether the texts are of the target language.
         prefix: What is put before each text, such as the tag of the language to translate to.
         is_guess: Whether nothing is known of the lengths that the model was trained on, so that long texts are counted
@@ -106,9 +107,8 @@ class TextEncoder:
         is_guess: bool = False,
         prefix: str = "",
     ):
-        if too_long not in TOO_LONG:
-            raise ValueError(f"too_long={too_long!r}: must be one of {', '.join(map(repr, TOO_LONG))}")
-        self.limit, self.too_long, self._is_guess = limit, too_long, is_guess
+        self.limit, self.too_long = limit, check_too_long(too_long, TooLongToTranslate)
+        self._is_guess = is_guess
         self._prefix = prefix
         self._tokenizer, self._argument = tokenizer, "text_target" if is_target else "text"
 
@@ -184,7 +184,7 @@ def check_texts(texts: Sequence[Any]) -> None:
             raise TypeError(f"cannot translate {type(text).__name__} {str(text)[:40]!r}: each text must be a str")
 
 
-def cut(encoder: TextEncoder, whole: Part) -> list[Part]:
+def truncate(encoder: TextEncoder, whole: Part) -> list[Part]:
     """The first tokens alone, and what the tokenizer puts behind them."""
     ids = encoder.ids([whole.text], truncation=True, max_length=encoder.limit)["input_ids"][0]
     return [Part(whole.text, ids)]
@@ -216,8 +216,12 @@ def split(encoder: TextEncoder, whole: Part) -> list[Part]:
     ]
 
 
-# A key of `tally.TOO_LONG` -> (encoder, whole text) -> its parts.
-PARTS_OF: dict[str, Callable[[TextEncoder, Part], list[Part]]] = {"split": split, "cut": cut, "error": refuse}
+# A value of `too_long` -> (encoder, whole text) -> its parts.
+PARTS_OF: dict[str, Callable[[TextEncoder, Part], list[Part]]] = {
+    "split": split,
+    "truncate": truncate,
+    "error": refuse,
+}
 
 
 def sorted_batches(

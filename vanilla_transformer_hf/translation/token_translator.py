@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..common.matmul import matmul
+from ..common.opening import is_own
 from ..model.generation_config_vanilla_transformer import (
     EXTRA_TARGET_TOKENS,
     LENGTH_LIMITS,
@@ -19,7 +20,6 @@ from ..model.generation_config_vanilla_transformer import (
     SEARCH_OPTIONS,
     Settings,
 )
-from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.search_plan_vanilla_transformer import REQUESTS
 from ..model.search_vanilla_transformer import Search
 from .scoring import score_sequences
@@ -44,10 +44,7 @@ class TokenTranslator:
     def __init__(self, model: Any, pad_token_id: int, max_positions: int, matmul_backend: str = "default"):
         self.model, self.pad_token_id, self.max_positions = model, pad_token_id, max_positions
         self.matmul = matmul_backend
-        # By name: a model that brought its own code is of a class of its own.
-        self.has_own_options = any(
-            base.__name__ == VanillaTransformerGenerationMixin.__name__ for base in type(model).__mro__
-        )
+        self.has_own_options = is_own(model.config)
 
     def setting(self, name: str, options: dict[str, Any]) -> Any:
         """The value that `generate()` will use with these options, None where it has only its own default."""
@@ -86,7 +83,7 @@ class TokenTranslator:
                     options[name] = [each for each, fill in zip(options[name], filled.tolist()) if fill]
             tells = self._tells_scores(options, return_scores)
             # Our search has its own products; the other library would have to make code for the shapes of each step.
-            with nullcontext() if isinstance(self.model, VanillaTransformerGenerationMixin) else matmul(self.matmul):
+            with nullcontext() if self.has_own_options else matmul(self.matmul):
                 output = self.model.generate(**source, **options, return_dict_in_generate=tells)
                 found, found_scores = self._read_output(output, source, options, return_scores)
             sequences = sequences.repeat(1, 1, found.shape[-1])  # (B, n, T)

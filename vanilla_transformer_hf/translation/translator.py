@@ -1,41 +1,33 @@
 """Translate text with a trained model: `Translator`, with scores and word alignments."""
 
-import itertools
 import logging
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..common.matmul import MatmulRow, choose_matmul, describe_matmul, probe_matmul
-from ..common.opening import check_fit, open_model, vocabularies
+from ..common.opening import open_model, vocabularies
+from ..common.too_long import TooLongToTranslate
 from ..model.search_vanilla_transformer import Search
-from .alignment import Alignment, align_pairs
+from .forced_decoding import ForcedDecoding
 from .parts import constrain, translate_parts
 from .results import Translation, empty_translation, join_parts, read_translations
-from .scoring import TextScore, score_pairs
 from .tally import ProgressBar, Tally
-from .texts import Part, TextEncoder, is_constrained, pad_rows
+from .text_model import WINDOW, windows
+from .texts import Part, is_constrained
 from .token_translator import TokenTranslator
 
 
 logger = logging.getLogger(__name__)
 
-# Lines of a stream that are sorted by length together: more waste less padding, and answer later.
-WINDOW = 2048
 # Those with a value for each sentence of a batch: texts are sorted before they become one.
 OF_EACH_SENTENCE = ("prefixes", "required_phrases", "decoder_input_ids")
 
 
-# In the settings of a tokenizer: language -> the tag that a source begins with to be translated to it.
-TARGET_LANG_TAGS = "target_lang_tags"
-
-
-class Translator:
+class Translator(ForcedDecoding):
     """
     A model and its tokenizer, as one thing that turns text into text.
 
@@ -88,20 +80,15 @@ class Translator:
         matmul_backend: str = "auto",
         ensemble: Sequence[PreTrainedModel] = (),
     ):
-        check_fit(model, tokenizer)
-        self.tokenizer, self.ensemble = tokenizer, [member.eval() for member in ensemble]
+        super().__init__(model, tokenizer)
+        self.ensemble = [member.eval() for member in ensemble]
         self.shortlist: list[int] | None = None
-        self.source_prefix = ""
-        positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
-        self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", None) or positions
-        self.max_source_length = self._guessed_source_length = min(tokenizer.model_max_length, positions)
-        self._has_doubted = False
-        backend, self.matmul_rows = "default", list[MatmulRow]()
+        self.matmul_rows = list[MatmulRow]()
         if matmul_backend != "default" and model.device.type == "cpu" and model.dtype == torch.float32:
             self.matmul_rows = probe_matmul()
-            backend = choose_matmul(matmul_backend, self.matmul_rows)
-            logger.info(describe_matmul(backend, self.matmul_rows))
-        self._search = TokenTranslator(model.eval(), tokenizer.pad_token_id, positions, backend)
+            self.matmul = choose_matmul(matmul_backend, self.matmul_rows)
+            logger.info(describe_matmul(self.matmul, self.matmul_rows))
+        self._search = TokenTranslator(self.model, tokenizer.pad_token_id, self._positions, self.matmul)
 
     @classmethod
     def from_pretrained(
@@ -142,22 +129,6 @@ class Translator:
             model.expect_fixed_weights()
         return translator
 
-    def use_target_lang(self, language: str) -> None:
-        """
-        Translate to this language from now on: its tag becomes the `source_prefix`.
-
-        Args:
-            language: One of the languages that a multilingual model was trained with (`target_lang_tags`).
-
-        Raises:
-            ValueError: The tokenizer has no tag for it.
-        """
-        tags = self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
-        if language not in tags:
-            known = f"expected one of {', '.join(tags)}" if tags else "its tokenizer has no target_lang_tags"
-            raise ValueError(f"{language!r} is not a target language of this model: {known}.")
-        self.source_prefix = tags[language]
-
     def translate(
         self,
         texts: str | Iterable[str],
@@ -168,7 +139,7 @@ class Translator:
         max_new_tokens: int | None = None,
         return_scores: bool = False,
         return_alignments: bool = False,
-        too_long: str = "split",
+        too_long: TooLongToTranslate = "split",
         progress_bar: bool = False,
         **generate_kwargs: Any,
     ) -> Translation | list[Any]:
@@ -186,7 +157,7 @@ class Translator:
                 through the model for this.
             return_alignments: Fill `Translation.alignment`, with one more pass.
             too_long: What becomes of a text with more than `max_source_length` tokens: "split" translates its
-                sentences one by one (too long ones in parts that end where clauses or words do), "cut" translates
+                sentences one by one (too long ones in parts that end where clauses or words do), "truncate" translates
                 its beginning alone, and a warning counts such texts; "error" raises an error.
             progress_bar: Show a progress bar on standard error.
             generate_kwargs: Other arguments of `generate()`, save those with a value for each sentence.
@@ -226,7 +197,7 @@ class Translator:
         batch_size: int | None = None,
         batch_tokens: int | None = None,
         window: int = WINDOW,
-        too_long: str = "split",
+        too_long: TooLongToTranslate = "split",
         tally: Tally | None = None,
         return_scores: bool = False,
         return_alignments: bool = False,
@@ -258,7 +229,7 @@ class Translator:
         options = {**self._own_options(), **generate_kwargs}
         limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         try:
-            for lines in _windows(texts, window):
+            for lines in windows(texts, window):
                 parts = encoder(lines, counted)
                 vocab_size, end_ids = self.model.config.vocab_size, self._search.ids_of_end(options)
                 constrain(lines, parts, self._target_ids, vocab_size, end_ids.flatten().tolist())
@@ -271,143 +242,6 @@ class Translator:
         finally:
             if tally is None:
                 self.warn(counted, too_long)
-
-    def score(
-        self,
-        sources: str | Iterable[str],
-        targets: str | Iterable[str],
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
-        too_long: str = "error",
-        progress_bar: bool = False,
-    ) -> TextScore | list[TextScore]:
-        """
-        How probable the model finds translations that are given (forced decoding).
-
-        Args:
-            sources: A text, or several.
-            targets: As many translations.
-            batch_size: Most pairs that go through the model together.
-            batch_tokens: Most tokens of both sides that do, with padding. If neither is given, 2,048 and 128 pairs.
-            too_long: "error", or "cut": score the beginnings of pairs that are too long for the model.
-            progress_bar: Show a progress bar on standard error.
-
-        Returns:
-            For a pair its [`TextScore`]: log-probability, that of each token, perplexity. For several the list.
-
-        Raises:
-            TypeError: A text is not a `str`.
-            ValueError: There are not as many targets as sources, or a text is too long for the model.
-        """
-        options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
-        return self._of_pairs(self._score_pairs, sources, targets, progress_bar, options)
-
-    def align(
-        self,
-        sources: str | Iterable[str],
-        targets: str | Iterable[str],
-        layer: int | None = None,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
-        too_long: str = "error",
-        progress_bar: bool = False,
-    ) -> Alignment | list[Alignment]:
-        """
-        Which source words the words of given translations translate, by the decoder's attention to the source.
-
-        Args:
-            sources, targets, batch_size, batch_tokens, too_long, progress_bar: As in `score`.
-            layer: Decoder layer that is asked, counted from 0, negative from the end; by default the third of six
-                (`alignment.default_layer` says why).
-
-        Returns:
-            For a pair its [`Alignment`]: `str()` of it is "0-0 1-2" (Pharaoh format), `weights` the attention of words
-            to words. For several the list.
-
-        Raises:
-            TypeError: A text is not a `str`.
-            ValueError: As `score`; or the model does not tell its attention, has no such layer, or its tokenizer does
-                not tell where in the text a piece stands.
-        """
-        options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long, "layer": layer}
-        return self._of_pairs(self._align_pairs, sources, targets, progress_bar, options)
-
-    def score_stream(
-        self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
-    ) -> Iterator[TextScore]:
-        """`score` for any number of pairs in constant memory; `options` as there, and `tally`."""
-        return self._pair_stream(self._score_pairs, pairs, window, options)
-
-    def align_stream(
-        self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
-    ) -> Iterator[Alignment]:
-        """`align` for any number of pairs in constant memory; `options` as there, and `tally`."""
-        return self._pair_stream(self._align_pairs, pairs, window, options)
-
-    def pieces_of(self, texts: str | Iterable[str]) -> list[int]:
-        """The token ids that texts of the target language are made of, in order; texts may be a stream."""
-        texts = [texts] if isinstance(texts, str) else texts
-        return sorted({piece for some in _windows(texts, WINDOW) for ids in self._target_ids(some) for piece in ids})
-
-    @property
-    def model(self) -> Any:
-        """The model, in evaluation mode."""
-        return self._search.model
-
-    @property
-    def matmul(self) -> str:
-        """The library of float32 matrix products that is used."""
-        return self._search.matmul
-
-    @property
-    def max_target_length(self) -> int:
-        """Tokens of the longest target line that is scored or aligned."""
-        return self._max_target_positions - 1
-
-    def encoder(
-        self, too_long: str = "split", is_target: bool = False, source_prefix: str | None = None
-    ) -> TextEncoder:
-        """
-        What turns texts of one side into token ids of at most as many as the model takes; with another prefix than
-        `self.source_prefix`, if given.
-
-        Raises:
-            ValueError: `too_long` is not one of the choices, or `max_source_length` has no room for a token, or is
-                larger than the number of positions of the model.
-        """
-        limit = self.max_target_length if is_target else self.max_source_length
-        is_guess = (
-            not is_target
-            and self.tokenizer.model_max_length > LARGE_INTEGER
-            and self.max_source_length == self._guessed_source_length
-        )
-        source_prefix = self.source_prefix if source_prefix is None else source_prefix
-        prefix = "" if is_target else source_prefix
-        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess, prefix)
-        if not is_target and limit <= encoder.around:
-            raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")
-        if not is_target and limit > self._most_source_positions:
-            raise ValueError(f"max_source_length={limit}: the model has {self._most_source_positions} positions")
-        return encoder
-
-    @property
-    def _most_source_positions(self) -> float:
-        scheme = getattr(self.model.get_encoder(), "embed_positions", None)
-        longest = getattr(self.model.config, "max_position_embeddings", None)
-        return getattr(scheme, "longest", longest) or math.inf  # other models of transformers say it in their config
-
-    def warn(self, tally: Tally, too_long: str, has_targets: bool = False) -> None:
-        """Log what was lost of how many texts, if anything was; that lengths are doubtful, once."""
-        target_limit = self.max_target_length if has_targets else None
-        for name, note in tally.notes(too_long, self.max_source_length, target_limit).items():
-            if name != "doubtful" or not self._has_doubted:
-                logger.warning(note)
-            self._has_doubted |= name == "doubtful"
-
-    def collate(self, sources: Sequence[Sequence[int]]) -> dict[str, Any]:
-        """`input_ids` and `attention_mask` (B, S) of B sources of at most S tokens; S is at least 1."""
-        input_ids, attention_mask = pad_rows(sources, self.tokenizer.pad_token_id)
-        return {"input_ids": input_ids, "attention_mask": attention_mask}
 
     def generate(
         self,
@@ -478,11 +312,6 @@ class Translator:
         n_best = self._search.setting("num_return_sequences", options) or 1
         return [empty_translation(has_scores, has_alignments) for _ in range(n_best)]
 
-    def _target_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts of the target language, with nothing around them."""
-        options = {"add_special_tokens": False}
-        return self.encoder(is_target=True).ids(texts, **options)["input_ids"] if texts else []
-
     def _align_parts(
         self, parts: list[list[Part]], found: list[list[list[Translation]]], limits: dict[str, int | None]
     ) -> None:
@@ -490,67 +319,9 @@ class Translator:
         best = [
             (part.text, one) for line, lists in zip(parts, found) for part, each in zip(line, lists) for one in each
         ]
-        for (_, translation), alignment in zip(best, self._align_pairs(best, Tally(), "cut", **limits)):
+        for (_, translation), alignment in zip(best, self._align_pairs(best, Tally(), "truncate", **limits)):
             translation.alignment = alignment
-
-    def _score_pairs(
-        self, pairs: Sequence[tuple[str, str]], tally: Tally, too_long: str = "error", **limits: int | None
-    ) -> list[TextScore]:
-        encoders = self.encoder(too_long), self.encoder(too_long, is_target=True)
-        return score_pairs(self.model, self.tokenizer, encoders, pairs, tally, self.matmul, **limits)
-
-    def _align_pairs(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        tally: Tally,
-        too_long: str = "error",
-        layer: int | None = None,
-        **limits: int | None,
-    ) -> list[Alignment]:
-        encoders = self.encoder(too_long), self.encoder(too_long, is_target=True)
-        return align_pairs(self.model, self.tokenizer, encoders, pairs, tally, layer, self.matmul, **limits)
-
-    def _of_pairs(
-        self,
-        work: Callable[..., list[Any]],
-        sources: str | Iterable[str],
-        targets: str | Iterable[str],
-        progress_bar: bool,
-        options: dict[str, Any],
-    ) -> Any:
-        single = isinstance(sources, str)
-        if single != isinstance(targets, str):
-            raise ValueError("sources and targets: give either two texts or two lists")
-        left, right = [[side] if isinstance(side, str) else list(side) for side in (sources, targets)]
-        if len(left) != len(right):
-            raise ValueError(f"{len(left)} sources and {len(right)} targets: there must be as many")
-        with ProgressBar(len(left), disable=not progress_bar) as tally:
-            results = list(self._pair_stream(work, zip(left, right), WINDOW, {**options, "tally": tally}))
-        self.warn(tally, "cut", has_targets=True)
-        return results[0] if single else results
-
-    @staticmethod
-    def _pair_stream(
-        work: Callable[..., list[Any]], pairs: Iterable[tuple[str, str]], window: int, options: dict[str, Any]
-    ) -> Iterator[Any]:
-        tally = options.pop("tally", None) or Tally()
-        for some in _windows(pairs, window):
-            yield from work(some, tally=tally, **options)
 
     def _own_options(self) -> dict[str, Any]:
         """What this translator adds to the arguments of each search."""
         return {"ensemble": self.ensemble or None, "shortlist": self.shortlist}
-
-
-def _windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """
-    The items in lists of this size, read only as far as needed.
-
-    Raises:
-        ValueError: The size is below 1.
-    """
-    if size < 1:
-        raise ValueError(f"window={size}: must be at least 1")
-    items = iter(items)
-    while some := list(itertools.islice(items, size)):
-        yield some

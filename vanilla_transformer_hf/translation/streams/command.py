@@ -17,7 +17,8 @@ from transformers.utils import logging
 from ...common.files import open_input, read_lines, refuse_overwriting
 from ...common.matmul import choose_matmul, describe_matmul
 from ...common.opening import vocabularies
-from ..translator import WINDOW, Translator
+from ..text_model import WINDOW
+from ..translator import Translator
 from .lines import read_items, run_lines
 from .resumable_output import ResumableOutput, open_result
 from .work import LineWork

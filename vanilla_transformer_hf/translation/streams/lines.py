@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 from ...common.files import bounded_lines, decode_lines
 from ..tally import TOLD, ProgressBar, Tally
-from ..translator import WINDOW
+from ..text_model import WINDOW
 from .resumable_output import InputDigest, StreamOutput
 from .worker_pool import LocalWorker, Window, WorkerPool
 

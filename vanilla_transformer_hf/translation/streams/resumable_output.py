@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ...common.files import open_output
+from ...common.too_long import current_name
+
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +94,7 @@ class ResumableOutput(StreamOutput):
         if record is not None:
             for name in sorted({*record["settings"], *self._settings}):
                 theirs, ours = record["settings"].get(name), self._settings.get(name)
+                theirs = current_name(theirs) if name == "too_long" else theirs
                 if theirs != ours:
                     raise ValueError(
                         f"{self.partial} was begun with {name}={theirs!r}, and now it is {ours!r}: the same again "
@@ -130,7 +134,6 @@ class ResumableOutput(StreamOutput):
 
     def write(self, content: bytes, lines: int, digest: str, counts: dict[str, int]) -> None:
         view, begun = memoryview(content), self._file.tell()
-        beside = self.journal.with_name(self.journal.name + ".new")
         digest_of_output = self._hash.copy()
         digest_of_output.update(content)
         try:
@@ -145,11 +148,10 @@ class ResumableOutput(StreamOutput):
                 "counts": counts,
                 "settings": self._settings,
             }
-            beside.write_text(json.dumps(record), encoding="utf-8")
-            beside.replace(self.journal)
+            with open_output(self.journal) as journal:
+                journal.write(json.dumps(record).encode())
         except OSError as error:  # a full disk: what was whole before stays
             self._file.truncate(begun)
-            beside.unlink(missing_ok=True)
             raise OSError(f"{self.partial}: {error.strerror or error}") from error
         self.lines, self.digest, self.counts, self._hash = lines, digest, counts, digest_of_output
 

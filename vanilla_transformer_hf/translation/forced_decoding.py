@@ -1,0 +1,141 @@
+"""Translations that are given, scored and aligned word by word by a model."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from ..common.too_long import TooLongToScore, check_too_long
+from .alignment import Alignment, align_pairs
+from .scoring import TextScore, score_pairs
+from .tally import ProgressBar, Tally
+from .text_model import WINDOW, TextModel, windows
+from .texts import TextEncoder
+
+
+class ForcedDecoding(TextModel):
+    """Scores and alignments of translations that are given, for pairs in any order of lengths and for streams."""
+
+    def score(
+        self,
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        too_long: TooLongToScore = "error",
+        progress_bar: bool = False,
+    ) -> TextScore | list[TextScore]:
+        """
+        How probable the model finds translations that are given (forced decoding).
+
+        Args:
+            sources: A text, or several.
+            targets: As many translations.
+            batch_size: Most pairs that go through the model together.
+            batch_tokens: Most tokens of both sides that do, with padding. If neither is given, 2,048 and 128 pairs.
+            too_long: "error", or "truncate": score the beginnings of pairs that are too long for the model.
+            progress_bar: Show a progress bar on standard error.
+
+        Returns:
+            For a pair its [`TextScore`]: log-probability, that of each token, perplexity. For several the list.
+
+        Raises:
+            TypeError: A text is not a `str`.
+            ValueError: There are not as many targets as sources, or a text is too long for the model.
+        """
+        options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
+        return self._of_pairs(self._score_pairs, sources, targets, progress_bar, options)
+
+    def align(
+        self,
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        layer: int | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        too_long: TooLongToScore = "error",
+        progress_bar: bool = False,
+    ) -> Alignment | list[Alignment]:
+        """
+        Which source words the words of given translations translate, by the decoder's attention to the source.
+
+        Args:
+            sources, targets, batch_size, batch_tokens, too_long, progress_bar: As in `score`.
+            layer: Decoder layer that is asked, counted from 0, negative from the end; by default the third of six
+                (`alignment.default_layer` says why).
+
+        Returns:
+            For a pair its [`Alignment`]: `str()` of it is "0-0 1-2" (Pharaoh format), `weights` the attention of words
+            to words. For several the list.
+
+        Raises:
+            TypeError: A text is not a `str`.
+            ValueError: As `score`; or the model does not tell its attention, has no such layer, or its tokenizer does
+                not tell where in the text a piece stands.
+        """
+        options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long, "layer": layer}
+        return self._of_pairs(self._align_pairs, sources, targets, progress_bar, options)
+
+    def score_stream(
+        self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
+    ) -> Iterator[TextScore]:
+        """`score` for any number of pairs in constant memory; `options` as there, and `tally`."""
+        return self._pair_stream(self._score_pairs, pairs, window, options)
+
+    def align_stream(
+        self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
+    ) -> Iterator[Alignment]:
+        """`align` for any number of pairs in constant memory; `options` as there, and `tally`."""
+        return self._pair_stream(self._align_pairs, pairs, window, options)
+
+    def _encoders(self, too_long: str) -> tuple[TextEncoder, TextEncoder]:
+        """
+        The encoders of both sides.
+
+        Raises:
+            ValueError: Pairs cannot be treated like this where they are too long.
+        """
+        check_too_long(too_long, TooLongToScore)
+        return self.encoder(too_long), self.encoder(too_long, is_target=True)  # type: ignore[arg-type]
+
+    def _score_pairs(
+        self, pairs: Sequence[tuple[str, str]], tally: Tally, too_long: TooLongToScore = "error", **limits: int | None
+    ) -> list[TextScore]:
+        return score_pairs(self.model, self.tokenizer, self._encoders(too_long), pairs, tally, self.matmul, **limits)
+
+    def _align_pairs(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        tally: Tally,
+        too_long: TooLongToScore = "error",
+        layer: int | None = None,
+        **limits: int | None,
+    ) -> list[Alignment]:
+        return align_pairs(
+            self.model, self.tokenizer, self._encoders(too_long), pairs, tally, layer, self.matmul, **limits
+        )
+
+    def _of_pairs(
+        self,
+        work: Callable[..., list[Any]],
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        progress_bar: bool,
+        options: dict[str, Any],
+    ) -> Any:
+        single = isinstance(sources, str)
+        if single != isinstance(targets, str):
+            raise ValueError("sources and targets: give either two texts or two lists")
+        left, right = [[side] if isinstance(side, str) else list(side) for side in (sources, targets)]
+        if len(left) != len(right):
+            raise ValueError(f"{len(left)} sources and {len(right)} targets: there must be as many")
+        with ProgressBar(len(left), disable=not progress_bar) as tally:
+            results = list(self._pair_stream(work, zip(left, right), WINDOW, {**options, "tally": tally}))
+        self.warn(tally, "truncate", has_targets=True)
+        return results[0] if single else results
+
+    @staticmethod
+    def _pair_stream(
+        work: Callable[..., list[Any]], pairs: Iterable[tuple[str, str]], window: int, options: dict[str, Any]
+    ) -> Iterator[Any]:
+        tally = options.pop("tally", None) or Tally()
+        for some in windows(pairs, window):
+            yield from work(some, tally=tally, **options)

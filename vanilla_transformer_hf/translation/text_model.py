@@ -1,0 +1,141 @@
+"""A model and its tokenizer: texts to token ids of at most as many as the model takes."""
+
+import itertools
+import logging
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import LARGE_INTEGER
+
+from ..common.opening import check_fit
+from ..common.too_long import TooLongToTranslate
+from .tally import Tally
+from .texts import TextEncoder, pad_rows
+
+
+logger = logging.getLogger(__name__)
+
+# Lines of a stream that are sorted by length together: more waste less padding, and answer later.
+WINDOW = 2048
+# In the settings of a tokenizer: language -> the tag that a source begins with to be translated to it.
+TARGET_LANG_TAGS = "target_lang_tags"
+
+
+class TextModel:
+    """
+    What translating, scoring and aligning share: a model, its tokenizer, and how long texts may be.
+
+    Args:
+        model: An encoder–decoder. It is put into evaluation mode and stays on its device.
+        tokenizer: The tokenizer it was trained with.
+
+    Attributes:
+        source_prefix (`str`): What is put before each source text.
+        matmul (`str`): The library of float32 matrix products that is used.
+        max_source_length (`int`): Tokens of the longest source line that goes through the model at once.
+
+    Raises:
+        ValueError: The tokenizer's vocabulary does not fit the model.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        check_fit(model, tokenizer)
+        self.model: Any = model.eval()
+        self.tokenizer, self.source_prefix, self.matmul = tokenizer, "", "default"
+        positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+        self._positions = positions
+        self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", None) or positions
+        self.max_source_length = self._guessed_source_length = min(tokenizer.model_max_length, positions)
+        self._has_doubted = False
+
+    def use_target_lang(self, language: str) -> None:
+        """
+        Translate to this language from now on: its tag becomes the `source_prefix`.
+
+        Args:
+            language: One of the languages that a multilingual model was trained with (`target_lang_tags`).
+
+        Raises:
+            ValueError: The tokenizer has no tag for it.
+        """
+        tags = self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
+        if language not in tags:
+            known = f"expected one of {', '.join(tags)}" if tags else "its tokenizer has no target_lang_tags"
+            raise ValueError(f"{language!r} is not a target language of this model: {known}.")
+        self.source_prefix = tags[language]
+
+    def pieces_of(self, texts: str | Iterable[str]) -> list[int]:
+        """The token ids that texts of the target language are made of, in order; texts may be a stream."""
+        texts = [texts] if isinstance(texts, str) else texts
+        return sorted({piece for some in windows(texts, WINDOW) for ids in self._target_ids(some) for piece in ids})
+
+    @property
+    def max_target_length(self) -> int:
+        """Tokens of the longest target line that is scored or aligned."""
+        return self._max_target_positions - 1
+
+    def encoder(
+        self, too_long: TooLongToTranslate = "split", is_target: bool = False, source_prefix: str | None = None
+    ) -> TextEncoder:
+        """
+        What turns texts of one side into token ids of at most as many as the model takes; with another prefix than
+        `self.source_prefix`, if given.
+
+        Raises:
+            ValueError: `too_long` is not one of the choices, or `max_source_length` has no room for a token, or is
+                larger than the number of positions of the model.
+        """
+        limit = self.max_target_length if is_target else self.max_source_length
+        is_guess = (
+            not is_target
+            and self.tokenizer.model_max_length > LARGE_INTEGER
+            and self.max_source_length == self._guessed_source_length
+        )
+        source_prefix = self.source_prefix if source_prefix is None else source_prefix
+        prefix = "" if is_target else source_prefix
+        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess, prefix)
+        if not is_target and limit <= encoder.around:
+            raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")
+        if not is_target and limit > self._most_source_positions:
+            raise ValueError(f"max_source_length={limit}: the model has {self._most_source_positions} positions")
+        return encoder
+
+    @property
+    def _most_source_positions(self) -> float:
+        scheme = getattr(self.model.get_encoder(), "embed_positions", None)
+        longest = getattr(self.model.config, "max_position_embeddings", None)
+        return getattr(scheme, "longest", longest) or math.inf  # other models of transformers say it in their config
+
+    def warn(self, tally: Tally, too_long: str, has_targets: bool = False) -> None:
+        """Log what was lost of how many texts, if anything was; that lengths are doubtful, once."""
+        target_limit = self.max_target_length if has_targets else None
+        for name, note in tally.notes(too_long, self.max_source_length, target_limit).items():
+            if name != "doubtful" or not self._has_doubted:
+                logger.warning(note)
+            self._has_doubted |= name == "doubtful"
+
+    def collate(self, sources: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """`input_ids` and `attention_mask` (B, S) of B sources of at most S tokens; S is at least 1."""
+        input_ids, attention_mask = pad_rows(sources, self.tokenizer.pad_token_id)
+        return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+    def _target_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts of the target language, with nothing around them."""
+        options = {"add_special_tokens": False}
+        return self.encoder(is_target=True).ids(texts, **options)["input_ids"] if texts else []
+
+
+def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """
+    The items in lists of this size, read only as far as needed.
+
+    Raises:
+        ValueError: The size is below 1.
+    """
+    if size < 1:
+        raise ValueError(f"window={size}: must be at least 1")
+    items = iter(items)
+    while some := list(itertools.islice(items, size)):
+        yield some
