@@ -17,7 +17,8 @@ from starlette.applications import Starlette
 
 from ..common.files import read_lines
 from ..common.http import QUIET, run_server
-from ..translation.translator import TARGET_LANG_TAGS, Translator
+from ..translation.text_model import TARGET_LANG_TAGS
+from ..translation.translator import Translator
 from .application import ServedModel, create_application
 from .batcher import Batcher
 from .metrics import FOLDER_VARIABLE
