@@ -196,6 +196,47 @@ class VanillaTransformerVariantTest(VanillaTransformerSuite, unittest.TestCase):
         torch.testing.assert_close(model(**embeddings, **masks)[0], model(**inputs)[0])
 
 
+class VanillaTransformerRotaryTest(VanillaTransformerSuite, unittest.TestCase):
+    """As Llama: turned queries and keys, RMS norms before the sub-layers, SwiGLU."""
+
+    options = {
+        "position_encoding": "rotary",
+        "decoder_position_encoding": "rotary_halves",
+        "norm_type": "rms_norm",
+        "feed_forward_type": "gated",
+        "activation_function": "silu",
+        "encoder_norm_position": "pre",
+        "decoder_norm_position": "pre",
+    }
+
+
+class VanillaTransformerRelativeTest(VanillaTransformerSuite, unittest.TestCase):
+    """Vectors of distances in the encoder, biases of distances in the decoder, RMS norms as their authors'."""
+
+    options = {
+        "position_encoding": "shaw",
+        "decoder_position_encoding": "t5_bias",
+        "norm_type": "rms_norm_author",
+        "feed_forward_type": "gated",
+    }
+
+
+class VanillaTransformerGatesTest(VanillaTransformerSuite, unittest.TestCase):
+    """A network of distances in the encoder, gates in the decoder, segments."""
+
+    options = {
+        "position_encoding": "distance_mlp",
+        "decoder_position_encoding": "gated_alibi",
+        "type_vocab_size": 2,
+    }
+
+
+class VanillaTransformerHierarchicalTest(VanillaTransformerSuite, unittest.TestCase):
+    """Gates in the encoder, more positions than trained vectors in the decoder."""
+
+    options = {"position_encoding": "gated_alibi", "decoder_position_encoding": "hierarchical"}
+
+
 class SourceAsTarget(VanillaTransformerForConditionalGeneration):
     """`test_tp_forward` gives a model source ids and nothing else; here they serve as target ids, too."""
 

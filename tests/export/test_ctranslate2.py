@@ -54,6 +54,24 @@ SWITCHES = {
         **{"projection_sharing": "key_value", "decoder_attention_sharing": True, "feed_forward_sharing": "all"},
     },
     "one_projection": {"projection_sharing": "query_key_value", "feed_forward_sharing": "stack"},
+    "rotary": {"position_encoding": "rotary", "rotary_base": 100.0},
+    "rotary_in_part": {"position_encoding": "rotary", "rotary_fraction": 0.5, "d_k": 8, "d_v": 12},
+    "rotary_halves": {"position_encoding": "rotary_halves", **PRE},
+    "rotary_halves_in_part": {"decoder_position_encoding": "rotary_halves", "rotary_fraction": 0.5},
+    "shaw": {"position_encoding": "shaw", "max_relative_distance": 3},
+    "shaw_narrow_keys": {"position_encoding": "shaw", "max_relative_distance": 2, "d_k": 5, "d_v": 12},
+    "t5_bias": {"position_encoding": "t5_bias", "relative_buckets": 8, "max_relative_distance": 6},
+    "t5_bias_in_the_encoder": {"position_encoding": "t5_bias", "decoder_position_encoding": "learned"},
+    "alibi_in_the_decoder": {"decoder_position_encoding": "alibi", "decoder_attention_heads": 2},
+    "rms_norm": {"norm_type": "rms_norm", "layer_norm_eps": 1e-2},
+    "as_llama": {
+        **PRE,
+        "norm_type": "rms_norm",
+        "position_encoding": "rotary_halves",
+        "feed_forward_type": "gated",
+        "activation_function": "silu",
+        "feed_forward_bias": False,
+    },
     **{name: {"activation_function": name} for name in engine.ACTIVATIONS},
 }
 
@@ -198,6 +216,10 @@ REFUSED = {
     "decoder_residual_alpha": ({"decoder_residual_alpha": 0.5}, "decoder_residual_alpha=0.5: must be 1.0"),
     "activation": ({"activation_function": "mish"}, "\n  activation_function='mish': must be one of relu, gelu"),
     "decoder_activation": ({"decoder_activation_function": "mish"}, "  decoder_activation_function='mish': must be"),
+    "norm": ({"norm_type": "rms_norm_author"}, "norm_type='rms_norm_author': must be one of layer_norm, rms_norm"),
+    "alibi": ({"position_encoding": "alibi"}, "  position_encoding='alibi': must be one of sinusoidal,"),
+    "gates": ({"decoder_position_encoding": "gated_alibi"}, "  decoder_position_encoding='gated_alibi': must be one"),
+    "segments": ({"type_vocab_size": 2}, "type_vocab_size=2: must be 0"),
     "eos": ({"eos_token_id": [1, 4]}, r"eos_token_id=\[1, 4\]: must be one id"),
 }
 

@@ -541,6 +541,16 @@ def test_cache_behind_padding_changes_nothing(encoding, side, tiny_model, batch)
     torch.testing.assert_close(torch.cat(steps, dim=1)[mask.bool()], whole[mask.bool()], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@pytest.mark.parametrize("encoding", POSITION_ENCODINGS)
+def test_float64_changes_nothing(encoding, backend, tiny_model, batch):
+    """sdpa's masks are of another type than the scores; the least number of float64 is none of float32."""
+    model = tiny_model(position_encoding=encoding, max_position_embeddings=16)
+    model.set_attn_implementation(backend)
+    single = logits_of(model, batch)[real(batch)]
+    torch.testing.assert_close(logits_of(model.double(), batch)[real(batch)].float(), single, atol=1e-5, rtol=0)
+
+
 @every_switch
 def test_attention_backends_agree(fields, tiny_model, batch):
     model = tiny_model(**fields)

@@ -11,6 +11,7 @@ values of a head in one width, so that the narrower are filled up with zeros; on
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,31 @@ NOT_SEARCH = {"transformers_version", "_from_model_config", "use_cache", "suppre
 NOT_SEARCH |= {"pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
 
 # Encodings that are a table of vectors, added to the embeddings.
-POSITIONS = ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none")
+TABLES = ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none")
+# Those that act in self-attention -> what a specification is told, by the config and the scheme.
+RELATIVE: dict[str, Callable[[VanillaTransformerConfig, Any], dict[str, Any]]] = {
+    "rotary": lambda config, scheme: {
+        "rotary_dim": scheme.turned,
+        "rotary_interleave": True,
+        "rotary_base": config.rotary_base,
+    },
+    "rotary_halves": lambda config, scheme: {
+        "rotary_dim": scheme.turned,
+        "rotary_interleave": False,
+        "rotary_base": config.rotary_base,
+    },
+    "shaw": lambda config, scheme: {"relative_position": True},
+    "t5_bias": lambda config, scheme: {"relative_attention_bias": True},
+    "alibi": lambda config, scheme: {"alibi": True},
+}
+# Field -> the position encodings that there are: it has ALiBi for keys before a query alone.
+POSITIONS = {
+    "position_encoding": (*TABLES, *(name for name in RELATIVE if name != "alibi")),
+    "decoder_position_encoding": (*TABLES, *RELATIVE),
+}
+NORMS = ("layer_norm", "rms_norm")
 # Fields that need to have one value, and that value.
-FIXED = {"encoder_residual_alpha": 1.0, "decoder_residual_alpha": 1.0, "norm_type": "layer_norm"}
+FIXED = {"encoder_residual_alpha": 1.0, "decoder_residual_alpha": 1.0, "type_vocab_size": 0}
 
 
 def problems(config: VanillaTransformerConfig) -> list[str]:
@@ -75,9 +98,9 @@ def problems(config: VanillaTransformerConfig) -> list[str]:
     for name in ("activation_function", "decoder_activation_function"):
         if (value := getattr(config, name)) not in ACTIVATIONS:
             found.append(f"{name}={value!r}: must be one of {', '.join(ACTIVATIONS)}")
-    for name in ("position_encoding", "decoder_position_encoding"):
-        if (value := getattr(config, name)) not in POSITIONS:
-            found.append(f"{name}={value!r}: must be one of {', '.join(POSITIONS)}")
+    for name, allowed in {**POSITIONS, "norm_type": NORMS}.items():
+        if (value := getattr(config, name)) not in allowed:
+            found.append(f"{name}={value!r}: must be one of {', '.join(allowed)}")
     if config.feed_forward_sharing == "encoder_only":  # its layers have feed-forwards
         found.append("feed_forward_sharing='encoder_only': must be 'none', 'stack' or 'all'")
     if not isinstance(config.eos_token_id, int):
@@ -137,18 +160,23 @@ class VanillaTransformerLoader(converter.ModelLoader):
             ("encoder", transformer_spec.TransformerEncoderSpec),
             ("decoder", transformer_spec.TransformerDecoderSpec),
         ):
-            stacks[side] = self.empty_stack(model.config, side, kind)
-            self.fill_stack(stacks[side], model.config, side, getattr(model.model, side))
+            stack = getattr(model.model, side)
+            stacks[side] = self.empty_stack(model.config, side, kind, stack)
+            self.fill_stack(stacks[side], model.config, side, stack)
         self.set_linear(stacks["decoder"].projection, model.lm_head)
         return transformer_spec.TransformerSpec(stacks["encoder"], stacks["decoder"])
 
-    def empty_stack(self, config: VanillaTransformerConfig, side: str, kind: type) -> Any:
-        """The specification of one stack, by the config alone."""
+    def empty_stack(
+        self, config: VanillaTransformerConfig, side: str, kind: type, stack: VanillaTransformerStack
+    ) -> Any:
+        """The specification of one stack, without weights."""
         heads = getattr(config, f"{side}_attention_heads")
         width = config.d_model if side == "decoder" else int(config.encoder_d_model or config.d_model)
         prefix = "decoder_" if side == "decoder" else ""
         # Of these heads is the mean taken where attention is asked for.
         more = {"alignment_heads": heads} if side == "decoder" else {}
+        relative = RELATIVE.get(getattr(config, f"{prefix}position_encoding"), lambda config, scheme: {})
+        more |= relative(config, stack.embed_positions)
         spec = kind(
             getattr(config, f"{side}_layers"),
             heads,
@@ -157,6 +185,7 @@ class VanillaTransformerLoader(converter.ModelLoader):
             activation=ACTIVATIONS[getattr(config, f"{prefix}activation_function")],
             layernorm_embedding=config.layernorm_embedding,
             ffn_glu=config.feed_forward_type == "gated",
+            rms_norm=config.norm_type == "rms_norm",
             head_dim=max(config.d_k or width // heads, config.d_v or width // heads),
             **more,
         )
@@ -169,15 +198,35 @@ class VanillaTransformerLoader(converter.ModelLoader):
         self.set_embeddings(embeddings, stack.embed_tokens)
         spec.scale_embeddings = stack.embed_scale
         prefix = "decoder_" if side == "decoder" else ""
-        longest = getattr(config, f"{prefix}max_position_embeddings")
-        nothing = torch.zeros(1, longest, stack.embed_tokens.embedding_dim)
-        spec.position_encodings.encodings = stack.embed_positions(nothing, torch.arange(longest).unsqueeze(0))[0]
+        if getattr(config, f"{prefix}position_encoding") in TABLES:
+            longest = getattr(config, f"{prefix}max_position_embeddings")
+            nothing = torch.zeros(1, longest, stack.embed_tokens.embedding_dim)
+            spec.position_encodings.encodings = stack.embed_positions(nothing, torch.arange(longest).unsqueeze(0))[0]
+        elif hasattr(spec, "position_encodings"):  # which it makes for an encoder with rotary encodings
+            del spec.position_encodings
         if config.layernorm_embedding:
             self.set_layer_norm(spec.layernorm_embedding, stack.layernorm_embedding)
         if hasattr(spec, "layer_norm"):
             self.set_layer_norm(spec.layer_norm, stack.layer_norm)
-        for layer_spec, layer in zip(spec.layer, stack.layers_in_order):
+        for number, (layer_spec, layer) in enumerate(zip(spec.layer, stack.layers_in_order)):
             self.fill_layer(layer_spec, layer)
+            self.fill_scheme(layer_spec.self_attention, layer.self_attn, stack.embed_positions, number)
+
+    def fill_scheme(self, spec: Any, attention: VanillaTransformerAttention, scheme: Any, number: int):
+        """What the position scheme has trained for the self-attention of layer `number`."""
+        if hasattr(spec, "relative_position_keys"):
+            width = max(attention.d_k, attention.d_v)
+            tables = scheme.keys[number], scheme.values[number]
+            padded = [F.pad(table, (0, width - table.shape[-1])) for table in tables]
+            spec.relative_position_keys, spec.relative_position_values = padded
+        if hasattr(spec, "relative_attention_bias"):
+            spec.relative_attention_bias = scheme.weight
+            spec.relative_attention_max_distance = np.dtype("int32").type(scheme.longest_distance)
+
+    def set_layer_norm(self, spec: Any, module: Any):
+        spec.gamma = module.weight
+        if hasattr(spec, "beta"):
+            spec.beta = module.bias
 
     def fill_layer(self, spec: Any, layer: Any):
         """Attention and feed-forward of one layer, each with its norm."""
@@ -289,7 +338,7 @@ def write(
     if vmap is not None:
         options["use_vmap"] = True
     longest = model.config.decoder_max_position_embeddings
-    has_positions = model.config.decoder_position_encoding != "none"
+    has_positions = model.config.decoder_position_encoding in TABLES[:-1]
     if has_positions and options["max_decoding_length"] > longest:  # it has vectors for so many, and fails behind them
         if model.generation_config.max_new_tokens is not None:
             left.append(f"max_new_tokens={model.generation_config.max_new_tokens}, of {longest} positions")

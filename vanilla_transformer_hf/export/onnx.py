@@ -27,13 +27,14 @@ from .steps import (
     Past,
     StepwiseModel,
     logits_by_steps,
+    problems_of_steps,
     trace,
 )
 
 
 def problems(config: VanillaTransformerConfig) -> list[str]:
-    """A line for each field that cannot be expressed: always empty, because ONNX has all operations of the model."""
-    return []
+    """A line for each field that cannot be expressed; ONNX has all operations of the model."""
+    return problems_of_steps(config)
 
 
 def names(step: str, layers: int) -> tuple[list[str], list[str]]:

@@ -34,6 +34,12 @@ CACHED = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")
 Past = list[list[torch.Tensor]]
 
 
+def problems_of_steps(config: VanillaTransformerConfig) -> list[str]:
+    """A line for each field that the three steps cannot express."""
+    count = config.type_vocab_size
+    return [f"type_vocab_size={count}: must be 0, because the steps take no token_type_ids"] if count else []
+
+
 def cache_of(past: Past, layers: int) -> EncoderDecoderCache:
     """transformers' cache with these tensors in it; empty where there are none."""
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())

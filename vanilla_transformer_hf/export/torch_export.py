@@ -20,13 +20,14 @@ from .steps import (
     NEXT_STEP,
     StepwiseModel,
     logits_by_steps,
+    problems_of_steps,
     trace,
 )
 
 
 def problems(config: VanillaTransformerConfig) -> list[str]:
-    """A line for each field that cannot be expressed: always empty, because it is the same torch."""
-    return []
+    """A line for each field that cannot be expressed; it is the same torch."""
+    return problems_of_steps(config)
 
 
 def write(

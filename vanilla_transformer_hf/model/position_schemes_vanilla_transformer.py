@@ -163,11 +163,12 @@ class RelativePositionEncoding(PositionEncoding):
     def biased(
         self, mask: Any, query_positions: torch.Tensor, key_positions: Any, dtype: torch.dtype
     ) -> torch.Tensor | None:
-        bias = self.bias(query_positions, key_positions)
+        exact = torch.promote_types(dtype, torch.float32)
+        bias = self.bias(query_positions, key_positions).to(exact)
         least = torch.finfo(dtype).min
         if mask.dtype == torch.bool:
             return bias.masked_fill(~mask, least).to(dtype)
-        return (mask.float() + bias).clamp(min=least).to(dtype)
+        return (mask.to(exact) + bias).clamp(min=least).to(dtype)
 
 
 def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:

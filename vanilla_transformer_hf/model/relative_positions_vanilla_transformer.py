@@ -192,14 +192,14 @@ class GateRelation(Relation):
 
     def kept_keys(self, keys: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         gates = F.linear(states, self.weight.to(states.dtype), self.bias.to(states.dtype))  # (B, S, directions H)
-        gates = F.logsigmoid(gates.float()).unflatten(-1, (-1, self.heads))  # (B, S, directions, H)
+        gates = F.logsigmoid(gates.to(exact(gates))).unflatten(-1, (-1, self.heads))  # (B, S, directions, H)
         return torch.cat((keys, gates.permute(0, 3, 1, 2).to(keys.dtype)), dim=-1)
 
     def scores(self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, scaling: float) -> torch.Tensor:
         width = query.shape[-1]
         scores = torch.matmul(query, keys[..., :width].transpose(2, 3)) * scaling
-        seen = (mask == 0).float()  # (B or 1, 1, T, S)
-        gates = keys[..., width:].float().unsqueeze(2)  # (B, H, 1, S, directions)
+        seen = (mask == 0).to(exact(keys))  # (B or 1, 1, T, S)
+        gates = keys[..., width:].to(seen.dtype).unsqueeze(2)  # (B, H, 1, S, directions)
         return scores + self.sums(gates, seen).to(scores.dtype)
 
     def sums(self, gates: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
@@ -214,6 +214,11 @@ class TwoWayGateRelation(GateRelation):
         past = torch.ones_like(seen[0, 0]).tril()  # (T, S), the query itself too
         before, behind = gates[..., 0] * (seen * past), gates[..., 1] * (seen * (1 - past))
         return sums_behind(before) + behind.cumsum(dim=-1)
+
+
+def exact(states: torch.Tensor) -> torch.dtype:
+    """The type in which sums are taken."""
+    return torch.promote_types(states.dtype, torch.float32)
 
 
 def sums_behind(values: torch.Tensor) -> torch.Tensor:

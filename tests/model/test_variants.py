@@ -1,0 +1,301 @@
+"""
+Every variant where models are used: positions of one's own, bfloat16, gradient checkpointing, averages, adapters,
+compiled and exported. Equations, caches, padding, backends, saving and search are shown for each of them in
+test_modeling_ and test_generation_vanilla_transformer.py.
+"""
+
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from host_search import host
+from torch import nn
+
+from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer_hf.model.positions_vanilla_transformer import POSITION_ENCODINGS
+from vanilla_transformer_hf.training.averaging import average_checkpoints
+
+
+PRE = {"encoder_norm_position": "pre", "decoder_norm_position": "pre"}
+# Each row in one stack or in both, with norms before or after the sub-layers.
+VARIANTS = {
+    "rotary": {"position_encoding": "rotary", **PRE},
+    "rotary_halves": {"decoder_position_encoding": "rotary_halves", "rotary_fraction": 0.5},
+    "shaw": {"position_encoding": "shaw", "max_relative_distance": 3},
+    "t5_bias": {"position_encoding": "t5_bias", "relative_buckets": 8, "max_relative_distance": 6, **PRE},
+    "alibi": {"position_encoding": "alibi"},
+    "gated_alibi": {"position_encoding": "gated_alibi"},
+    "distance_mlp": {"position_encoding": "distance_mlp", **PRE},
+    "hierarchical": {"position_encoding": "hierarchical", "max_position_embeddings": 6},
+    "rms_norm": {"norm_type": "rms_norm"},
+    "rms_norm_author": {"norm_type": "rms_norm_author", **PRE},
+    "swiglu": {"feed_forward_type": "gated", "activation_function": "silu"},
+    "segments": {"type_vocab_size": 2},
+}
+every_variant = pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
+
+
+@pytest.fixture
+def variant(tiny_model, batch):
+    """`variant(fields)`: a model, and a batch that has segments where the model has some."""
+
+    def build(fields, **more):
+        model = tiny_model(**fields, **more)
+        if model.config.type_vocab_size:
+            batch["token_type_ids"] = (torch.arange(7) > 2).long().expand(2, -1)
+        return model, batch
+
+    return build
+
+
+def real(batch):
+    """Where logits count: the real target positions."""
+    return batch["decoder_attention_mask"].bool()
+
+
+@every_variant
+@torch.no_grad()
+def test_positions_that_are_given_are_those_that_are_counted(fields, variant):
+    """Moved by 5, relative ones say the same; what is added to the embeddings says something else."""
+    model, batch = variant(fields)
+    counted = batch["attention_mask"].cumsum(1) - 1, batch["decoder_attention_mask"].cumsum(1) - 1
+    expected = model(**batch).logits[real(batch)]
+    for shift in (0, 5):
+        places = dict(zip(("position_ids", "decoder_position_ids"), (places + shift for places in counted)))
+        found = model(**batch, **places).logits[real(batch)]
+        schemes = {model.config.position_encoding, model.config.decoder_position_encoding}
+        if shift and schemes & {"sinusoidal", "hierarchical"}:
+            assert not torch.allclose(found, expected, atol=1e-3)
+        else:
+            torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+
+
+@every_variant
+@torch.no_grad()
+def test_bfloat16(fields, variant):
+    """Logits near those of float32; the tokens that the search takes are as good as the best."""
+    model, batch = variant(fields)
+    exact = model(**batch).logits[real(batch)]
+    half = copy.deepcopy(model).bfloat16()
+    found = half(**batch).logits[real(batch)].float()
+    assert (found - exact).abs().max() < 0.15
+    source = {name: value for name, value in batch.items() if "decoder" not in name}
+    ours = half.generate(**source, max_new_tokens=6, min_new_tokens=6)
+    logits = model(**source, decoder_input_ids=ours[:, :-1]).logits
+    logits[..., model.config.eos_token_id] = -torch.inf
+    taken = logits.gather(-1, ours[:, 1:, None])[..., 0]
+    assert (logits.amax(dim=-1) - taken).max() < 2 * 0.15
+
+
+@every_variant
+def test_gradients_reach_every_weight_and_checkpointing_changes_none(fields, variant):
+    model, batch = variant(fields, dropout=0.0)
+    labels, gradients = torch.randint(3, 90, (2, 6)), []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model.train().zero_grad()
+        model(**batch, labels=labels).loss.backward()
+        assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+        gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, msg=name)
+        assert gradient.any(), f"{name} plays no part"
+
+
+def test_averages(tmp_path, tiny_config):
+    """Of all tables and networks at once."""
+    fields = {
+        "position_encoding": "gated_alibi",
+        "decoder_position_encoding": "distance_mlp",
+        "norm_type": "rms_norm",
+        "feed_forward_type": "gated",
+        "type_vocab_size": 2,
+    }
+    models = [VanillaTransformerForConditionalGeneration(tiny_config(**fields)) for _ in range(2)]
+    for number, model in enumerate(models):
+        model.save_pretrained(tmp_path / f"checkpoint-{number}")
+    average_checkpoints([tmp_path / "checkpoint-0", tmp_path / "checkpoint-1"], tmp_path / "mean")
+    mean = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "mean").state_dict()
+    for name, weight in models[0].state_dict().items():
+        torch.testing.assert_close(mean[name], (weight + models[1].state_dict()[name]) / 2, msg=name)
+
+
+def test_an_epsilon_that_matters(tiny_model, batch):
+    """The two RMS norms are one for large inputs, and two for small ones."""
+    logits = []
+    for norm_type in ("rms_norm", "rms_norm_author"):
+        torch.manual_seed(0)
+        model = tiny_model(norm_type=norm_type, layer_norm_eps=0.5)
+        logits.append(model(**batch).logits)
+    assert not torch.allclose(*logits, atol=1e-2)
+
+
+# ------------------------------------------------------------------------------------------------------------ segments
+
+
+@torch.no_grad()
+def test_segments_of_a_pair_of_texts(tiny_model):
+    tokenizer = VanillaTransformerTokenizer.train(["one two three four", "five six"], vocab_size=300, min_frequency=1)
+    pair = tokenizer("one two", "five", return_token_type_ids=True, return_tensors="pt")
+    ends = (pair["input_ids"][0] == tokenizer.eos_token_id).nonzero().flatten().tolist()
+    kinds = pair["token_type_ids"][0].tolist()
+    assert kinds == [0] * (ends[0] + 1) + [1] * (ends[1] - ends[0])
+    single = tokenizer("one two", return_token_type_ids=True)
+    assert set(single["token_type_ids"]) == {0}
+    assert "token_type_ids" not in tokenizer("one two", "five")
+    model = tiny_model(type_vocab_size=2, vocab_size=len(tokenizer))
+    encoder = model.get_encoder()
+    plain = encoder(pair["input_ids"])[0]
+    torch.testing.assert_close(
+        encoder(pair["input_ids"], token_type_ids=torch.zeros_like(pair["input_ids"]))[0], plain
+    )
+    assert not torch.allclose(encoder(**pair)[0], plain, atol=1e-3)
+    found = model.generate(**pair, num_beams=2, max_new_tokens=5)
+    assert torch.equal(host(model).generate(**pair, num_beams=2, max_new_tokens=5), found)
+
+
+def test_segments_in_training_batches(tiny_model):
+    from vanilla_transformer_hf.training.collator import TranslationCollator
+
+    tokenizer = VanillaTransformerTokenizer.train(["one two three four"], vocab_size=300, min_frequency=1)
+    rows = []
+    for first, second in (("one", "two three four"), ("one two", "three")):
+        row = tokenizer(first, second, return_token_type_ids=True)
+        rows.append({**row, "labels": tokenizer(text_target="four")["input_ids"], "length": 3})
+    collator = TranslationCollator(tokenizer, source_vocab_size=300, target_vocab_size=300)
+    batch = collator(rows)
+    assert batch["token_type_ids"].shape == batch["input_ids"].shape
+    assert not batch["token_type_ids"][batch["attention_mask"] == 0].any()
+    for row, kinds, mask in zip(rows, batch["token_type_ids"], batch["attention_mask"], strict=True):
+        assert kinds[mask.bool()].tolist() == row["token_type_ids"]
+    tiny_model(type_vocab_size=2, vocab_size=300).train()(**batch).loss.backward()
+
+
+def test_wrong_segments_are_refused(tiny_model, batch):
+    kinds = torch.zeros_like(batch["input_ids"])
+    with pytest.raises(ValueError, match=r"token_type_ids: this model has no segments \(type_vocab_size=0\); leave"):
+        tiny_model()(**batch, token_type_ids=kinds)
+    kinds[1, 2] = 2
+    with pytest.raises(IndexError, match="segment 2 lies outside 0 to 1, the 2 of this model"):
+        tiny_model(type_vocab_size=2)(**batch, token_type_ids=kinds)
+
+
+# ------------------------------------------------------------------------------------------------------- slower proofs
+
+# Of each way in which a scheme acts: queries and keys, vectors, biases, gates, a network, embeddings.
+FAMILIES = ["rotary", "shaw", "t5_bias", "gated_alibi", "distance_mlp", "hierarchical"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_compiles_into_one_graph(name, variant):
+    model, batch = variant({**VARIANTS[name], "norm_type": "rms_norm", "feed_forward_type": "gated"})
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    found = compiled(**batch).logits[real(batch)]
+    torch.testing.assert_close(found, model(**batch).logits[real(batch)], atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_exports(name, variant):
+    """With lengths that differ from those of the example."""
+    model, batch = variant(VARIANTS[name])
+
+    class Logits(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, attention_mask, decoder_input_ids):
+            return self.model(input_ids, attention_mask, decoder_input_ids, use_cache=False).logits
+
+    lengths = [{1: torch.export.Dim(side, min=2, max=30)} for side in ("source", "target")]
+    example = (batch["input_ids"], batch["attention_mask"], batch["decoder_input_ids"])
+    program = torch.export.export(Logits(), example, dynamic_shapes=(lengths[0], lengths[0], lengths[1])).module()
+    mask = torch.ones(2, 11, dtype=torch.long)
+    mask[0, 8:] = 0
+    other = torch.randint(3, 90, (2, 11)), mask, torch.randint(3, 90, (2, 9))
+    torch.testing.assert_close(program(*other), model(*other, use_cache=False).logits, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shaw", "gated_alibi", "swiglu"])
+def test_adapters(name, variant, tmp_path):
+    peft = pytest.importorskip("peft")
+    model, batch = variant(VARIANTS[name])
+    expected = model(**batch).logits
+    adapted = peft.get_peft_model(copy.deepcopy(model), peft.LoraConfig(task_type="SEQ_2_SEQ_LM"))
+    torch.testing.assert_close(adapted(**batch).logits, expected)
+    with torch.no_grad():
+        for parameter_name, parameter in adapted.named_parameters():
+            if "lora_B" in parameter_name:
+                parameter.normal_(std=0.3)
+    changed = adapted(**batch).logits
+    assert not torch.allclose(changed, expected, atol=1e-2)
+    adapted.save_pretrained(tmp_path)
+    again = peft.PeftModel.from_pretrained(copy.deepcopy(model), tmp_path)
+    torch.testing.assert_close(again(**batch).logits, changed)
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    merged = again.merge_and_unload()
+    torch.testing.assert_close(merged(**batch).logits, changed, atol=1e-5, rtol=1e-5)
+    assert torch.equal(merged.generate(**source, max_new_tokens=5), host(merged).generate(**source, max_new_tokens=5))
+
+
+SHARDED = """
+import sys, torch
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+distributed.init_process_group("gloo")
+model = VanillaTransformerForConditionalGeneration.from_pretrained(sys.argv[1])
+batch = torch.load(sys.argv[2], weights_only=True)
+whole = model(**batch)
+whole.loss.backward()
+expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+model.zero_grad()
+mesh = init_device_mesh("cpu", (2,))
+for stack in (model.get_encoder(), model.get_decoder()):
+    for layer in stack.layers:
+        fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+loss = model(**batch).loss
+loss.backward()
+torch.testing.assert_close(loss, whole.loss)
+for name, parameter in model.named_parameters():
+    torch.testing.assert_close(parameter.grad.full_tensor(), expected[name], atol=1e-5, rtol=1e-4, msg=name)
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_sharded_by_fsdp2(tiny_model, batch, tmp_path):
+    """Loss and gradients on two processes are those of one: vectors, gates, gated feed-forwards, segments."""
+    fields = {
+        "position_encoding": "gated_alibi",
+        "decoder_position_encoding": "shaw",
+        "feed_forward_type": "gated",
+        "norm_type": "rms_norm",
+        "type_vocab_size": 2,
+        "dropout": 0.0,
+    }
+    tiny_model(**fields).save_pretrained(tmp_path / "model")
+    torch.save({**batch, "labels": torch.randint(3, 90, (2, 6))}, tmp_path / "batch.pt")
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    command = [*launch, str(tmp_path / "sharded.py"), str(tmp_path / "model"), str(tmp_path / "batch.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_every_scheme_is_among_them():
+    fields = ("position_encoding", "decoder_position_encoding")
+    named = {variant.get(field) for variant in VARIANTS.values() for field in fields}
+    added = {"sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none"}
+    assert set(POSITION_ENCODINGS) == (named | added) - {None}
