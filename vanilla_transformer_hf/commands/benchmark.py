@@ -4,6 +4,7 @@ Measure speed and memory side by side, in one run, the engines taking turns:
     vanilla-transformer benchmark train --source train.en.gz --target train.de.gz --json speed.json
     vanilla-transformer benchmark train --presets tiny --dtypes float32 --loads run   # on a made-up corpus
     vanilla-transformer benchmark generate --model outputs/en-de --source test.en --json search.json
+    vanilla-transformer benchmark serve --model outputs/en-de --source test.en --json serving.json
 
 Each engine runs in a process of its own, so that its peak memory is its own. Use a quiet machine: a row says how far
 its measurements lie apart.
@@ -12,11 +13,11 @@ its measurements lie apart.
 import argparse
 
 from ..common.command_line import make_parser
-from .benchmarks import generation, training
+from .benchmarks import generation, serving, training
 
 
 # Name of the subcommand -> module with a docstring, `add_arguments(parser)` and `run(arguments)`.
-SUBCOMMANDS = {"train": training, "generate": generation}
+SUBCOMMANDS = {"train": training, "generate": generation, "serve": serving}
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:

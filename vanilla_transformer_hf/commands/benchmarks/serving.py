@@ -1,0 +1,166 @@
+"""
+requests a second and times to the answer of `vanilla-transformer serve`
+
+Clients send a sentence, wait for the answer, check it, and send the next. Servers take turns: "together" is `serve`,
+"one by one" is `serve --batch_size 1`, "plain" an application around `generate()` with a thread for each request.
+
+    vanilla-transformer benchmark serve --model outputs/en-de --source test.en --json serving.json
+
+The section "long" has short sentences alone and while a text of 5,000 words is translated again and again; "soak" has
+clients that cancel, send nonsense, too much, or too slowly, and looks at the server's memory.
+"""
+
+import argparse
+import json
+import statistics
+from collections import defaultdict
+from typing import Any
+
+from transformers.utils import logging
+
+from vanilla_transformer_hf import Translator
+from vanilla_transformer_hf.common.files import open_output, read_lines, refuse_overwriting
+
+from .serving_load import Load, Server
+
+
+SERVE = ["-m", "vanilla_transformer_hf", "serve", "--port", "0", "--log", "errors", "--device", "cpu"]
+# Servers -> the arguments that start them, behind which stands the model.
+SERVERS = {
+    "together": SERVE,
+    "one by one": [*SERVE, "--batch_size", "1"],
+    "plain": ["-m", f"{__package__}.serving_plain"],
+}
+SHORT_WORDS = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, metavar="FOLDER", help="a trained model")
+    parser.add_argument("--source", required=True, metavar="FILE", help="sentences, one a line, also .gz")
+    parser.add_argument("--sentences", type=int, default=500, metavar="N", help="of the file (default: 500)")
+    parser.add_argument("--sections", nargs="+", default=["load", "long", "soak"], choices=["load", "long", "soak"])
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32, 128], metavar="N")
+    parser.add_argument("--lengths", nargs="+", default=["short", "mixed"], choices=["short", "mixed"])
+    parser.add_argument("--servers", nargs="+", default=[*SERVERS], choices=[*SERVERS])
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="turns of each server (default: 3)")
+    parser.add_argument("--seconds", type=float, default=10, metavar="S", help="of a turn (default: 10)")
+    parser.add_argument("--long_words", type=int, default=5000, metavar="N", help="of the long text (default: 5000)")
+    parser.add_argument("--soak_seconds", type=float, default=600, metavar="S", help="of the soak (default: 600)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of a server (default: 1)")
+    parser.add_argument("--json", metavar="FILE", help="where to write the numbers")
+
+
+def summary(load: Load, speeds: list[float], seconds: list[float]) -> dict[str, Any]:
+    """Requests a second, the median of the turns; milliseconds, percentiles of all requests."""
+    marks = statistics.quantiles(seconds, n=100, method="inclusive") if len(seconds) > 1 else seconds * 99
+    times = {f"p{mark}_ms": round(1000 * marks[mark - 1], 1) for mark in (50, 95, 99)}
+    return {"requests_per_second": round(statistics.median(speeds), 1), **times, "answers": dict(load.counts)}
+
+
+def measure_load(servers: dict[str, Server], loads: dict[str, dict[str, str]], arguments: Any) -> list[dict[str, Any]]:
+    """The speed of each server, with so many clients and sentences of such lengths, in turns."""
+    rows = []
+    for length, expected in loads.items():
+        for clients in arguments.clients:
+            clocks = {name: Load(server.address, expected) for name, server in servers.items()}
+            speeds, seconds = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+            for number in range(arguments.rounds + 1):  # the first one warms up
+                for name, load in clocks.items():
+                    speed = load.run(clients, arguments.seconds if number else arguments.seconds / 4)
+                    if number:
+                        speeds[name].append(speed)
+                        seconds[name] += load.seconds
+            for name, load in clocks.items():
+                about = {"section": "load", "server": name, "sentences": length, "clients": clients}
+                rows.append(about | summary(load, speeds[name], seconds[name]))
+                show(rows[-1])
+    return rows
+
+
+def measure_long(server: Server, short: dict[str, str], long_text: dict[str, str], arguments: Any) -> list[dict]:
+    """Times of short sentences, alone and beside a long text, in turns."""
+    rows, (text,) = [], long_text
+    for clients in [each for each in arguments.clients if each <= 8] or [1]:
+        load = Load(server.address, {**short, **long_text})
+        load.texts = list(short)
+        speeds, seconds = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+        for _ in range(arguments.rounds):
+            for name, beside in (("alone", None), ("beside a long text", text)):
+                speeds[name].append(load.run(clients, arguments.seconds, beside))
+                seconds[name] += load.seconds
+        for name in speeds:
+            about = {"section": "long", "server": "together", "sentences": f"short, {name}", "clients": clients}
+            rows.append(about | summary(load, speeds[name], seconds[name]))
+            show(rows[-1])
+    return rows
+
+
+def measure_soak(server: Server, expected: dict[str, str], arguments: Any) -> list[dict[str, Any]]:
+    """What becomes of all requests, of which some are wrong, and of the server's memory."""
+    load = Load(server.address, expected)
+    load.run(16, arguments.soak_seconds / 10, makes_mistakes=True)
+    memory = [server.memory()]
+    speeds, seconds = [], []
+    for _ in range(9):
+        speeds.append(load.run(16, arguments.soak_seconds / 10, makes_mistakes=True))
+        seconds += load.seconds
+        memory.append(server.memory())
+    about = {"section": "soak", "server": "together", "sentences": "mixed", "clients": 16}
+    row = about | summary(load, speeds, seconds) | {"memory_mib": [round(each, 1) for each in memory]}
+    show(row)
+    return [row]
+
+
+def show(row: dict[str, Any]) -> None:
+    """A row as a line."""
+    times = " / ".join(f"{row[f'p{mark}_ms']:,.0f}" for mark in (50, 95, 99))
+    print(
+        f"{row['section']:5} {row['server']:11} {row['sentences']:26} {row['clients']:4} clients "
+        f"{row['requests_per_second']:8.1f} requests/s  p50/95/99 {times} ms  {row['answers']}",
+        *([f"memory {row['memory_mib']} MiB"] if "memory_mib" in row else []),
+        flush=True,
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """
+    Measure, print a line for each measurement, and write the numbers.
+
+    Raises:
+        ValueError: The file has no short sentences; or an answer was wrong.
+    """
+    if arguments.json:
+        refuse_overwriting(arguments.json, [arguments.source])
+    logging.disable_progress_bar()
+    lines = list(dict.fromkeys(line for line in read_lines(arguments.source) if line.strip()))
+    texts = lines[: arguments.sentences]
+    words = [word for line in lines * (1 + arguments.long_words // max(1, len(lines))) for word in line.split()]
+    long_source = " ".join(words[: arguments.long_words])
+    translator = Translator.from_pretrained(arguments.model, device="cpu")
+    mixed = dict(zip(texts, map(str, translator.translate(texts))))
+    short = {text: found for text, found in mixed.items() if len(text.split()) <= SHORT_WORDS}
+    if not short:
+        raise ValueError(f"{arguments.source} has no line of at most {SHORT_WORDS} words")
+    loads = {"short": short, "mixed": mixed}
+    rows: list[dict[str, Any]] = []
+    servers: dict[str, Server] = {}
+    try:
+        for name in arguments.servers if "load" in arguments.sections else ["together"]:
+            more = ["--max_body_seconds", "2"] if name == "together" else []
+            servers[name] = Server([*SERVERS[name], arguments.model, *more], arguments.threads)
+        if "load" in arguments.sections:
+            rows += measure_load(servers, {name: loads[name] for name in arguments.lengths}, arguments)
+        if "long" in arguments.sections:
+            found = {long_source: str(translator.translate(long_source))}
+            rows += measure_long(servers["together"], short, found, arguments)
+        if "soak" in arguments.sections:
+            rows += measure_soak(servers["together"], mixed, arguments)
+    finally:
+        for server in servers.values():
+            server.stop()
+        if arguments.json:
+            with open_output(arguments.json) as file:
+                file.write(json.dumps({"threads": arguments.threads, "measurements": rows}, indent=1).encode())
+    allowed = {"right", "long", "malformed", "oversized", "cancelled", "slow"}
+    if wrong := {kind: count for row in rows for kind, count in row["answers"].items() if kind not in allowed}:
+        raise ValueError(f"answers that were not as they had to be: {wrong}")
