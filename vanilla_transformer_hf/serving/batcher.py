@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 SHORT_PARTS = 8
 # Most sentences in the search of long ones: each of its steps makes the short ones wait.
 LONG_ROWS = 16
+# What waits joins at once if it is this share of those in the search.
+JOINING_SHARE = 1 / 4
 # Seconds between two looks for requests whose time is over.
 DEADLINE_INTERVAL = 0.02
 # Seconds that a client is asked to wait, at least and at most, where too much waits.
@@ -156,7 +158,7 @@ class Lane:
         if not self.waiting or rows >= self.most_rows:
             return []
         self.waited += 1
-        if rows and len(self.waiting) < rows and self.waited <= self.search.patience:
+        if rows and len(self.waiting) < rows * JOINING_SHARE and self.waited <= self.search.patience:
             return []
         longest = max((len(work.part.ids) for work in running), default=0)
         works = list[Work]()

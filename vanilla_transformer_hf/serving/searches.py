@@ -71,7 +71,7 @@ class SharedSearch(RunningSearch):
         options: Arguments of `generate()`.
     """
 
-    patience = 3
+    patience = 8
 
     def __init__(self, translator: Translator, options: dict[str, Any]):
         self._translator, self._options = translator, options
