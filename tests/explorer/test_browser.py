@@ -158,6 +158,33 @@ def test_a_file_of_the_command_opens_offline(open_page, counting_folder, tmp_pat
     page.wait_for_selector("#opened canvas")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "deed"),
+    [
+        ("VanillaTransformerForCausalLM", "three one", "Continue"),
+        ("VanillaTransformerForMaskedLM", "three <mask> one", "Fill"),
+    ],
+)
+def test_models_of_one_stack(name, text, deed, open_page, tiny_config, tmp_path, pictures):
+    import vanilla_transformer_hf
+    from vanilla_transformer_hf.explorer.explorer import Explorer
+    from vanilla_transformer_hf.explorer.page import page_of
+
+    tokenizer = vanilla_transformer_hf.VanillaTransformerTokenizer.train(["one two three four five"], vocab_size=290)
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    getattr(vanilla_transformer_hf, name)(tiny_config(vocab_size=len(tokenizer))).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    file = tmp_path / "page.html"
+    file.write_text(page_of(Explorer.open([tmp_path / "model"]), text, {}), encoding="utf-8")
+    page = open_page(at=file.as_uri(), is_offline=True)
+    assert page.inner_text("#tab-translate") == deed and page.locator(".step .alternative").count() >= 5
+    for view in VIEWS:
+        page.click(f"#tab-{view}")
+        drawn(page)
+        assert page.locator(".error").count() == 0, view
+        page.screenshot(path=pictures / f"{deed.lower()}-{view}.png", full_page=True)
+
+
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("width", SIZES)
 def test_pictures_at_both_widths_and_themes(width, theme, open_page, pictures):

@@ -107,16 +107,26 @@ def open_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
         OSError: It is missing or damaged, or another of the folder's settings or files is; one line says so.
         ValueError: The model does not translate.
     """
+    config = open_any_config(name, **hub)
+    if not config.is_encoder_decoder:
+        raise ValueError(f"{name}: model type {config.model_type!r} is not an encoder–decoder and cannot translate")
+    return config
+
+
+def open_any_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
+    """
+    The config of a saved model.
+
+    Raises:
+        OSError: It is missing or damaged, or another of the folder's settings or files is; one line says so.
+    """
     if Path(name).is_file() or not (Path(name).is_dir() or REPO_ID.fullmatch(str(name))):
         raise FileNotFoundError(f"{name}: no such folder")
     with naming("config", name):
         check_settings(Path(name))
         check_unchanged(name)
         _reach_hub(str(name))
-        config = AutoConfig.from_pretrained(name, **hub)
-    if not config.is_encoder_decoder:
-        raise ValueError(f"{name}: model type {config.model_type!r} is not an encoder–decoder and cannot translate")
-    return config
+        return AutoConfig.from_pretrained(name, **hub)
 
 
 def check_settings(folder: Path):
@@ -144,9 +154,9 @@ def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBa
         return AutoTokenizer.from_pretrained(name, **hub)
 
 
-def open_weights(name: str | os.PathLike, **settings: Any) -> PreTrainedModel:
+def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **settings: Any) -> PreTrainedModel:
     """
-    A model with all of its weights; `settings` are those of the host's `from_pretrained`.
+    A model with all of its weights, by the Auto class `kind`; `settings` are those of the host's `from_pretrained`.
 
     Raises:
         OSError: Weights are missing, of another shape, left over, or not finite; one line says which.
@@ -154,9 +164,7 @@ def open_weights(name: str | os.PathLike, **settings: Any) -> PreTrainedModel:
     with naming("weights", name):
         check_cost(settings.get("config"), Path(name))
         # Missing tensors would be filled with random numbers and only logged; so would those of other shapes.
-        model, report = AutoModelForSeq2SeqLM.from_pretrained(
-            name, output_loading_info=True, ignore_mismatched_sizes=True, **settings
-        )
+        model, report = kind.from_pretrained(name, output_loading_info=True, ignore_mismatched_sizes=True, **settings)
         lacking = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
         if lacking:
             raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")

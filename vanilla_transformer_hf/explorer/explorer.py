@@ -6,9 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from ..common.opening import open_any_config, open_tokenizer, open_weights
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..translation.translator import Translator
-from . import attending, positions, translating, walk
-from .interventions import count_layers
+from . import attending, positions, single_stacks, translating, walk
+from .interventions import count_layers, parts_of
 from .requests import (
     AttentionRequest,
     GridRequest,
@@ -22,7 +26,7 @@ from .requests import (
     TranslateRequest,
     WalkRequest,
 )
-from .results import ModelInfo, as_json
+from .results import ModelInfo, TranslateResult, as_json
 from .subject import Subject
 
 
@@ -38,11 +42,13 @@ SHOWN = (
 def describe(subject: Subject) -> ModelInfo:
     """What the page says of a model."""
     config = subject.model.config
-    layers = {part: count_layers(subject.model, part) for part in ("encoder", "decoder", "cross")}
+    layers = {part: count_layers(subject.model, part) for part in parts_of(subject.model)}
     encoder = getattr(config, "encoder_attention_heads", None) or config.num_attention_heads
     decoder = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
     return ModelInfo(
         name=subject.name,
+        kind=subject.kind,
+        mask=str(subject.tokenizer.mask_token or ""),
         is_ours=subject.is_ours,
         parameters=sum(tensor.numel() for tensor in subject.model.parameters()),
         config={
@@ -50,15 +56,51 @@ def describe(subject: Subject) -> ModelInfo:
             **{name: getattr(config, name) for name in SHOWN if getattr(config, name, None) is not None},
         },
         layers=layers,
-        heads={"encoder": encoder, "decoder": decoder, "cross": decoder},
+        heads={part: encoder if part == "encoder" else decoder for part in layers},
         settings=translating.settings_of(subject),
         target_langs=[*subject.target_langs],
     )
 
 
+def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
+    """
+    Translate, continue or fill a text, whatever the model does.
+
+    Raises:
+        RequestError: A field cannot be answered; it names it.
+    """
+    return (single_stacks.fill if subject.kind == "masked" else translating.translate)(subject, request)
+
+
+def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -> Subject:
+    """
+    A model, as what its config says it is, and its tokenizer.
+
+    Raises:
+        OSError: A part is missing, damaged or of another model.
+        ValueError: The model does not predict tokens.
+    """
+    hub = {"trust_remote_code": trust_remote_code}
+    config = open_any_config(name, **hub)
+    if config.is_encoder_decoder:
+        translator = Translator.from_pretrained(name, device="cpu", matmul_backend="default", **hub)
+        return Subject(label, translator.model, translator.tokenizer)
+    if config.model_type != VanillaTransformerConfig.model_type:
+        raise ValueError(f"{name}: model type {config.model_type!r} is neither an encoder–decoder nor of this package")
+    kind, subject = SINGLE[bool(config.is_decoder)]
+    model = open_weights(name, kind, config=config, dtype="auto", **hub)
+    return subject(label, model, open_tokenizer(name, **hub))
+
+
+# Whether the one stack is a decoder -> how it is opened, and how it is asked.
+SINGLE: dict[bool, tuple[Any, type[Subject]]] = {
+    True: (AutoModelForCausalLM, single_stacks.CausalSubject),
+    False: (AutoModelForMaskedLM, single_stacks.MaskedSubject),
+}
+
 # Name of a question -> its fields, and what answers it.
 QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
-    "translate": (TranslateRequest, translating.translate),
+    "translate": (TranslateRequest, translate),
     "score": (ScoreRequest, translating.score),
     "attention": (AttentionRequest, attending.attention),
     "grid": (GridRequest, attending.grid),
@@ -90,25 +132,24 @@ class Explorer:
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, names: Sequence[str | os.PathLike], **options: Any) -> "Explorer":
+    def open(cls, names: Sequence[str | os.PathLike], trust_remote_code: bool = False) -> "Explorer":
         """
         Open saved folders or Hub repositories, on the processor.
 
         Args:
             names: Folders, or ids of repositories.
-            options: Of `Translator.from_pretrained`.
+            trust_remote_code: Run model code that a repository brings.
 
         Raises:
             OSError: A part is missing, damaged or of another model.
-            ValueError: A model does not translate.
+            ValueError: A model does not predict tokens.
         """
         subjects: list[Subject] = []
         for name in names:
-            translator = Translator.from_pretrained(name, device="cpu", matmul_backend="default", **options)
             label = Path(name).resolve().name if Path(name).exists() else str(name).rsplit("/", 1)[-1]
             taken = [subject.name for subject in subjects]
             unique = label if label not in taken else f"{label} ({len(taken) + 1})"
-            subjects.append(Subject(unique, translator.model, translator.tokenizer))
+            subjects.append(open_subject(unique, name, trust_remote_code))
         return cls(subjects)
 
     def answer(self, question: str, values: Any) -> Any:

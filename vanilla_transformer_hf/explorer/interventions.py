@@ -30,12 +30,26 @@ class Copy:
         Where a layer of the whole model stands in the copy.
 
         Raises:
-            RequestError: There is no such layer, or it is switched off.
+            RequestError: There is no such part or layer, or it is switched off.
         """
+        if part not in parts_of(self.model):
+            raise RequestError("part", f"{part!r} is not one of this model: it has {', '.join(parts_of(self.model))}")
         left = self.layers["encoder" if part == "encoder" else "decoder"]
         if layer not in left:
             raise RequestError("layer", f"{layer} is not a layer that is on: expected one of {left}")
         return left.index(layer)
+
+
+def parts_of(model: Any) -> tuple[str, ...]:
+    """The parts of attention that a model has; a model of one stack has one."""
+    if model.config.is_encoder_decoder:
+        return PARTS
+    return ("decoder",) if model.config.is_decoder else ("encoder",)
+
+
+def sides_of(model: Any) -> list[str]:
+    """The stacks that a model has."""
+    return [side for side in ("encoder", "decoder") if side in parts_of(model)]
 
 
 def stack_of(model: Any, part: str) -> Any:
@@ -77,10 +91,12 @@ def copy_without(model: Any, off: Iterable[str]) -> Copy:
         RequestError: There is no such part, or nothing is left.
     """
     names = [read_name(name) for name in off]
-    left = {side: list(range(count_layers(model, side))) for side in ("encoder", "decoder")}
+    left = {side: list(range(count_layers(model, side))) for side in sides_of(model)}
     heads: dict[tuple[str, int], set[int] | None] = {}
     for part, (layer, *head) in names:
         side = "encoder" if part == "encoder" else "decoder"
+        if part not in parts_of(model):
+            raise RequestError("off", f"{part!r} is not a part of this model: it has {', '.join(parts_of(model))}")
         if layer not in range(count_layers(model, side)):
             raise RequestError(
                 "off", f"layer {layer} of the {side} does not exist: it has {count_layers(model, side)}"

@@ -109,7 +109,7 @@ def page_of(explorer: Explorer, text: str, settings: dict[str, Any]) -> str:
 def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any]) -> None:
     """What only models of this package answer."""
     boxes = ask("walk", **pair)["boxes"]
-    for stack in ("encoder", "decoder"):
+    for stack in [part for part in model["layers"] if part != "cross"]:
         ask("positions", model=pair["model"], off=pair["off"], stack=stack, length=64)
     if sum(numbers(box["shape"]) for box in boxes) <= MOST_NUMBERS:
         for box in boxes:

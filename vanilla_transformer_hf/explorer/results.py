@@ -41,6 +41,8 @@ class ModelInfo:
 
     Attributes:
         name: The last part of its folder's or repository's name.
+        kind: "translation", "causal" (it continues a text) or "masked" (it fills gaps of a text).
+        mask: The mask token; empty if there is none.
         is_ours: Whether it is a model of this package; of others there are translation and attention alone.
         parameters: Number of its weights.
         config: The fields of its config that say how it is built.
@@ -50,6 +52,8 @@ class ModelInfo:
     """
 
     name: str
+    kind: str
+    mask: str
     is_ours: bool
     parameters: int
     config: dict[str, Any]

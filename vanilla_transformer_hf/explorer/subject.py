@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..translation.alignment import with_eager_attention
 from ..translation.scoring import shift_right
 from ..translation.text_model import TARGET_LANG_TAGS
-from .interventions import Copy, copy_without
+from .interventions import Copy, copy_without, parts_of
 from .requests import PairRequest, Request, RequestError
 from .results import Piece
 
@@ -46,11 +47,16 @@ class Subject:
         name: What the page calls it.
         model: An encoder–decoder in evaluation mode.
         tokenizer: Its tokenizer.
+
+    Attributes:
+        kind: "translation"; of one stack "causal", which continues a text, or "masked", which fills gaps.
     """
+
+    kind = "translation"
 
     def __init__(self, name: str, model: Any, tokenizer: Any):
         self.name, self.model, self.tokenizer = name, model.eval(), tokenizer
-        self.is_ours = hasattr(model, "generate_stream")
+        self.is_ours = model.config.model_type == VanillaTransformerConfig.model_type
         self.special = {*tokenizer.all_special_ids}
         self._pieces: dict[tuple[bool, int | None, int], Piece] = {}
         self._copies, self._passes = Recent(4), Recent(3)
@@ -159,20 +165,26 @@ class Subject:
         if not ids:
             raise RequestError("target_ids", "is empty: translate first, or give the ids of a target")
         read = torch.tensor([[self.start, *ids[:-1]]], device=self.model.device)
-        outputs = copy.model(
-            **source, decoder_input_ids=read, output_attentions=True, use_cache=False, return_dict=True
-        )
+        inputs = {**source, "decoder_input_ids": read}
         source_ids = source["input_ids"][0].tolist()
         read_pieces = [self.piece(None, self.start), *self.pieces(ids[:-1], before=self.start)]
-        return Pass(
-            copy,
-            source,
-            read,
-            outputs,
-            self.pieces(source_ids, True),
-            read_pieces,
-            self.pieces(ids, before=self.start),
-        )
+        predicted = self.pieces(ids, before=self.start)
+        return Pass.of(copy, inputs, self.pieces(source_ids, True), read_pieces, predicted)
+
+    def before(self, source: dict[str, torch.Tensor]) -> int:
+        """Token id before the first of a target."""
+        return self.start
+
+    def remember(self, copy: Copy, source: dict[str, torch.Tensor]) -> Any:
+        """What is computed of a source once for all targets."""
+        return copy.model.get_encoder()(**source, return_dict=True)
+
+    def logits(self, copy: Copy, source: dict[str, torch.Tensor], memory: Any, ids: list[int]) -> torch.Tensor:
+        """Logits of each step (T, V) while the model predicts these ids."""
+        read = torch.tensor([[self.start, *ids[:-1]]], device=self.model.device)
+        mask = source["attention_mask"]
+        outputs = copy.model(encoder_outputs=memory, attention_mask=mask, decoder_input_ids=read, use_cache=False)
+        return outputs.logits[0].float()
 
 
 @dataclass
@@ -182,26 +194,31 @@ class Pass:
 
     Attributes:
         copy: The model.
-        source: What the encoder reads.
-        decoder_input_ids: What the decoder reads (1, T).
+        inputs: What it reads.
         outputs: The host's outputs, with attentions.
         source_pieces, read, predicted: Pieces that the encoder reads (S), that the decoder reads (T), and that it is
             to predict (T).
     """
 
     copy: Copy
-    source: dict[str, torch.Tensor]
-    decoder_input_ids: torch.Tensor
+    inputs: dict[str, torch.Tensor]
     outputs: Any
     source_pieces: list[Piece]
     read: list[Piece]
     predicted: list[Piece]
 
+    @classmethod
+    def of(cls, copy: Copy, inputs: dict[str, torch.Tensor], *pieces: list[Piece]) -> "Pass":
+        """The pass over these inputs."""
+        made = cls(copy, inputs, None, *pieces)
+        made.outputs = made.again()
+        return made
+
+    @torch.no_grad()
     def again(self) -> Any:
         """The same pass once more, for hooks."""
-        return self.copy.model(
-            **self.source, decoder_input_ids=self.decoder_input_ids, output_attentions=True, use_cache=False
-        )
+        options = {"use_cache": False} if self.copy.model.config.is_encoder_decoder else {}
+        return self.copy.model(**self.inputs, output_attentions=True, return_dict=True, **options)
 
     def sides(self, part: str) -> tuple[list[Piece], list[Piece], list[Piece]]:
         """Rows, predicted pieces of the rows, and columns of a part of attention."""
@@ -216,7 +233,11 @@ class Pass:
         Raises:
             RequestError: The model does not return them.
         """
-        name = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}[part]
+        if part not in parts_of(self.copy.model):
+            known = ", ".join(parts_of(self.copy.model))
+            raise RequestError("part", f"{part!r} is not one of this model: expected {known}")
+        name = "cross_attentions" if part == "cross" else f"{part}_attentions"
+        name = name if self.copy.model.config.is_encoder_decoder else "attentions"
         found = getattr(self.outputs, name, None)
         if not found or any(layer is None for layer in found):
             raise RequestError("part", f"{type(self.copy.model).__name__} does not return weights of its {part} part")

@@ -22,7 +22,7 @@ def settings_of(subject: Subject, request: TranslateRequest | None = None) -> di
     defaults = {"num_beams": 1, "length_penalty": 1.0, **SEARCH_OPTIONS}
     found = {}
     for name in SETTINGS:
-        own = getattr(subject.model.generation_config, name, None)
+        own = getattr(getattr(subject.model, "generation_config", None), name, None)  # masked models have none
         asked = getattr(request, name, None)
         found[name] = asked if asked is not None else own if own is not None else defaults[name]
     return found
@@ -42,11 +42,14 @@ def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
     copy, settings = subject.copy(request.off), settings_of(subject, request)
     if prefix and prefix[-1] in subject.ends:  # nothing is left to search
         return result(subject, request, copy, source, settings, [prefix], None, None)
-    recorder = BeamRecorder(subject.start) if subject.is_ours and settings["num_beams"] > 1 else None
+    has_tree = subject.is_ours and settings["num_beams"] > 1
+    recorder = BeamRecorder(subject.before(source)) if has_tree else None
     found = generate(subject, copy, source, settings, request, recorder)
-    scores = found.sequences_scores.tolist() if recorder is not None else None
-    sequences = found.sequences if recorder is not None else found
-    rows = [until_end(row, subject) for row in sequences[:, 1:].tolist()]
+    has_scores = not torch.is_tensor(found)
+    scores = found.sequences_scores.tolist() if has_scores else None
+    sequences = found.sequences if has_scores else found
+    prompt = source["input_ids"].shape[1] if subject.kind == "causal" else 1
+    rows = [until_end(row, subject) for row in sequences[:, prompt:].tolist()]
     return result(subject, request, copy, source, settings, rows, scores, recorder)
 
 
@@ -70,8 +73,10 @@ def generate(
             options["decoder_input_ids"] = shift_right(subject.model, labels)
     elif request.prefix:
         options["prefixes"] = [request.prefix]
+    if subject.kind == "causal":
+        del options["coverage_penalty"]
     if recorder is not None:
-        options |= {"recorder": recorder, "return_dict_in_generate": True}
+        options |= {"recorder": recorder, "return_dict_in_generate": subject.kind == "translation"}
     return copy.model.generate(**source, **options, num_return_sequences=settings["num_beams"], do_sample=False)
 
 
@@ -94,6 +99,8 @@ def score(subject: Subject, request: ScoreRequest) -> TranslateResult:
     Raises:
         RequestError: A field cannot be answered; it names it.
     """
+    if subject.kind == "masked":
+        raise RequestError("target", "cannot be scored: this model fills gaps")
     source, ids = subject.read_source(request), subject.read_target(request.target)
     copy, settings = subject.copy(request.off), settings_of(subject, request)
     return result(subject, request, copy, source, settings, [ids], None, None)
@@ -110,7 +117,7 @@ def result(
     recorder: BeamRecorder | None,
 ) -> TranslateResult:
     """The hypotheses with the model's probabilities."""
-    memory = copy.model.get_encoder()(**source, return_dict=True)
+    memory, before = subject.remember(copy, source), subject.before(source)
     penalty = LENGTH_PENALTIES[settings["length_penalty_type"]]
     hypotheses, given = [], len(request.prefix)
     for place, ids in enumerate(rows):
@@ -122,7 +129,7 @@ def result(
         hypotheses.append(Hypothesis(text, ids, total, own if scores is None else scores[place], is_complete, steps))
     return TranslateResult(
         subject.pieces(source["input_ids"][0].tolist(), is_source=True),
-        subject.piece(None, subject.start),
+        subject.piece(None, before),
         hypotheses,
         None if recorder is None else recorder.nodes(subject, settings, given),
         settings,
@@ -140,16 +147,13 @@ def forced_steps(
     """The probability of each id, and of the best alternatives."""
     if not ids:
         return []
-    read = torch.tensor([[subject.start, *ids[:-1]]], device=subject.model.device)
-    outputs = copy.model(
-        encoder_outputs=memory, attention_mask=source["attention_mask"], decoder_input_ids=read, use_cache=False
-    )
-    found = outputs.logits[0].float().log_softmax(dim=-1)  # (T, V)
+    found = subject.logits(copy, source, memory, ids).log_softmax(dim=-1)  # (T, V)
     own = found.gather(1, torch.tensor(ids, device=found.device)[:, None])  # (T, 1)
     ranks = (found > own).sum(dim=1).tolist()
     best, places = found.topk(min(request.alternatives, found.shape[1]), dim=1)
-    pieces = subject.pieces(ids, before=subject.start)
-    steps, before = [], subject.start
+    before = subject.before(source)
+    pieces = subject.pieces(ids, before=before)
+    steps = []
     for place, piece in enumerate(pieces):
         value = float(own[place])
         listed = zip(best[place].tolist(), places[place].tolist())

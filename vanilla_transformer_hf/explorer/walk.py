@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .interventions import stack_of
 from .requests import RequestError, TensorRequest, WalkRequest
 from .results import Alternative, Box, Lens, WalkResult
 from .subject import Pass, Subject, check_ours
@@ -85,8 +86,8 @@ class Recorder:
 def watched(model: Any, layers: dict[str, list[int]]) -> dict[str, Any]:
     """The modules whose inputs or outputs are shown."""
     modules = {"lm_head": model.get_output_embeddings()}
-    for side in STACKS:
-        stack = model.get_encoder() if side == "encoder" else model.get_decoder()
+    for side in layers:
+        stack = stack_of(model, side)
         for name in ("embed_tokens", "embed_positions", "layernorm_embedding", "layer_norm"):
             modules[f"{side}.{name}"] = getattr(stack, name)
         for number, layer in zip(layers[side], stack.layers):
@@ -105,9 +106,11 @@ def tensors(found: Pass) -> list[Tensor]:
     with Recorder().watching(watched(copy.model, copy.layers)) as seen:
         found.again()
     made = []
-    for side, (embedding_stage, layer_stage, what) in STACKS.items():
+    for side, numbers in copy.layers.items():
+        embedding_stage, layer_stage, what = STACKS[side]
+        what = what if copy.model.config.is_encoder_decoder else "text"
         made += embedding_tensors(seen, side, embedding_stage, what)
-        for number in copy.layers[side]:
+        for number in numbers:
             made += layer_tensors(seen, copy.model.config, side, number, layer_stage)
         is_normed = not torch.equal(seen.inputs[f"{side}.layer_norm"], seen.outputs[f"{side}.layer_norm"])
         if is_normed:
@@ -185,7 +188,7 @@ def lens(subject: Subject, found: Pass, states: torch.Tensor, best: int) -> list
     dtype = model.get_output_embeddings().weight.dtype
     logits = model.get_output_embeddings()(model.get_decoder().layer_norm(states.to(dtype)[None]))[0].float()
     values, ids = logits.log_softmax(dim=-1).topk(min(best, logits.shape[-1]), dim=-1)
-    read = found.decoder_input_ids[0].tolist()
+    read = [piece.id for piece in found.read]
     return [
         [alternative(subject.piece(before, index), value) for value, index in zip(row_values, row_ids)]
         for before, row_values, row_ids in zip(read, values.tolist(), ids.tolist())

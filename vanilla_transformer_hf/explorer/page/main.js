@@ -4,7 +4,7 @@ import { AnswerError, ask, firstState, isOffline } from "./api.js";
 import { announce, button, choice, html, labelled } from "./dom.js";
 import { savePage } from "./keep.js";
 import { readState, translateRequest, writeState } from "./state.js";
-import { VIEWS } from "./views.js";
+import { DEEDS, VIEWS } from "./views.js";
 
 const header = document.getElementById("header"), view = document.getElementById("view");
 let models = [], state = readState(location.hash.slice(1) || firstState), drawing = 0;
@@ -27,8 +27,9 @@ function theme(name) {
 }
 
 function drawHeader() {
+  const deed = DEEDS[models.find((model) => model.name === state.model).kind];
   const names = models.map((model) => [model.name, model.name]);
-  const input = html("textarea", { id: "text", rows: 2, value: state.text, spellcheck: "false", lang: "", placeholder: "A sentence in the source language" });
+  const input = html("textarea", { id: "text", rows: 2, value: state.text, spellcheck: "false", lang: "", placeholder: models.find((model) => model.name === state.model).mask ? "A sentence with a mask token where a piece is missing" : "A sentence" });
   const submit = (event) => {
     event.preventDefault();
     set({ text: input.value, prefix: "" });
@@ -37,7 +38,7 @@ function drawHeader() {
     if (event.key === "Enter" && !event.shiftKey) submit(event);
   });
   const tabs = VIEWS.map((one) =>
-    button(one.title, () => set({ view: one.name }), {
+    button(one.name === "translate" ? deed : one.title, () => set({ view: one.name }), {
       role: "tab",
       id: `tab-${one.name}`,
       "aria-selected": String(one.name === state.view),
@@ -60,7 +61,7 @@ function drawHeader() {
       { class: "sentence", submit },
       models.length > 1 ? choice("Model", state.model, names, (model) => set({ model })) : html("p", { class: "name" }, state.model),
       labelled("Sentence", input),
-      html("button", { type: "submit", class: "primary", id: "translate" }, "Translate"),
+      html("button", { type: "submit", class: "primary", id: "translate" }, deed),
     ),
     html(
       "div",

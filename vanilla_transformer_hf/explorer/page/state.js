@@ -83,6 +83,11 @@ export function pairRequest(state, translation) {
   return { ...base(state), text: state.text, target_ids, target_lang: state.target_lang };
 }
 
+/** The part of attention that is chosen, or the last that the model has. */
+export function partOf(state, model) {
+  return state.part in model.layers ? state.part : Object.keys(model.layers).at(-1);
+}
+
 export function positionsRequest(state, stack) {
   return { ...base(state), stack, length: 64 };
 }

@@ -7,7 +7,7 @@ import { checkbox, choice, html, labelled, percent, section } from "./dom.js";
 import { headGrid } from "./head_grid.js";
 import { heatMap } from "./heat_map.js";
 import { grouped, groups } from "./pieces.js";
-import { pairRequest } from "./state.js";
+import { pairRequest, partOf } from "./state.js";
 
 const PARTS = [["encoder", "encoder: source to source"], ["decoder", "decoder: target to target"], ["cross", "cross: target to source"]];
 const PICTURES = [["lines", "lines"], ["map", "heat map"], ["grid", "all heads"]];
@@ -62,7 +62,7 @@ function controls(context, layers, count) {
   return html(
     "div",
     { class: "controls" },
-    choice("Attention", state.part, PARTS, (part) => set({ part, layer: -1, heads: "mean", row: -1, column: -1 })),
+    choice("Attention", state.part, PARTS.filter(([name]) => name in context.model.layers), (part) => set({ part, layer: -1, heads: "mean", row: -1, column: -1 })),
     choice("Picture", state.picture, PICTURES, (picture) => set({ picture })),
     state.picture === "grid" ? null : choice("Layer", state.layer, layers.map((one) => [one, one]), (layer) => set({ layer: Number(layer) })),
     state.picture === "grid" ? null : headButtons(context, count),
@@ -74,11 +74,11 @@ function controls(context, layers, count) {
 
 export async function attentionView(context) {
   const { state, set, ask, model, translation } = context;
-  const pair = pairRequest(state, translation), part = state.part;
+  const pair = pairRequest(state, translation), part = partOf(state, model);
   const small = await ask("grid", { ...pair, part, size: 32 });
   const layers = small.layers, count = model.heads[part];
   const layer = layers.includes(state.layer) ? state.layer : layers[Math.max(0, Math.floor(layers.length / 2) - (part === "cross" ? 1 : 0))];
-  const shown = { ...context, state: { ...state, layer } };
+  const shown = { ...context, state: { ...state, layer, part } };
   const bar = controls(shown, layers, count);
   if (state.picture === "grid") {
     return [bar, section("All heads of all layers", headGrid(tensor(small.weights), layers, (one, head) => set({ layer: one, heads: String(head), picture: "map" })))];
@@ -102,6 +102,6 @@ export async function attentionView(context) {
         cell: columnGroups.length <= 24 ? 44 : columnGroups.length <= 80 ? 18 : 9, scale: sequential(1), marked: state.row, pick: pin,
       })
     : attentionLines({ title, maps, rowLabels, columnLabels, threshold: state.threshold, pinned: state.row, pinnedColumn: state.column, pin: (row, column) => set({ row, column }) });
-  const note = part === "encoder" ? "Left: source pieces that ask. Right: source pieces that answer." : "Left: pieces that the decoder has read, <pad> being its start; each row predicts the piece behind it.";
+  const note = model.kind === "causal" ? "Left: pieces that were read; each row predicts the piece behind it." : part === "encoder" ? "Left: source pieces that ask. Right: source pieces that answer." : "Left: pieces that the decoder has read, <pad> being its start; each row predicts the piece behind it.";
   return [bar, section(title, html("p", { class: "small" }, note), picture)];
 }

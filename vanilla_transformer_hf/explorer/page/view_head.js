@@ -5,7 +5,7 @@ import { scaleFor, sequential } from "./colors.js";
 import { choice, html, number, section } from "./dom.js";
 import { heatMap } from "./heat_map.js";
 import { label } from "./pieces.js";
-import { pairRequest, positionsRequest } from "./state.js";
+import { pairRequest, partOf, positionsRequest } from "./state.js";
 
 const PARTS = [["encoder", "encoder"], ["decoder", "decoder"], ["cross", "cross"]];
 
@@ -40,8 +40,8 @@ function vectors(title, one, labels, only) {
   return heatMap({ title, values: shown, rows, columns: shape[1], rowLabels: only === undefined ? labels : [labels[only]], cell: Math.max(5, Math.min(22, Math.floor(640 / shape[1]))), scale: scaleFor(values) });
 }
 
-async function positionPictures({ state, ask }) {
-  const stack = state.part === "encoder" ? "encoder" : "decoder";
+async function positionPictures({ state, ask, model }) {
+  const stack = partOf(state, model) === "encoder" ? "encoder" : "decoder";
   const found = await ask("positions", positionsRequest(state, stack));
   const pictures = found.pictures.map(({ title, rows, columns, values }) => {
     const { shape, values: numbers } = tensor(values);
@@ -53,14 +53,14 @@ async function positionPictures({ state, ask }) {
 
 export async function headView(context) {
   const { state, set, ask, model, translation } = context;
-  const pair = pairRequest(state, translation), part = state.part;
+  const pair = pairRequest(state, translation), part = partOf(state, model);
   const layer = Math.min(Math.max(0, state.layer), model.layers[part] - 1), head = Math.min(state.head, model.heads[part] - 1);
   const numbers = (count) => Array.from({ length: count }, (_, place) => [place, place]);
   const controls = (rows, row) =>
     html(
       "div",
       { class: "controls" },
-      choice("Attention", part, PARTS, (value) => set({ part: value, row: -1, column: -1 })),
+      choice("Attention", part, PARTS.filter(([name]) => name in model.layers), (value) => set({ part: value, row: -1, column: -1 })),
       choice("Layer", layer, numbers(model.layers[part]), (value) => set({ layer: Number(value) })),
       choice("Head", head, numbers(model.heads[part]), (value) => set({ head: Number(value) })),
       choice("Query", row, rows.map((piece, place) => [place, `${place}: ${label(piece)}`]), (value) => set({ row: Number(value) })),

@@ -76,7 +76,7 @@ export async function interveneView(context) {
   const small = (name, text, least, most, step, hint) => labelled(text, html("input", { type: "number", id: name, min: least, max: most, step, value: state[name], placeholder: hint, change: (event) => set({ [name]: event.target.value }) }));
   return [
     section("Both sides", html("div", { class: "sides" }, side(`as it is: ${model.name}`, plain, changed, "plain"), side(`changed: ${otherModel.name}${off.size ? `, ${off.size} off` : ""}`, changed, plain, "changed"))),
-    section(
+    model.kind === "masked" ? null : section(
       "Target",
       html("div", { class: "controls wide" }, labelled("Target that both sides score", typed), button("Score it", () => set({ target: typed.value }), { id: "score" }), button("Take the translation", () => set({ target: translation.hypotheses[0].text })), button("Search again", () => set({ target: "" }))),
     ),
@@ -84,7 +84,7 @@ export async function interveneView(context) {
     section(
       "Heads and layers that are off",
       html("p", { class: "controls" }, button("All on", () => change([]), { id: "all-on" }), checkbox("the other views show the changed model", state.applied, (applied) => set({ applied }))),
-      html("div", { class: "parts" }, ["encoder", "decoder", "cross"].map((part) => toggles(part, otherModel, off, change))),
+      html("div", { class: "parts" }, Object.keys(otherModel.layers).map((part) => toggles(part, otherModel, off, change))),
     ),
-  ];
+  ].filter(Boolean);
 }

@@ -33,8 +33,7 @@ export function searchControls({ state, set, model }) {
 }
 
 /** A step of the decoder: the piece, its probability, and what else was probable. */
-function stepCard(step, place, { set, chosen }) {
-  const before = chosen.ids.slice(0, place);
+function stepCard(step, place, choose) {
   const listed = step.alternatives.slice(0, SHOWN_ALTERNATIVES);
   const rows = listed.map((one) => {
     const isChosen = one.id === step.piece.id;
@@ -43,7 +42,7 @@ function stepCard(step, place, { set, chosen }) {
       {},
       button(
         [html("span", { class: "piece" }, label(one)), html("span", { class: "share" }, percent(one.probability))],
-        () => set({ prefix: [...before, one.id].join(","), hypothesis: 0, ids: "" }),
+        () => choose(one, place),
         {
           class: isChosen ? "alternative chosen" : "alternative",
           style: `--share:${(100 * one.probability).toFixed(2)}%`,
@@ -81,15 +80,27 @@ function nBest({ state, set, translation }) {
   return html("div", { class: "scroll" }, html("table", { class: "n-best" }, html("thead", {}, html("tr", {}, heads)), html("tbody", {}, rows)));
 }
 
+/** The text with a piece in place of the mask token with this number. */
+function replaceMask(text, mask, number, piece) {
+  const parts = text.split(mask);
+  return `${parts.slice(0, number + 1).join(mask)}${piece}${parts.slice(number + 1).join(mask)}`;
+}
+
 export function translateView(context) {
-  const { state, set, translation } = context;
+  const { state, set, model, translation } = context;
   const chosen = translation.hypotheses[state.hypothesis] ?? translation.hypotheses[0];
   const given = numbersOf(state.prefix).length;
+  const isMasked = model.kind === "masked";
+  // A language model of gaps gets the piece into its text, the others go on behind it.
+  const choose = (one, place) =>
+    isMasked
+      ? set({ text: replaceMask(state.text, model.mask, place, one.text) })
+      : set({ prefix: [...chosen.ids.slice(0, place), one.id].join(","), hypothesis: 0, ids: "" });
   const begun = chosen.steps.slice(0, given).map((step) => label(step.piece)).join(" ");
   return [
-    searchControls(context),
+    isMasked ? null : searchControls(context),
     section(
-      "Translation",
+      { translation: "Translation", causal: "Continuation", masked: "Filled" }[model.kind],
       html("p", { class: "translation", id: "translation" }, chosen.text || "(empty)"),
       html("p", { class: "small" }, `score ${number(chosen.score)} · log-probability ${number(chosen.log_probability)}`, chosen.is_complete ? "" : " · cut off at the limit of pieces"),
       html("p", { class: "pieces", "aria-label": "pieces of the source" }, translation.source.map((piece) => html("span", { class: piece.special ? "chip special" : "chip" }, label(piece)))),
@@ -97,11 +108,13 @@ export function translateView(context) {
     ),
     section(
       "Probability of each piece",
-      html("p", { class: "small" }, "Choose an alternative, and the translation goes on from there."),
-      html("ol", { class: "steps", tabindex: 0, "aria-label": "steps of the decoder" }, chosen.steps.map((step, place) => stepCard(step, place, { set, chosen }))),
+      html("p", { class: "small" }, isMasked ? `Write ${model.mask} where a piece is missing; choose one to put it in.` : "Choose an alternative, and the translation goes on from there."),
+      html("ol", { class: "steps", tabindex: 0, "aria-label": "steps of the decoder" }, chosen.steps.map((step, place) => stepCard(step, place, choose))),
     ),
     translation.hypotheses.length > 1 ? section("Best hypotheses", nBest(context)) : null,
-    translation.tree
+    isMasked
+      ? null
+      : translation.tree
       ? section("Beam search", checkbox("show hypotheses that died", state.dead, (dead) => set({ dead })), beamTree(context))
       : section("Beam search", html("p", { class: "note" }, context.model.is_ours ? "Set at least 2 beams to see the tree of the search." : "The tree is shown for models of this package.")),
   ].filter(Boolean);

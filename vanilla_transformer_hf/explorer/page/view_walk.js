@@ -28,6 +28,7 @@ function boxButton(box, state, set) {
 }
 
 function stage(boxes, number, state, set) {
+  if (!boxes.some((box) => box.stage === number)) return null;
   return html("div", { class: `stage stage-${number}` }, html("h3", {}, STAGES[number]), boxes.filter((box) => box.stage === number).map((box) => boxButton(box, state, set)));
 }
 
@@ -36,7 +37,7 @@ async function opened({ state, ask, translation }, found) {
   const box = found.boxes.find((one) => one.name === state.box);
   if (!box) return html("p", { class: "note" }, "Choose a box to see its tensor.");
   const { shape, values } = tensor(await ask("tensor", { ...pairRequest(state, translation), box: box.name }));
-  const pieces = box.name.startsWith("encoder") ? found.source : found.read;
+  const pieces = box.name.startsWith("encoder") || !found.read.length ? found.source : found.read;
   const facts = [["shape", box.shape.join(" × ")], ["mean", number(box.mean)], ["deviation", number(box.deviation)], ["least", number(box.least)], ["most", number(box.most)]];
   if (box.before !== null) facts.push(["residual before", number(box.before)], ["residual after", number(box.after)]);
   return html(
@@ -59,6 +60,7 @@ function normChart(boxes) {
     line.push({ value: box.after, name: `${box.title} of layer ${box.layer}` });
   }
   const all = Object.values(stacks).flat(), most = Math.max(...all.map((one) => one.value)) * 1.08;
+  for (const [name, line] of Object.entries(stacks)) if (!line.length) delete stacks[name];
   const longest = Math.max(...Object.values(stacks).map((line) => line.length)) - 1;
   const x = (place) => left + (place * (width - left - 14)) / Math.max(1, longest), y = (value) => 8 + (1 - value / most) * (height - bottom - 8);
   const lines = Object.entries(stacks).map(([name, line]) => [
@@ -70,7 +72,7 @@ function normChart(boxes) {
     svg("text", { class: "value", x: left - 6, y: y(share * most) + 4, "text-anchor": "end" }, number(share * most, 3)),
   ]);
   const picture = svg("svg", { width, height, class: "chart", role: "img", "aria-label": "length of the residual stream after each sublayer" }, ticks, lines, svg("text", { class: "value", x: left, y: height - 5 }, "input"), svg("text", { class: "value", x: width - 10, y: height - 5, "text-anchor": "end" }, "sublayers, in order"));
-  const legend = html("p", { class: "small legend" }, html("span", { class: "key encoder" }, "encoder"), html("span", { class: "key decoder" }, "decoder"), pictureButtons("residual-norms", () => picture));
+  const legend = html("p", { class: "small legend" }, Object.keys(stacks).map((name) => html("span", { class: `key ${name}` }, name)), pictureButtons("residual-norms", () => picture));
   return html("div", {}, legend, html("div", { class: "scroll" }, picture));
 }
 
@@ -105,6 +107,6 @@ export async function walkView(context) {
     ),
     section("The tensor", await opened(context, found)),
     section("Length of the residual stream", normChart(found.boxes)),
-    section("What each decoder layer would predict (logit lens)", html("p", { class: "small" }, "The output of each layer through the final norm and the output matrix. Columns: what the model predicts."), lensTable(found)),
-  ];
+    found.lenses.length === 0 ? null : section("What each decoder layer would predict (logit lens)", html("p", { class: "small" }, "The output of each layer through the final norm and the output matrix. Columns: what the model predicts."), lensTable(found)),
+  ].filter(Boolean);
 }

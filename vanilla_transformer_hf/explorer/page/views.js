@@ -6,6 +6,9 @@ import { interveneView } from "./view_intervene.js";
 import { translateView } from "./view_translate.js";
 import { walkView } from "./view_walk.js";
 
+// What is done with a sentence, by the kind of the model.
+export const DEEDS = { translation: "Translate", causal: "Continue", masked: "Fill" };
+
 // Name in the address, name on the tab, what draws it, whether it needs a model of this package.
 export const VIEWS = [
   { name: "translate", title: "Translate", draw: translateView, needsOurs: false },

@@ -1,0 +1,80 @@
+"""Models of one stack: a decoder that continues a text, an encoder that fills the gaps of a text."""
+
+import math
+from typing import Any
+
+import torch
+
+from .interventions import Copy
+from .requests import RequestError, TranslateRequest
+from .results import Hypothesis, Step, TranslateResult
+from .subject import Pass, Subject
+from .translating import alternative, settings_of
+
+
+class CausalSubject(Subject):
+    """A language model: the text of a request is what it continues, a target is the continuation."""
+
+    kind = "causal"
+
+    def read_source(self, request: Any) -> dict[str, torch.Tensor]:
+        """The text without the end that the tokenizer puts behind it."""
+        source = super().read_source(request)
+        if int(source["input_ids"][0, -1]) in self.ends and source["input_ids"].shape[1] > 1:
+            source = {name: tensor[:, :-1] for name, tensor in source.items()}
+        return source
+
+    def before(self, source: dict[str, torch.Tensor]) -> int:
+        return int(source["input_ids"][0, -1])
+
+    def remember(self, copy: Copy, source: dict[str, torch.Tensor]) -> Any:
+        return None
+
+    def logits(self, copy: Copy, source: dict[str, torch.Tensor], memory: Any, ids: list[int]) -> torch.Tensor:
+        prompt = source["input_ids"]
+        read = torch.cat((prompt, prompt.new_tensor([ids[:-1]])), dim=1)
+        return copy.model(input_ids=read).logits[0, prompt.shape[1] - 1 :].float()
+
+    def _run(self, copy: Copy, source: dict[str, torch.Tensor], ids: list[int]) -> Pass:
+        prompt = source["input_ids"][0].tolist()
+        whole = [*prompt, *ids]
+        pieces = self.pieces(whole)
+        inputs = {"input_ids": torch.tensor([whole[:-1] or whole], device=self.model.device)}
+        return Pass.of(copy, inputs, [], pieces[:-1], pieces[1:])
+
+
+class MaskedSubject(Subject):
+    """A masked language model: it predicts the pieces that stand behind the mask tokens of a text."""
+
+    kind = "masked"
+
+    def _run(self, copy: Copy, source: dict[str, torch.Tensor], ids: list[int]) -> Pass:
+        return Pass.of(copy, source, self.pieces(source["input_ids"][0].tolist(), True), [], [])
+
+
+@torch.no_grad()
+def fill(subject: Subject, request: TranslateRequest) -> TranslateResult:
+    """
+    The most probable pieces for each mask token of the text.
+
+    Raises:
+        RequestError: The tokenizer has no mask token, or a field cannot be answered.
+    """
+    source, copy = subject.read_source(request), subject.copy(request.off)
+    if (mask := subject.tokenizer.mask_token_id) is None:
+        raise RequestError("model", f"{subject.name}: its tokenizer has no mask token, so there is nothing to fill")
+    ids = source["input_ids"][0].tolist()
+    found = copy.model(**source).logits[0].float().log_softmax(dim=-1)  # (S, V)
+    steps, filled = [], list(ids)
+    for place in [place for place, index in enumerate(ids) if index == mask]:
+        before = ids[place - 1] if place else None
+        values, best = found[place].topk(min(request.alternatives, found.shape[1]))
+        pieces = [subject.piece(before, index) for index in best.tolist()]
+        others = [alternative(piece, value) for piece, value in zip(pieces, values.tolist())]
+        steps.append(Step(pieces[0], others[0].probability, float(values[0]), 0, False, others))
+        filled[place] = pieces[0].id
+    total = math.fsum(step.log_probability for step in steps)
+    text = subject.tokenizer.decode(filled, skip_special_tokens=True)
+    only = Hypothesis(text, [], total, total / max(1, len(steps)), True, steps)
+    settings = settings_of(subject, request)
+    return TranslateResult(subject.pieces(ids, True), subject.piece(None, ids[0]), [only], None, settings)
