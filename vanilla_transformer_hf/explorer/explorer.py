@@ -83,7 +83,9 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
     hub = {"trust_remote_code": trust_remote_code}
     config = open_any_config(name, **hub)
     if config.is_encoder_decoder:
-        translator = Translator.from_pretrained(name, device="cpu", matmul_backend="default", **hub)
+        translator = Translator.from_pretrained(
+            name, device="cpu", matmul_backend="default", trust_remote_code=trust_remote_code
+        )
         return Subject(label, translator.model, translator.tokenizer)
     if config.model_type != VanillaTransformerConfig.model_type:
         raise ValueError(f"{name}: model type {config.model_type!r} is neither an encoder–decoder nor of this package")
