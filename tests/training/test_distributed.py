@@ -111,6 +111,25 @@ def test_two_processes_train_like_one_and_continue_each_others_runs(train):
     check(folders, expected, weights)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not distributed.is_gloo_available(), reason="processes talk over gloo")
+def test_weights_that_layers_share_train_as_one_over_processes(train):
+    """A layer that runs several times is one group of FSDP2; what layers borrow belongs to none of them."""
+    sharing = {
+        **{"encoder_layers": 3, "encoder_layer_sets": 2, "decoder_layers": 2, "decoder_layer_sets": 1},
+        **{"layer_sharing": "cycle_reverse", "projection_sharing": "key_value", "feed_forward_sharing": "all"},
+        "decoder_attention_sharing": True,
+    }
+    settings = {"max_steps": STEPS, "save_steps": STEPS, "logging_steps": 1, "eval_strategy": "no"}
+    settings |= {"load_best_model_at_end": False, "metric_for_best_model": None}
+    folders = {layout: train(layout, layout, **sharing, **settings)[0] for layout in ("one", "fsdp2")}
+    torch.testing.assert_close(losses(folders["fsdp2"]), losses(folders["one"]), rtol=0, atol=1e-5)
+    weights = [load_file(folder / "model.safetensors") for folder in folders.values()]
+    torch.testing.assert_close(*weights, rtol=0, atol=1e-4)
+    names = [name for name in weights[0] if "fc1.weight" in name or "q_proj.weight" in name]
+    assert len(names) == 1 + 2 + 1  # one feed-forward, two sets of the encoder, one of the decoder
+
+
 def check(folders, expected, weights):
     for out in folders.values():
         torch.testing.assert_close(losses(out), expected, rtol=0, atol=1e-5)
