@@ -57,7 +57,13 @@ def test_mistakes_are_named_before_anything_is_written(call, tmp_path, monkeypat
 def test_the_exit_status_says_whether_all_finished(call, tmp_path, monkeypatch, status, code):
     (tmp_path / "recipe.yaml").write_text("max_steps: 7\nseed: 3\n")
     (tmp_path / "two.yaml").write_text("variants: {a: {}, b: {dropout: 0.2}}\n")
-    found = {"status": status, "error": None if status == "finished" else "nan", "steps": 7, "steps_per_second": 1.0}
+    found = {
+        "status": status,
+        "error": None if status == "finished" else "nan",
+        "steps": 7,
+        "steps_per_second": 1.0,
+        "device": "cuda",
+    }
     result = {**found, "curves": {"training_loss": [[7, 2.0]], "validation_loss": []}}
 
     def measured(plan, output, *args):

@@ -270,6 +270,7 @@ def test_the_rows_of_table_3_are_those_of_the_presets():
 
 def measured(variant, seed, **result):
     result = {"status": "finished", "error": None, "parameters": 1234, "steps": 10, "steps_per_second": 2.5, **result}
+    result = {"device": "cuda", **result}
     result.setdefault("curves", {"training_loss": [[5, 3.0], [10, 2.0]], "validation_loss": [[5, 2.5], [10, 1.5]]})
     return MeasuredRun(PlannedRun(variant, seed, Path("runs"), {}), result)
 
@@ -317,6 +318,9 @@ def test_the_picture_has_the_means_of_the_seeds_over_steps_and_seconds():
     assert lines == [("a", [[5, 3.0], [10, 2.0]]), ("b (diverged)", [[5, 2.5], [10, 1.5]])]
     assert by_time.lines[0].get_xydata().tolist() == [[2, 3.0], [4, 2.0]], "2.5 steps a second"
     assert by_step.get_ylabel() == "validation loss, nats per token"
+    _, by_time = draw_comparison([measured("a", 1, device="cpu", cpu_ms_per_step=100)]).axes
+    assert by_time.lines[0].get_xydata().tolist() == [[0.5, 2.5], [1, 1.5]]
+    assert by_time.get_xlabel() == "processor seconds of training, without evaluations"
 
 
 @pytest.mark.parametrize(

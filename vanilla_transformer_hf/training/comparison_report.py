@@ -141,10 +141,13 @@ def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
     """
     The validation loss of every variant, the mean over its seeds, over the steps and over the seconds of training;
     without a validation text, the training loss. Diverged runs are drawn too, those that failed have no curve.
+
+    Of runs on a CPU the seconds are those that the processor computed, which other work changes less than the clock's.
     """
     with_curves = [each for each in runs if "curves" in each.result]
     is_validated = any(each.result["curves"]["validation_loss"] for each in with_curves)
     kind = "validation_loss" if is_validated else "training_loss"
+    on_cpu = all(each.result["device"] == "cpu" for each in with_curves)
     names = list(dict.fromkeys(each.run.variant for each in runs))
     looks = dict(zip(names, cycle(product(STYLES, matplotlib.colormaps["tab10"].colors))))  # type: ignore[attr-defined]
     with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False}):
@@ -158,19 +161,17 @@ def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
         if not own:
             continue
         points = _mean_curve([dict(map(tuple, result["curves"][kind])) for result in own])
-        speeds = [result["steps_per_second"] for result in own if result["steps_per_second"]]
+        paces = [1e-3 * result["cpu_ms_per_step"] if on_cpu else 1 / result["steps_per_second"] for result in own]
         diverged = "" if all(result["status"] == FINISHED for result in own) else " (diverged)"
         style, color = looks[name]
         look: dict[str, Any] = {"linestyle": style, "color": color, "linewidth": 1.4, "marker": "o", "markersize": 2.5}
         by_step.plot(list(points), list(points.values()), label=f"{name}{diverged}", **look)
-        if speeds:
-            times = [step / statistics.fmean(speeds) for step in points]
-            by_time.plot(times, list(points.values()), **look)
+        by_time.plot([step * statistics.fmean(paces) for step in points], list(points.values()), **look)
         lasts += list(points.values())[-1:]
         seen += points.values()
     by_step.set_ylabel(f"{kind.replace('_', ' ')}, nats per token")
     by_step.set_xlabel("step")
-    by_time.set_xlabel("seconds of training, without evaluations")
+    by_time.set_xlabel(f"{'processor ' if on_cpu else ''}seconds of training, without evaluations")
     if seen:
         # The first steps of untrained models would leave the rest a flat line.
         room = 0.05 * (max(lasts) - min(seen)) + 0.02

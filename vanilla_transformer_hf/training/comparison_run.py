@@ -170,6 +170,7 @@ def measure_run(recipe: Path, seconds: float | None = None) -> dict[str, Any]:
     return {
         "status": status,
         "error": error,
+        "device": trainer.args.device.type,
         "parameters": trainer.model.num_parameters(),
         "steps": steps,
         "seconds": stopwatch.seconds,
