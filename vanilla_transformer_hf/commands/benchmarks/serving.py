@@ -1,10 +1,13 @@
 """
 requests a second and times to the answer of `vanilla-transformer serve`
 
-Clients send a sentence, wait for the answer, check it, and send the next. Servers take turns: "together" is `serve`,
-"one by one" is `serve --batch_size 1`, "plain" an application around `generate()` with a thread for each request.
+Clients on the same machine send a sentence, wait for the answer, check it, and send the next. Servers take turns:
+"together" is `serve`, "one by one" is `serve --batch_size 1`, "plain" an application around `generate()` with a thread
+for each request.
 
     vanilla-transformer benchmark serve --model outputs/en-de --source test.en --json serving.json
+
+The time that processors work for a request tells the servers apart on a busy machine too.
 
 The section "long" has short sentences alone and while a text of 5,000 words is translated again and again; "soak" has
 clients that cancel, send nonsense, too much, or too slowly, and looks at the server's memory.
@@ -64,15 +67,19 @@ def measure_load(servers: dict[str, Server], loads: dict[str, dict[str, str]], a
         for clients in arguments.clients:
             clocks = {name: Load(server.address, expected) for name, server in servers.items()}
             speeds, seconds = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+            work = defaultdict[str, float](float)
             for number in range(arguments.rounds + 1):  # the first one warms up
                 for name, load in clocks.items():
+                    before = servers[name].work()
                     speed = load.run(clients, arguments.seconds if number else arguments.seconds / 4)
                     if number:
                         speeds[name].append(speed)
                         seconds[name] += load.seconds
+                        work[name] += servers[name].work() - before
             for name, load in clocks.items():
                 about = {"section": "load", "server": name, "sentences": length, "clients": clients}
-                rows.append(about | summary(load, speeds[name], seconds[name]))
+                busy = {"processor_ms_per_request": round(1000 * work[name] / len(seconds[name]), 1)}
+                rows.append(about | summary(load, speeds[name], seconds[name]) | busy)
                 show(rows[-1])
     return rows
 
@@ -117,6 +124,7 @@ def show(row: dict[str, Any]) -> None:
     print(
         f"{row['section']:5} {row['server']:11} {row['sentences']:26} {row['clients']:4} clients "
         f"{row['requests_per_second']:8.1f} requests/s  p50/95/99 {times} ms  {row['answers']}",
+        *([f"processor {row[busy]} ms/request"] if (busy := "processor_ms_per_request") in row else []),
         *([f"memory {row['memory_mib']} MiB"] if "memory_mib" in row else []),
         flush=True,
     )
