@@ -38,7 +38,7 @@ def train(monkeypatch, capsys):
 def test_help_shows_examples_and_every_group(train):
     code, out, _ = train("--help")
     assert code == 0
-    for text in ("vanilla-transformer train multi30k_raw", "recipes: finetune, "):
+    for text in ("vanilla-transformer train multi30k_raw", "recipes: causal_lm, "):
         assert text in out
     for option in ("--train_source", "--preset", "--d_model", "--bf16"):
         assert option in out

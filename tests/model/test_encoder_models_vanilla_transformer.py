@@ -195,3 +195,9 @@ def test_the_trainer_and_the_pipelines_work(tokenizer, tiny_config, tmp_path):
     assert len(found) == 3 and all(isinstance(one["token"], int) for one in found)
     features = pipeline("feature-extraction", model=str(folder))("one two")
     assert len(features[0][0]) == 32
+
+
+def test_a_batch_in_which_nothing_is_masked_has_no_loss(tiny_config):
+    model, ids = VanillaTransformerForMaskedLM(tiny_config()), torch.randint(3, 99, (2, 5))
+    for count in (None, 0, torch.tensor(0)):
+        assert model(ids, labels=torch.full_like(ids, -100), num_items_in_batch=count).loss == 0

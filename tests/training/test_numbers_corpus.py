@@ -80,3 +80,17 @@ def test_lists_that_cannot_be_made_are_refused(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
         numbers_corpus.write_numbers_corpus(tmp_path / "out", **arguments)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_classes_say_what_divides_a_number(small, tmp_path):
+    assert numbers_corpus.write_labelled_corpus(tmp_path, 3) == {"valid": 20, "test": 30, "train": 9_950}
+    files = read(tmp_path)
+    spelled = {numbers_corpus._number_pair(number)[0]: number for number in range(0, 10_000, 37)}
+    found = dict(zip(files["train.en"], files["train.class"], strict=True))
+    known = {spelled[text]: label for text, label in found.items() if text in spelled}
+    assert len(known) > 200
+    assert all(label == ("not divisible" if number % 3 else "divisible") for number, label in known.items())
+    assert not set(files["train.en"]) & {*files["valid.en"], *files["test.en"]}
+    with pytest.raises(ValueError, match="divisible_by=1: must be from 2"):
+        numbers_corpus.make_labelled(1)

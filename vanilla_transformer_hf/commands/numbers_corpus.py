@@ -3,14 +3,15 @@ Write the quickstart's corpus, numbers and dates spelled out in English and Germ
 
     vanilla-transformer numbers-corpus outputs/quickstart-data
     vanilla-transformer numbers-corpus outputs/multilingual-data --both_directions
+    vanilla-transformer numbers-corpus outputs/divisible --divisible_by 3
     vanilla-transformer numbers-corpus outputs/lists --numbers_per_line 1 3 --digits 3
 
-The last writes lists such as "twelve; three hundred and five": models that are trained on short lists can be tested on
-longer ones.
+The third writes numbers and classes for `task: classification`. The last writes lists such as "twelve; three hundred
+and five": models that are trained on short lists can be tested on longer ones.
 """
 
 from ..common.command_line import make_parser
-from ..training.numbers_corpus import write_numbers_corpus
+from ..training.numbers_corpus import write_labelled_corpus, write_numbers_corpus
 
 
 def main(prog: str, argv: list[str]) -> None:
@@ -31,12 +32,23 @@ def main(prog: str, argv: list[str]) -> None:
         help="lines are lists of so many numbers, separated by semicolons, and there are no dates",
     )
     parser.add_argument("--digits", type=int, default=6, help="most digits of the numbers of lists (default: 6)")
+    parser.add_argument(
+        "--divisible_by",
+        type=int,
+        metavar="N",
+        help="numbers from 0 to 9,999 in English, as .en files, and whether N divides them, as .class files",
+    )
     arguments = parser.parse_args(argv)
     lists = arguments.numbers_per_line and tuple(arguments.numbers_per_line)
     try:
-        sizes = write_numbers_corpus(
-            arguments.folder, arguments.seed, arguments.both_directions, lists, arguments.digits
-        )
+        if arguments.divisible_by is not None:
+            if arguments.both_directions or lists or arguments.digits != 6:
+                raise ValueError("--divisible_by has numbers of its own: give no other option but --seed beside it.")
+            sizes = write_labelled_corpus(arguments.folder, arguments.divisible_by, arguments.seed)
+        else:
+            sizes = write_numbers_corpus(
+                arguments.folder, arguments.seed, arguments.both_directions, lists, arguments.digits
+            )
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is missing: pip install 'vanilla_transformer_hf[demo]'") from error
     print(f"{arguments.folder}: " + ", ".join(f"{name} {size:,} pairs" for name, size in sizes.items()))

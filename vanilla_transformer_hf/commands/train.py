@@ -68,21 +68,28 @@ def main(prog: str, argv: list[str]) -> None:
     # datasets and others, which --help does without.
     from ..training.checkpoints import TrainingInterrupted
     from ..training.run import prepare_job, run_job
+    from ..training.stack_run import run_task
 
     began_elsewhere = run.training.resume_from_checkpoint not in (None, "last")
+    job = stop = None
     try:
-        job = prepare_job(run, settings)
+        if run.data.task == "translation":
+            job = prepare_job(run, settings)
     except (*ERRORS, RuntimeError) as error:
         sys.exit(f"{prog}: {' '.join(message_of(error).split())}")
-    stop = None
     try:
-        run_job(job)
+        run_task(run, settings) if job is None else run_job(job)
+    except ValueError as error:
+        if job is not None:
+            raise
+        sys.exit(f"{prog}: {' '.join(message_of(error).split())}")
     except (OSError, FloatingPointError) as error:
         sys.exit(f"{prog}: {' '.join(str(error).split())}")
     except TrainingInterrupted as interruption:
         stop = interruption
     # Processes that leave it open are aborted now and then by threads that outlive the interpreter.
-    job.trainer.accelerator.end_training()
+    if job is not None:
+        job.trainer.accelerator.end_training()
     if stop is not None:
         same = "The same command, without --resume_from_checkpoint," if began_elsewhere else "The same command"
         print(f"{prog}: {stop} {same} continues from it.", file=sys.stderr)

@@ -18,8 +18,9 @@ LOGITS_AT_ONCE = 2**23
 
 
 def count_of(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
-    """What a loss is divided by that is summed over labels: how many are not -100, at least 1, or what is given."""
-    return (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+    """What a loss is divided by that is summed over labels: how many are not -100, or what is given; at least 1."""
+    count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
+    return count.clamp(min=1) if isinstance(count, torch.Tensor) else max(1, count)
 
 
 def smoothed_cross_entropy(

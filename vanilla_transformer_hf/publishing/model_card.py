@@ -134,7 +134,8 @@ class CardFacts:
     is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
     that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
     `project_url` is the address of a git repository from which a reader can install this package;
-    `card_sha256` is that of the card that was written, by which one sees whether somebody has edited it.
+    `measured` are scores of other tasks than translation, by held-out text and name; `card_sha256` is that of the card
+    that was written, by which one sees whether somebody has edited it.
     """
 
     name: str | None = None
@@ -159,6 +160,7 @@ class CardFacts:
     co2: dict[str, Any] | None = None
     average_of: list[str] = field(default_factory=list)
     scored: list[ScoredText] = field(default_factory=list)
+    measured: dict[str, dict[str, float]] = field(default_factory=dict)
     conversion: ConversionFacts | None = None
     card_sha256: str | None = None
 
@@ -282,7 +284,7 @@ def missing_facts(facts: CardFacts, languages: list[str]) -> list[str]:
         "Licence: not chosen yet; the publisher chooses one that the training data allows.": facts.license,
         "Languages: no language codes were given.": _codes(languages),
         "Training data: not named.": facts.corpus or facts.datasets,
-        "Scores: no held-out text was scored.": facts.scored,
+        "Scores: no held-out text was scored.": facts.scored or facts.measured,
         "Base model: the model that training began with was not named.": facts.base_model or not facts.further,
     }
     return [sentence for sentence, stated in rows.items() if not stated]

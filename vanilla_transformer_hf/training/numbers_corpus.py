@@ -9,6 +9,7 @@ import datetime
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 from ..common.files import open_output
 
@@ -94,6 +95,47 @@ def make_lists(fewest: int, most: int, digits: int = 6, seed: int = 0) -> list[t
     return [tuple("; ".join(side) for side in zip(*pairs)) for pairs in spelled]  # type: ignore[misc]
 
 
+def make_labelled(divisor: int, seed: int = 0) -> list[tuple[str, str]]:
+    """
+    (English, class) of the numbers from 0 to 9,999 in random order; the class is "divisible" or "not divisible".
+
+    Raises:
+        ValueError: `divisor` is less than 2 or more than 5,000.
+    """
+    if not 2 <= divisor <= 5_000:
+        raise ValueError(f"divisible_by={divisor}: must be from 2 to 5,000.")
+    from num2words import num2words
+
+    numbers = random.Random(seed).sample(range(10_000), 10_000)
+    return [(num2words(number), "not divisible" if number % divisor else "divisible") for number in numbers]
+
+
+def write_labelled_corpus(folder: str | os.PathLike, divisor: int, seed: int = 0) -> dict[str, int]:
+    """
+    Write `train`, `valid` and `test` as `.en` files of spelled-out numbers and `.class` files that say whether each is
+    divisible by `divisor`, and return the sizes. No number stands in two of them.
+
+    Raises:
+        ModuleNotFoundError: num2words is missing.
+        ValueError: As `make_labelled`.
+    """
+    return _write_parts(folder, make_labelled(divisor, seed), ("en", "class"))
+
+
+def _write_parts(
+    folder: str | os.PathLike, pairs: list[tuple[str, str]], suffixes: tuple[str, str], change: Any = list
+) -> dict[str, int]:
+    parts = {name: [pairs.pop() for _ in range(size)] for name, size in HELD_OUT.items()} | {"train": pairs}
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in parts.items():
+        parts[name] = part = change(part)
+        for suffix, sentences in zip(suffixes, zip(*part)):
+            with open_output(folder / f"{name}.{suffix}") as file:
+                file.writelines(f"{sentence}\n".encode() for sentence in sentences)
+    return {name: len(part) for name, part in parts.items()}
+
+
 def _both_directions(pairs: list[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
     tagged = [(f"<2de> {english}", german) for english, german in pairs]
     tagged += [(f"<2en> {german}", english) for english, german in pairs]
@@ -125,13 +167,6 @@ def write_numbers_corpus(
     if numbers_per_line is None and digits != 6:
         raise ValueError(f"digits={digits} has no effect without numbers_per_line.")
     pairs = make_pairs(seed) if numbers_per_line is None else make_lists(*numbers_per_line, digits, seed)
-    parts = {name: [pairs.pop() for _ in range(size)] for name, size in HELD_OUT.items()} | {"train": pairs}
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     if both_directions:
-        parts = {name: _both_directions(part, seed) for name, part in parts.items()}
-    for name, part in parts.items():
-        for suffix, sentences in zip(("source", "target") if both_directions else ("en", "de"), zip(*part)):
-            with open_output(folder / f"{name}.{suffix}") as file:
-                file.writelines(f"{sentence}\n".encode() for sentence in sentences)
-    return {name: len(part) for name, part in parts.items()}
+        return _write_parts(folder, pairs, ("source", "target"), lambda part: _both_directions(part, seed))
+    return _write_parts(folder, pairs, ("en", "de"))

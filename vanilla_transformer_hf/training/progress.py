@@ -29,6 +29,7 @@ EVALUATION_FIELDS = {
     "eval_bleu": "BLEU {:.2f}",
     "eval_chrf": "chrF {:.2f}",
     "eval_exact_match": "exact match {:.2f} %",
+    "eval_accuracy": "accuracy {:.2f} %",
     "eval_runtime": "{:.0f} s",
 }
 

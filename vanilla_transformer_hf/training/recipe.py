@@ -34,6 +34,11 @@ class DataArguments:
 
     _argument_group_name = "data"
 
+    task: Literal["translation", "masked_lm", "causal_lm", "classification"] = _help(
+        "what is learned; the last three train one stack on plain-text lines (train_source), for classification with "
+        "the class of each line in train_target",
+        "translation",
+    )
     train_source: str | None = _help(
         "training text: a plain-text file (with train_target), a .tsv, .csv, .jsonl or .parquet file that holds both "
         "sides, a folder saved by `datasets`, or the id of a dataset on the Hub; text files may be .gz"
@@ -104,7 +109,7 @@ class ModelArguments:
 
 
 # The tokenizer decides these, or the class of the model does.
-_DERIVED_FIELDS = {"source_vocab_size", "tie_word_embeddings", "is_encoder_decoder", "use_cache"}
+_DERIVED_FIELDS = {"source_vocab_size", "tie_word_embeddings", "is_encoder_decoder", "is_decoder", "use_cache"}
 
 
 def _config_arguments() -> type:
