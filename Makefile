@@ -18,7 +18,7 @@ test: $(VENV)/.test
 test-slow: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
 
-# The explorer's page in Chromium; its pictures stay in outputs/explorer-pictures.
+# The explorer's page in Chromium, skipped where there is none; its pictures stay in outputs/explorer-pictures.
 test-browser: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[browser]"
 	EXPLORER_PICTURES=outputs/explorer-pictures OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/explorer

@@ -172,16 +172,16 @@ def run_until_ready(command: str, folder: Path) -> str:
 
 
 def explores(arguments: list[str], folder: Path) -> bool:
-    """Whether a command that serves a page until it is ended says where, and ends in order."""
+    """Whether a command that serves a page until it is ended says where, serves it, and ends in order."""
     command = [sys.executable, "-m", "vanilla_transformer_hf", *arguments, "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "BROWSER": "true"}  # a browser that shows nothing
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""
+            page = httpx.get(re.findall(r"http://127.0.0.1:\d+/", line)[0], timeout=60)
         finally:
             process.terminate()
-        process.wait(60)
-    return "http://127.0.0.1:" in line and process.returncode == 0
+        return process.wait(60) == 0 and page.status_code == 200
 
 
 def small(command: str) -> str:

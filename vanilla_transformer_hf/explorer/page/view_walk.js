@@ -27,9 +27,9 @@ function boxButton(box, state, set) {
   );
 }
 
-function stage(boxes, number, state, set) {
+function stage(boxes, number, titles, state, set) {
   if (!boxes.some((box) => box.stage === number)) return null;
-  return html("div", { class: `stage stage-${number}` }, html("h3", {}, STAGES[number]), boxes.filter((box) => box.stage === number).map((box) => boxButton(box, state, set)));
+  return html("div", { class: `stage stage-${number}` }, html("h3", {}, titles[number]), boxes.filter((box) => box.stage === number).map((box) => boxButton(box, state, set)));
 }
 
 /** A box that is open: its formula, its statistics and all of its values. */
@@ -96,12 +96,16 @@ function lensTable(found) {
 }
 
 export async function walkView(context) {
-  const { state, set, ask, translation } = context;
+  const { state, set, ask, model, translation } = context;
   const found = await ask("walk", pairRequest(state, translation));
-  const column = (...numbers) => html("div", { class: "column" }, numbers.map((one) => stage(found.boxes, one, state, set)));
+  const titles = model.kind === "translation" ? STAGES : { ...STAGES, 1: "Text and positions", 2: "Encoder layers", 3: "Text and positions", 4: "Decoder layers", 5: "Logits and softmax" };
+  const column = (...numbers) => {
+    const stages = numbers.map((one) => stage(found.boxes, one, titles, state, set)).filter(Boolean);
+    return stages.length ? html("div", { class: "column" }, stages) : null;
+  };
   return [
     section(
-      "From the source to the probabilities",
+      model.kind === "translation" ? "From the source to the probabilities" : "From the text to the probabilities",
       html("p", { class: "small" }, "σ is the deviation of the values, ‖x‖ the mean length of the residual stream before and after a sublayer."),
       html("div", { class: "walk" }, column(1, 2), column(3, 4), column(5)),
     ),
