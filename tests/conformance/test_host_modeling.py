@@ -237,6 +237,18 @@ class VanillaTransformerHierarchicalTest(VanillaTransformerSuite, unittest.TestC
     options = {"position_encoding": "gated_alibi", "decoder_position_encoding": "hierarchical"}
 
 
+class VanillaTransformerSharingTest(VanillaTransformerSuite, unittest.TestCase):
+    """Both layers of a stack, keys and values, both attentions of the decoder and all feed-forwards share weights."""
+
+    options = {
+        "encoder_layer_sets": 1,
+        "decoder_layer_sets": 1,
+        "projection_sharing": "key_value",
+        "decoder_attention_sharing": True,
+        "feed_forward_sharing": "all",
+    }
+
+
 class SourceAsTarget(VanillaTransformerForConditionalGeneration):
     """`test_tp_forward` gives a model source ids and nothing else; here they serve as target ids, too."""
 

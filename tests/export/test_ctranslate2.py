@@ -52,6 +52,7 @@ SWITCHES = {
     "shared": {
         **{"decoder_layers": 3, "decoder_layer_sets": 2, "layer_sharing": "cycle_reverse", "encoder_layer_sets": 1},
         **{"projection_sharing": "key_value", "decoder_attention_sharing": True, "feed_forward_sharing": "all"},
+        "position_encoding": "shaw",
     },
     "one_projection": {"projection_sharing": "query_key_value", "feed_forward_sharing": "stack"},
     "rotary": {"position_encoding": "rotary", "rotary_base": 100.0},
@@ -220,6 +221,10 @@ REFUSED = {
     "alibi": ({"position_encoding": "alibi"}, "  position_encoding='alibi': must be one of sinusoidal,"),
     "gates": ({"decoder_position_encoding": "gated_alibi"}, "  decoder_position_encoding='gated_alibi': must be one"),
     "segments": ({"type_vocab_size": 2}, "type_vocab_size=2: must be 0"),
+    "one_wide_feed_forward": (
+        {"feed_forward_sharing": "encoder_only"},
+        "feed_forward_sharing='encoder_only': must be",
+    ),
     "eos": ({"eos_token_id": [1, 4]}, r"eos_token_id=\[1, 4\]: must be one id"),
 }
 

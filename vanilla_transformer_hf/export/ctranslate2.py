@@ -216,7 +216,8 @@ class VanillaTransformerLoader(converter.ModelLoader):
         """What the position scheme has trained for the self-attention of layer `number`."""
         if hasattr(spec, "relative_position_keys"):
             width = max(attention.d_k, attention.d_v)
-            tables = scheme.keys[number], scheme.values[number]
+            place = scheme.order[number]
+            tables = scheme.keys[place], scheme.values[place]
             padded = [F.pad(table, (0, width - table.shape[-1])) for table in tables]
             spec.relative_position_keys, spec.relative_position_values = padded
         if hasattr(spec, "relative_attention_bias"):
