@@ -210,12 +210,17 @@ class Reference:
             return float(x[head])
         return 0.0
 
+    def set_of(self, stack: str, layer: int) -> int:
+        layers, sets = getattr(self.fields, f"{stack}_layers"), getattr(self.fields, f"{stack}_layer_sets")
+        return set_of(layer, sets, layers, self.fields.layer_sharing)
+
     def gates(self, name: str, x: torch.Tensor, heads: int, head: int, query: int, key: int) -> torch.Tensor:
         """The logarithm of the product of the gates between a query and a key; `name` is stack.layers.N.self_attn."""
         stack, _, layer, _ = name.split(".")
         row = head if key <= query else heads + head
-        weight = self.weights[f"{stack}.embed_positions.weight"][int(layer), row]
-        bias = self.weights[f"{stack}.embed_positions.gate_bias"][int(layer), row]
+        number = self.set_of(stack, int(layer))
+        weight = self.weights[f"{stack}.embed_positions.weight"][number, row]
+        bias = self.weights[f"{stack}.embed_positions.gate_bias"][number, row]
         product = torch.ones((), dtype=torch.float64)
         for place in range(min(query, key) + 1, max(query, key) + 1):
             product = product / (1 + torch.exp(-(weight @ x[place] + bias)))
@@ -224,9 +229,7 @@ class Reference:
     def shaw(self, name: str, table: str, query: int, key: int) -> torch.Tensor:
         """What is added to a key or value that stands so far from the query; `name` is stack.layers.N.self_attn."""
         stack, _, layer, _ = name.split(".")
-        layers, sets = getattr(self.fields, f"{stack}_layers"), getattr(self.fields, f"{stack}_layer_sets")
-        number = set_of(int(layer), sets, layers, self.fields.layer_sharing)
-        rows = self.weights[f"{stack}.embed_positions.{table}"][number]
+        rows = self.weights[f"{stack}.embed_positions.{table}"][self.set_of(stack, int(layer))]
         longest = len(rows) // 2
         return rows[max(-longest, min(longest, key - query)) + longest]
 

@@ -163,7 +163,10 @@ SWITCHES = {
     "key_value": {"projection_sharing": "key_value", "position_encoding": "rotary"},
     "query_key": {"projection_sharing": "query_key", "decoder_attention_sharing": True, "attention_bias": True},
     "query_key_value": {"projection_sharing": "query_key_value", "feed_forward_sharing": "stack"},
-    "universal": {"encoder_layer_sets": 1, "decoder_layer_sets": 1, "embedding_sharing": "none"},
+    "universal": {
+        **{"encoder_layer_sets": 1, "decoder_layer_sets": 1, "embedding_sharing": "none"},
+        "decoder_position_encoding": "gated_alibi",
+    },
     "layers_in_cycles": {
         **{"encoder_layers": 4, "encoder_layer_sets": 2, "layer_sharing": "cycle_reverse"},
         **{"decoder_layers": 3, "decoder_layer_sets": 2, "position_encoding": "shaw", "feed_forward_sharing": "all"},
