@@ -10,6 +10,7 @@ V vocabulary.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -243,7 +244,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 # ---------------------------------------------------------------------------------------------------------------------
 
 _ATTENTION_TP_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "out_proj": "rowwise"}
-_FEED_FORWARD_TP_PLAN = {"layers.*.fc2": "rowwise"}
+_FEED_FORWARD_TP_PLAN = {"layers.*.fc2": "rowwise", "feed_forward.fc2": "rowwise"}
 
 
 @cache
@@ -398,7 +399,12 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.layer_norm = norm(width, config.layer_norm_eps) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
-        self.tp_plan.update({f"layers.*.{name}": "colwise" for name in FEED_FORWARDS[config.feed_forward_type][1]})
+        for name in FEED_FORWARDS[config.feed_forward_type][1]:
+            self.tp_plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
+        # Of what is shared, one of several names is there.
+        there = {re.sub(r"\.\d+\.", ".*.", name.rpartition(".")[0]) for name, _ in self.named_parameters()}
+        for name in self.tp_plan.keys() - there:
+            del self.tp_plan[name]
 
     @property
     def layers_in_order(self) -> list[Any]:
