@@ -193,6 +193,7 @@ def test_a_budget_of_seconds_ends_a_run(recipe, variants, started, tmp_path):
         (["--max_steps", "3"], "--seconds 9 and max_steps=3 exclude each other: give one."),
         (["--lr_scheduler_type", "linear"], "--seconds 9: lr_scheduler_type=linear depends on the last step"),
         (["--push_to_hub", "true"], "push_to_hub=True: a comparison neither"),
+        (["--task", "masked_lm"], "task=masked_lm: a comparison trains models of translation"),
     ],
 )
 def test_what_a_comparison_cannot_do_is_refused(recipe, variants, tmp_path, argv, message):

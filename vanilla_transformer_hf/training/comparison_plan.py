@@ -129,7 +129,8 @@ def plan_comparison(
         seconds: The budget of a run, instead of steps.
 
     Raises:
-        ValueError: A field of a variant has a value of the wrong type, or the budget does not fit the schedule.
+        ValueError: A field of a variant has a value of the wrong type, the budget does not fit the schedule, or the
+            recipe is none of translation.
         SystemExit: The same for a field of the recipe or of the command line, which has been printed.
     """
     if seconds is not None:
@@ -141,6 +142,8 @@ def plan_comparison(
             raise ValueError(
                 f"{name}={settings[name]}: a comparison neither continues other runs nor publishes its own."
             )
+    if base.data.task != "translation":
+        raise ValueError(f"task={base.data.task}: a comparison trains models of translation; give such a recipe.")
     _check_budget(base, settings, seconds)
     runs, shared = [], settings
     settings = {name: value for name, value in settings.items() if name != "output_dir"}
