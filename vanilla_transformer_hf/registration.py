@@ -95,7 +95,7 @@ def register_pipeline() -> None:
         # No default model: a pipeline without one is refused. `register_pipeline(default={})` would look for one.
         PIPELINE_REGISTRY.supported_tasks["translation"]["default"] = {}
         PIPELINE_REGISTRY.task_aliases = TranslationTasks(PIPELINE_REGISTRY.task_aliases)
-        # Set by `register_pipeline`, it would have saved pipelines ask whoever opens them for `trust_remote_code`.
+        # Set by `register_pipeline`, it would have saved pipelines require `trust_remote_code`.
         del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
 
 

@@ -86,7 +86,7 @@ def test_a_reference_that_is_not_reproduced_is_refused(checkpoint, tmp_path):
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [("auto", "is not recognised by any source"), ("opennmt", "there is no source 'opennmt'; there are auto, ")],
+    [("auto", "is not recognised by any source"), ("opennmt", "'opennmt' is not a source: expected one of auto, ")],
 )
 def test_a_source_that_is_not_known_is_refused(source, message, tmp_path):
     (tmp_path / "folder").mkdir()

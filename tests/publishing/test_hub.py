@@ -201,7 +201,7 @@ def test_what_stays_changes_nothing(fault, is_new, publish, hub, folder, monkeyp
         publish()
     line = str(caught.value)
     assert "\n" not in line and REPOSITORY in line
-    assert ("the new repository is there without a model" if is_new else "nothing of it was changed") in line
+    assert ("the new repository exists and is empty" if is_new else "nothing was changed") in line
     assert hub.repositories[REPOSITORY].commit_id() == before
     assert 0 < len(hub.sent(pattern)) <= most
 
@@ -230,7 +230,7 @@ def test_without_a_network(publish, hub, monkeypatch):
     with pytest.raises(PublishError, match=r"the connection failed .*; nothing was sent"):
         publish(endpoint="http://127.0.0.1:1")  # where nobody listens
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(PublishError, match="there is no token: run `hf auth login`"):
+    with pytest.raises(PublishError, match="no Hub token found: run `hf auth login`"):
         publish()
     assert not hub.requests
 

@@ -118,7 +118,7 @@ def test_a_card_states_what_was_measured(facts, folder):
     assert "![" not in card.text, "no curves there"
     for text in ("/home", "somebody/", "hf_secret", "~/", "resume"):
         assert text not in str(card), "nothing of the training machine"
-    assert "Not stated" not in card.text and missing_in(facts(), folder) == []
+    assert "Missing metadata" not in card.text and missing_in(facts(), folder) == []
 
 
 def test_nothing_is_made_up(facts, folder):
@@ -127,7 +127,7 @@ def test_nothing_is_made_up(facts, folder):
     assert card.data.license is None and card.data.language is None and not card.data.eval_results
     assert "No held-out text was scored." in card.text
     assert "(1.0 epochs) on 2 CPU threads." in card.text
-    missing = card.text.split("## Not stated")[1]
+    missing = card.text.split("## Missing metadata")[1]
     for word in ("Licence", "Languages", "Training data", "Scores"):
         assert f"- {word}:" in missing
     assert [sentence in missing for sentence in missing_in(bare, folder)] == [True] * 4

@@ -354,5 +354,5 @@ def test_the_script_passes_on_what_is_stated(options, status, shown, folder, tmp
         assert end.value.code == status
     captured = capsys.readouterr()
     assert shown in captured.out
-    assert ("This was a dry run: there is no token" in captured.out) == (status is None)
+    assert ("This was a dry run: no Hub token was found" in captured.out) == (status is None)
     assert ("\npush_to_hub.py: " in f"\n{captured.err}") == (status is not None)

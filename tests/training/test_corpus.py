@@ -156,7 +156,7 @@ def test_missing_files_splits_and_column_types_are_named(write, tmp_path):
         load_parallel_text(str(tmp_path / "folder"))
     with pytest.raises(ValueError, match="column 'source' holds"):
         load_parallel_text(str(tmp_path / "folder"), split="dev")
-    with pytest.raises(ValueError, match="a folder that `datasets` did not save"):
+    with pytest.raises(ValueError, match="is not a folder that `datasets` saved"):
         load_parallel_text(str(tmp_path))
 
 

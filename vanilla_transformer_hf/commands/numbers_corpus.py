@@ -29,7 +29,7 @@ def main(prog: str, argv: list[str]) -> None:
         nargs=2,
         type=int,
         metavar=("FEWEST", "MOST"),
-        help="lines are lists of so many numbers, separated by semicolons, and there are no dates",
+        help="each line is a list of so many numbers, separated by semicolons, without dates",
     )
     parser.add_argument("--digits", type=int, default=6, help="most digits of the numbers of lists (default: 6)")
     parser.add_argument(

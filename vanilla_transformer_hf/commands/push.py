@@ -66,7 +66,9 @@ def main(prog: str, argv: list[str]) -> None:
         print(plan)
         if arguments.strict and plan.missing:
             raise ValueError("--strict: the card lacks the facts above")
-        print("\nThis was a dry run" + ("." if dry_run else ": there is no token (`hf auth login`, or HF_TOKEN)."))
+        print(
+            "\nThis was a dry run" + ("." if dry_run else ": no Hub token was found (`hf auth login`, or HF_TOKEN).")
+        )
         return
     done = publish_folder(folder, repo_id, **options)
     print(

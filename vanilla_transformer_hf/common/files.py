@@ -361,7 +361,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM as an exception, so that a process which it ends cleans up; unless somebody else handles it."""
+    """SIGTERM as an exception, so that a process which it ends cleans up; unless it has another handler."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield

@@ -30,7 +30,7 @@ def read_bounded(path: str | os.PathLike, largest: int = LARGEST) -> bytes:
         ValueError: It is something else than a regular file, such as a named pipe or a device, or is larger than
             `largest` bytes.
     """
-    # Without waiting, should it be a pipe that nobody writes to.
+    # Without waiting, should it be a pipe without a writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -90,7 +90,7 @@ def choose_source(source: str, path: Path) -> tuple[str, Source]:
     if source in CONVERTERS:
         return source, CONVERTERS[source]
     if source != "auto":
-        raise ConversionError(f"there is no source {source!r}; there are auto, {', '.join(CONVERTERS)}")
+        raise ConversionError(f"{source!r} is not a source: expected one of auto, {', '.join(CONVERTERS)}")
     found = [name for name, converter in CONVERTERS.items() if converter.recognises(path)]
     if len(found) != 1:
         what = f"could be from {' or '.join(found)}" if found else "is not recognised by any source"

@@ -299,7 +299,7 @@ def export(target: str, model_folder: str | os.PathLike, output: str | os.PathLi
     """
     if target not in TARGETS:
         raise ConversionError(
-            f"there is no target {target!r}; there are {', '.join(TARGETS)} (engines that only run the model: "
+            f"{target!r} is not a target: expected one of {', '.join(TARGETS)} (engines that only run the model: "
             "scripts/export.py)"
         )
     check_new(Path(output))

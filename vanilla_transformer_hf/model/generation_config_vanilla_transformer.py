@@ -39,7 +39,7 @@ class Settings:
         self.layers = [arguments, {} if given is None else vars(given), vars(saved)]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of the first of these that has one; as in transformers, None is none."""
+        """The value of the first of these that has one; as in transformers, None counts as not given."""
         return next((layer[name] for layer in self.layers if layer.get(name) is not None), default)
 
     @property

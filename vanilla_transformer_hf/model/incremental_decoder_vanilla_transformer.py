@@ -71,7 +71,9 @@ class IncrementalDecoder:
         self.source_values = torch.stack([values for _, values in projected])  # (M, B, H, S, d_v)
         self.source_mask = None
         if attention_mask is not None and not attention_mask.all():
-            hidden = (attention_mask == 0) & attention_mask.any(dim=1, keepdim=True)  # of nothing there is no mean
+            hidden = (attention_mask == 0) & attention_mask.any(
+                dim=1, keepdim=True
+            )  # a row of padding alone has no mean
             mask = torch.zeros_like(attention_mask, dtype=memory.dtype).masked_fill(hidden, -math.inf)
             self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
         self._make_slots(memory, self.source_values.shape[1])

@@ -35,7 +35,7 @@ except ImportError:
 
 T = TypeVar("T")
 
-# What of an earlier upload would be opened beside or in place of the new files.
+# Files of an earlier upload that would be opened beside or instead of the new ones.
 REPLACED = ("model*.safetensors*", "source_tokenizer.json")
 
 # Waits in seconds before a request is sent again, as in huggingface_hub; it repeats uploads of files, but not the
@@ -46,7 +46,7 @@ PASSING = {408, 429, 500, 502, 503, 504}
 
 
 class PublishError(OSError):
-    """The Hub did not take it. The message is one line, and says what is there now."""
+    """An upload failed. The message is one line and says what is on the Hub now."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ def publish_folder(
     **options: Any,
 ) -> Published:
     """
-    Publish a folder as `plan_upload` has it, in one commit: the Hub has it whole or not at all.
+    Publish a folder as `plan_upload` has it, in one commit: the Hub has all of it or nothing.
 
     Args:
-        repo_id: "owner/name", or a name of the token's owner. Made if it is not there.
-        private: Whether a new repository is private; one that is there and public is then refused.
-        revision: A branch, made if it is not there; the main branch if not given.
+        repo_id: "owner/name", or a name of the token's owner. Created if it does not exist.
+        private: Whether a new repository is private; an existing public one is then refused.
+        revision: A branch, created if it does not exist; the main branch if not given.
         create_pr: Open a pull request instead of changing the branch.
         tag: A tag for the new commit.
         token: A token that may write; the one that is logged in, or in HF_TOKEN, if not given.
@@ -95,7 +95,7 @@ def publish_folder(
 
     Raises:
         FileNotFoundError, ValueError: As `plan_upload`; or `strict`, and facts are missing.
-        PublishError: The Hub did not take it.
+        PublishError: The upload failed.
     """
     plan = plan_upload(folder, repo_id, **options)
     if strict and plan.missing:
@@ -105,7 +105,7 @@ def publish_folder(
     _check_beside(beside or {})
     token = token or get_token()
     if not token:
-        raise PublishError("there is no token: run `hf auth login` or set HF_TOKEN; nothing was sent.")
+        raise PublishError("no Hub token found: run `hf auth login` or set HF_TOKEN; nothing was sent.")
     upload = _Upload(HfApi(endpoint=endpoint, token=token), repo_id, revision, create_pr, say)
     try:
         with tempfile.TemporaryDirectory() as place:
@@ -197,16 +197,16 @@ class _Upload:
         except RepositoryNotFoundError:
             self.retry(lambda: self.api.create_repo(self.repo_id, private=private, exist_ok=True))
             self.created = True
-            self.say(f"{self.repo_id}: made{', private' if private else ''}")
+            self.say(f"{self.repo_id}: created{', private' if private else ''}")
         else:
             if private and info.private is False:
-                raise ValueError("it is there already and public; make it private first, or leave --private out")
+                raise ValueError("the repository exists and is public; make it private first, or remove --private")
         if self.revision is not None and not self.create_pr:
             try:
                 self.retry(lambda: self.api.model_info(self.repo_id, revision=self.revision))
             except RevisionNotFoundError:
                 self.retry(lambda: self.api.create_branch(self.repo_id, branch=str(self.revision), exist_ok=True))
-                self.say(f"{self.repo_id}: branch {self.revision} made")
+                self.say(f"{self.repo_id}: branch {self.revision} created")
 
     def _commit(self, files: dict[str, Path | bytes], message: str) -> CommitInfo:
         """One commit with all files. What is there already is left out of it, so that it may be sent again."""
@@ -255,20 +255,20 @@ class _Upload:
     def what_is_there(self) -> str:
         """What the Hub has after an error."""
         if self.done is not None:
-            return f"the model itself is there: {self.done.url}, commit {self.done.commit}."
+            return f"the model itself was published: {self.done.url}, commit {self.done.commit}."
         try:
             found = self.api.model_info(self.repo_id, revision=None if self.create_pr else self.revision).sha
         except RepositoryNotFoundError:
-            return "there is no such repository for this token, and nothing was sent."
+            return "this token cannot see such a repository; nothing was sent."
         except (httpx.HTTPError, OSError, HFValidationError):
             if self.was_at is None and not self.created:
                 return "nothing was sent."
-            return "it could not be asked what it has; a commit is there whole or not at all."
+            return "the Hub does not answer, and whether it has the commit is unknown; it has all of it or nothing."
         if self.created and found == self.was_at:
-            return "the new repository is there without a model."
+            return "the new repository exists and is empty."
         if self.was_at is None or found == self.was_at:
-            unchanged = f"nothing of it was changed (last commit {found})"
-            asked = f", and whether it has the pull request stands at {self.url}/discussions" if self.create_pr else ""
+            unchanged = f"nothing was changed (last commit {found})"
+            asked = f"; {self.url}/discussions shows whether the pull request was opened" if self.create_pr else ""
             return f"{unchanged}{asked}."
         return f"its last commit is now {found}, and was {self.was_at} before."
 
@@ -290,7 +290,7 @@ REFUSALS = {
     401: "the token is not accepted: log in again with `hf auth login`, or set HF_TOKEN",
     403: "this token may not write there: it may be read-only, or the name belongs to somebody else",
     404: "not found for this token",
-    409: "it is there already",
+    409: "it exists already",
     413: "a file is larger than the Hub takes",
     429: "too many requests: the Hub asks to wait",
 }
@@ -301,7 +301,7 @@ def explain(error: Exception) -> str:
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set"
     if isinstance(error, HFValidationError):
-        return "the name is not that of a repository: expected owner/name, of letters, digits, '-', '_' and '.'"
+        return "not a repository name: expected owner/name, of letters, digits, '-', '_' and '.'"
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
         said = " ".join((error.server_message or "").split())

@@ -128,14 +128,14 @@ class ConversionFacts:
 @dataclass
 class CardFacts:
     """
-    What is known of a model beside its files; None or empty where it was neither measured nor given.
+    What is known of a model beside its files; None or empty: neither measured nor given.
 
     `datasets` and `base_model` are ids on the Hub; `further`: training began with a model that was there. `settings`
     is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
     that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
     `project_url` is the address of a git repository from which a reader can install this package;
     `measured` are scores of other tasks than translation, by held-out text and name; `card_sha256` is that of the card
-    that was written, by which one sees whether somebody has edited it.
+    that was written, which tells whether it was edited.
     """
 
     name: str | None = None
@@ -167,7 +167,7 @@ class CardFacts:
     @classmethod
     def read(cls, folder: Path) -> "CardFacts":
         """
-        What the file beside a model says, or, for a checkpoint, that of its run; nothing where there is none.
+        What the file beside a model says, or, for a checkpoint, that of its run; empty where the file does not exist.
 
         Raises:
             ValueError: The file is damaged.
@@ -405,7 +405,7 @@ def write_card(facts: CardFacts, folder: str | os.PathLike):
 
 
 def is_edited(folder: Path) -> bool:
-    """Whether somebody has changed the card in a folder since it was written, or written another."""
+    """Whether the card in a folder was edited or replaced since it was written."""
     card = folder / CARD_FILE
     return card.is_file() and digest(card.read_bytes()) != CardFacts.read(folder).card_sha256
 

@@ -47,7 +47,7 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
         output: A new folder.
 
     Raises:
-        FileNotFoundError: A folder is no checkpoint, or has no safetensors.
+        FileNotFoundError: A folder is not a checkpoint, or has no safetensors.
         ValueError: A file is damaged; the models differ in a field of their config or in a tensor's name, type or
             shape; a tensor holds NaN; there is something at `output` already, or another process is writing it.
         OSError: A file cannot be written.

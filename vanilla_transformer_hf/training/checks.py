@@ -106,7 +106,7 @@ def _check_batches(run: RunArguments) -> None:
         raise ValueError("streaming needs max_steps: the length of a stream is not known.")
     if data.drop_duplicates:
         raise ValueError(
-            "drop_duplicates and streaming exclude each other: a stream is too long to remember its pairs."
+            "drop_duplicates is not possible with streaming: the pairs of a stream are not kept; remove one of them."
         )
 
 

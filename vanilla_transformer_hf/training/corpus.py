@@ -52,7 +52,7 @@ def _from_rows(
 def _from_table(table: Corpus, where: str, names: Names) -> Corpus:
     """The two text columns of a `datasets` table, flat or nested under "translation"; nothing is copied."""
     if table.features is None:
-        raise ValueError(f"{where}: a stream that does not say which columns it has.")
+        raise ValueError(f"{where}: the stream does not state its columns.")
     features: Any = table.features
     if "translation" in features:
         features = features["translation"]
@@ -89,7 +89,7 @@ def _load_hub_or_folder(source: str, split: str, config_name: str | None, stream
     try:
         loaded = datasets.load_from_disk(source)
     except FileNotFoundError as error:
-        raise ValueError(f"{source}: a folder that `datasets` did not save.") from error
+        raise ValueError(f"{source} is not a folder that `datasets` saved.") from error
     if not isinstance(loaded, datasets.Dataset):
         if split not in loaded:
             raise ValueError(f"{source}: no split {split!r}; there are: {', '.join(loaded)}.")

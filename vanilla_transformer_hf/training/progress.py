@@ -69,7 +69,7 @@ class Speedometer(TrainerCallback):
         self._leave_out()
 
     def _leave_out(self):
-        """What happened since the last step ended was no training."""
+        """The time since the last step was not spent on training."""
         now = time.perf_counter()
         self._began += now - max(self._began, self._step_ended)
         self._step_ended = now

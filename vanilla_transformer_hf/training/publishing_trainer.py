@@ -108,7 +108,7 @@ class PublishingTrainer(EvaluatingTrainer):
             Where it is (`hub.Published`); None on other processes than the first.
 
         Raises:
-            PublishError: The Hub did not take it.
+            PublishError: The upload failed.
             TypeError: There is no such fact.
         """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
@@ -130,7 +130,7 @@ class PublishingTrainer(EvaluatingTrainer):
         `options` are those of `hub.publish_folder`.
 
         Raises:
-            PublishError: The Hub did not take it.
+            PublishError: The upload failed.
         """
         with tempfile.TemporaryDirectory() as place:
             picture = Path(place, CURVES_FILE)

@@ -146,7 +146,7 @@ def _choose_checkpoint(folder: Path, wanted: str | None, found: Path | None, dam
             "output_dir."
         )
     if wanted is not None and (checkpoint is None or not checkpoint.is_dir()):
-        raise ValueError(f"resume_from_checkpoint={wanted}: no such checkpoint; the last one here is {found}.")
+        raise ValueError(f"resume_from_checkpoint={wanted} is not a checkpoint; the last one here is {found}.")
     return checkpoint
 
 

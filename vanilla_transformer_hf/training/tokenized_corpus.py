@@ -203,9 +203,7 @@ def tokenize_stream(
         ValueError: `rules` ask for duplicates to be dropped, which would have to be remembered.
     """
     if rules.drop_duplicates:
-        raise ValueError(
-            "drop_duplicates: a stream is too long to remember its pairs; do without, or without streaming."
-        )
+        raise ValueError("drop_duplicates is not possible with streaming: remove one of them.")
     settings = {"tokenizer": tokenizer, "rules": rules, "keep_text": keep_text}
     stream = corpus.map(
         _tokenize_batch, with_indices=True, batched=True, fn_kwargs=settings, remove_columns=corpus.column_names

@@ -126,7 +126,7 @@ class ForcedDecoding(TextModel):
             raise ValueError("sources and targets: give either two texts or two lists")
         left, right = [[side] if isinstance(side, str) else list(side) for side in (sources, targets)]
         if len(left) != len(right):
-            raise ValueError(f"{len(left)} sources and {len(right)} targets: there must be as many")
+            raise ValueError(f"sources and targets differ in number: {len(left)} and {len(right)}")
         with ProgressBar(len(left), disable=not progress_bar) as tally:
             results = list(self._pair_stream(work, zip(left, right), WINDOW, {**options, "tally": tally}))
         self.warn(tally, "truncate", has_targets=True)

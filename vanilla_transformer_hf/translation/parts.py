@@ -40,7 +40,7 @@ def constrain(
                 for text, ids in zip(texts, asked):
                     as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", vocab_size, end_ids)
                     if text and not ids:
-                        raise ValueError(f"{line[:40]!r}: {text[:40]!r} has no tokens that could be asked for")
+                        raise ValueError(f"{line[:40]!r}: {text[:40]!r} has no tokens to be required")
 
 
 def translate_parts(

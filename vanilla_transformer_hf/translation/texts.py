@@ -18,7 +18,7 @@ from .splitting import split_text
 from .tally import SENSIBLE_SOURCE, Tally
 
 
-# Padded source tokens of a batch, and sentences of a batch, where nobody says how many (measured on two cores).
+# Padded source tokens and sentences of a batch by default (measured on two cores).
 BATCH_TOKENS, BATCH_SENTENCES = 2048, 128
 
 

@@ -31,7 +31,7 @@ COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
 
 class TokenTranslator:
     """
-    `generate()` as a [`Translator`] uses it: arguments that are checked, a limit where nobody gives one, and scores
+    `generate()` as a [`Translator`] uses it: arguments that are checked, a default limit of length, and scores
     that any search can have.
 
     Args:
@@ -134,7 +134,7 @@ class TokenTranslator:
 
     def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
         """
-        What to pass to `generate()`: the options that are given, and a limit where nobody gives one.
+        What to pass to `generate()`: the options that are given, and a default limit of length.
 
         Raises:
             ValueError: The options exclude each other or are out of range.
@@ -162,7 +162,7 @@ class TokenTranslator:
         tells = return_scores and (self.setting("num_beams", options) or 1) > 1
         requested = [name for name in REQUESTS if options.get(name) is not None]
         if requested and not self.has_own_options:
-            raise ValueError(f"{requested[0]}: {type(self.model).__name__} cannot search like that")
+            raise ValueError(f"{requested[0]}: not supported by {type(self.model).__name__}")
         if requested and return_scores and not tells:
             raise ValueError(f"{requested[0]}: scores of such translations need num_beams of at least 2")
         return tells

@@ -125,7 +125,7 @@ class Translator(ForcedDecoding):
                 raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
             others.append(other.model)
         translator = cls(model, tokenizer, matmul_backend, others)
-        if hasattr(model, "expect_fixed_weights"):  # nobody else has this model
+        if hasattr(model, "expect_fixed_weights"):  # its weights do not change: it has no other owner
             model.expect_fixed_weights()
         return translator
 

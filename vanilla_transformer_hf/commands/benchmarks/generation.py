@@ -290,7 +290,7 @@ def check(arguments: argparse.Namespace) -> None:
     if "natural" in arguments.loads and not arguments.model:
         raise ValueError("--loads natural needs --model and --source")
     if arguments.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch finds no such device")
+        raise ValueError("--device cuda: torch does not find a CUDA device")
     if min(arguments.rounds, arguments.threads, *arguments.beams, arguments.sentences or 1) < 1:
         raise ValueError("--rounds, --threads, --beams and --sentences are 1 or more")
     if arguments.picture and not GROWTH.keys() & set(arguments.sections):

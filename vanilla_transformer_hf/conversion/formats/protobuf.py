@@ -25,7 +25,7 @@ def read_fields(message: bytes) -> Iterator[tuple[int, int, bytes]]:
     The fields of a message: number, value of an integer (else 0), and bytes of anything else.
 
     Raises:
-        IndexError, ValueError: The message is cut off, or is none.
+        IndexError, ValueError: The message is cut off, or not a protocol buffer.
     """
     at = 0
     while at < len(message):

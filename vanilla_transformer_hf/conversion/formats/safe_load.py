@@ -51,7 +51,7 @@ def _plain_dict(*args: Any) -> dict:
     return {}
 
 
-# Name -> what stands for it, where that is no `Inert`.
+# Name -> what stands for it, where that is not an `Inert`.
 STAND_INS: dict[str, Any] = {"argparse.Namespace": argparse.Namespace, "collections.defaultdict": _plain_dict}
 
 # Names that checkpoints of the toolkits hold beside tensors. What ends with a dot is a package of a toolkit, whose

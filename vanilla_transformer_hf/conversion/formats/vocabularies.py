@@ -60,7 +60,7 @@ def read_ids(path: Path) -> list[str]:
     The tokens of a JSON file of tokens and ids, in the order of the ids.
 
     Raises:
-        ConversionError: The file is no JSON object, or its ids are not 0, 1, 2, …
+        ConversionError: The file is not a JSON object, or its ids are not 0, 1, 2, …
     """
     ids = read_json(path)
     tokens = sorted(ids, key=lambda token: str(ids[token]).zfill(12))
@@ -189,7 +189,7 @@ def sentencepiece(
     the same, such as a letter of the other language; here, only if it is a single character.
 
     Raises:
-        ConversionError: The file is no SentencePiece model, or of a kind that the tokenizers library does not have.
+        ConversionError: The file is not a SentencePiece model, or of a kind that the tokenizers library does not have.
     """
     check_unique(tokens, where)
     model = read_sentencepiece(model_path)

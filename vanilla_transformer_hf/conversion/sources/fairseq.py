@@ -436,7 +436,7 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
         )
     if any(_cutting_file(checkpoint, options[f"{side}_lang"]) is None for side in checkpoint.vocabulary):
         notes.append(
-            "no codes and no SentencePiece model lay beside the checkpoint: words are looked up as they stand"
+            "the codes or the SentencePiece model are missing beside the checkpoint: whole words are looked up"
         )
     return notes
 

@@ -157,7 +157,9 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     """What FSMT does and `generate()` or the tokenizer do not: decoding is the same code."""
     if not (checkpoint.folder / "vocab-src.json").is_file():
-        return ["no vocab-src.json, vocab-tgt.json and merges.txt lay beside the checkpoint: there is no tokenizer"]
+        return [
+            "vocab-src.json, vocab-tgt.json or merges.txt is missing beside the checkpoint: the model has no tokenizer"
+        ]
     if abbreviations_of("en") is None:
         return [
             "texts are expected, and translations come out, as the Moses tokenizer cuts them: sacremoses was not "

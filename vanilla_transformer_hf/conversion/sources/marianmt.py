@@ -180,7 +180,7 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     """What MarianMT does and `generate()` or the tokenizer do not: decoding is the same code."""
     if not (checkpoint.folder / "vocab.json").is_file():
-        return ["no vocab.json and SentencePiece models lay beside the checkpoint: there is no tokenizer"]
+        return ["vocab.json or a SentencePiece model is missing beside the checkpoint: the model has no tokenizer"]
     return []
 
 

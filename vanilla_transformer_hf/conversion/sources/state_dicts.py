@@ -233,9 +233,11 @@ def special_ids(checkpoint: Checkpoint) -> dict[str, int]:
 
 
 def unsupported(checkpoint: Checkpoint, known: Mapping[str, Any]) -> list[str]:
-    """Settings that are none, and special tokens that the vocabularies lack or number differently, a line each."""
+    """Unknown settings, and special tokens that the vocabularies lack or number differently, a line each."""
     problems = [
-        f"{name}: no such setting; there are {', '.join(known)}" for name in checkpoint.options if name not in known
+        f"{name} is not a setting: expected one of {', '.join(known)}"
+        for name in checkpoint.options
+        if name not in known
     ]
     for name, token in special_tokens(checkpoint).items() if checkpoint.vocabulary else ():
         ids = [tokens.index(token) if token in tokens else None for tokens in checkpoint.vocabulary.values()]
@@ -296,5 +298,5 @@ def notes(checkpoint: Checkpoint, heads: str, default: int | None) -> list[str]:
     if default is not None:
         found.append(f"{heads}: not in a state dict, and no YAML file said it; taken as {default}, the default")
     if checkpoint.vocabulary is None:
-        found.append("there was no vocabulary, so that there is no tokenizer")
+        found.append("the checkpoint has no vocabulary, so the model has no tokenizer")
     return found

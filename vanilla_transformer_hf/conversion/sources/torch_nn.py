@@ -195,7 +195,9 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
             if value not in expressed:
                 problems.append(f"{name}: {value!r} (expressed: {', '.join(map(repr, expressed))})")
     problems += [
-        f"names.{name}: no such part; there are {', '.join(NAMES)}" for name in options["names"] if name not in NAMES
+        f"names.{name} is not a part: expected one of {', '.join(NAMES)}"
+        for name in options["names"]
+        if name not in NAMES
     ]
     for part in ("source_embedding", "target_embedding", "output"):
         if options["names"][part] and _parameter(checkpoint, part) is None:

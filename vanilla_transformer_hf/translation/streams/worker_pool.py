@@ -53,7 +53,7 @@ class WorkerPool:
     """
     Works in several processes, each with its own model and its share of the threads.
 
-    Windows are handed out one by one to whoever is free; at most two for each process are held at a time. The
+    Windows are handed out one by one to free processes; at most two for each process are held at a time. The
     processes end with this one, whatever becomes of it.
 
     Args:
@@ -181,7 +181,7 @@ def _serve(
     threads: int,
     describe: Callable[[Translator], Any] | None,
 ) -> None:
-    """What a process does: open the model, then answer windows until there is nobody left to answer."""
+    """What a process does: open the model, then answer windows until the main process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
     torch.set_num_threads(threads)
     try:
