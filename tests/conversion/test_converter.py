@@ -12,6 +12,7 @@ import pytest
 import test_fairseq
 import torch
 from huggingface_hub import ModelCard
+from travelling_code import CODE
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.checksums import verify_folder, write_checksums
@@ -39,7 +40,7 @@ def test_the_folder_is_whole(checkpoint, tmp_path):
         *("config.json", "generation_config.json", "model.safetensors", "README.md", "card_facts.json"),
         "SHA256SUMS",
         *("tokenizer.json", "tokenizer_config.json"),
-        *(path.name for path in (Path(flow.__file__).parents[1] / "model").glob("*_vanilla_transformer.py")),
+        *CODE,
     }
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["model"]
     card = ModelCard.load(tmp_path / "a" / "model" / "README.md")

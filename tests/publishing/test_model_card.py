@@ -154,7 +154,7 @@ def test_a_card_of_nothing_but_files(folder):
             "| model.pt | 1,234 | `abab",
         ),
         ({"conversion": CONVERSION}, {}, "against logits that fairseq computed (11 target positions) | 2.9e-06 |"),
-        ({"conversion": CONVERSION}, {}, "told nothing. What differs:\n\n- beams differ\n"),
+        ({"conversion": CONVERSION}, {}, f"the defaults of {CONVERSION.source}. What differs:\n\n- beams differ\n"),
         (
             {"average_of": ["checkpoint-1", "checkpoint-2"]},
             {},

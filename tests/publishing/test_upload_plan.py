@@ -13,6 +13,7 @@ from pictures import png
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM
+from travelling_code import CODE
 
 import vanilla_transformer_hf
 from vanilla_transformer_hf import VanillaTransformerTokenizer
@@ -23,7 +24,6 @@ from vanilla_transformer_hf.publishing.weight_files import Shard
 from vanilla_transformer_hf.training.checkpoints import resumable_files
 
 
-CODE = {path.name for path in remote_code.TRAVELLING.glob("*_vanilla_transformer.py")}
 NAME = "someone/numbers"
 
 
