@@ -1,4 +1,4 @@
-"""The files of code that travel with a translation model: those that its classes import, as transformers finds them."""
+"""The files of code that travel with a translation model: those that its classes import, as transformers finds."""
 
 from pathlib import Path
 
