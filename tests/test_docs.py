@@ -70,6 +70,7 @@ SMALL = {
     " --beams 1 --against marian",
     f"{PROG} benchmark train": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32"
     " --loads step --against torch",
+    f"{PROG} benchmark variants": "--preset smoke --rounds 1 --only rotary",
     f"{PROG} train": RUN,
     f"{PROG} compare": f"--variants mine.yaml {RUN}",
     "accelerate launch": RUN,

@@ -28,6 +28,7 @@ from vanilla_transformer_hf.commands.benchmarks import (
     generation_torch,
     training,
     turns,
+    variants,
 )
 from vanilla_transformer_hf.conversion.converter import example_batch, logits_of
 
@@ -302,3 +303,17 @@ def test_growth_is_drawn():
     assert [line.get_label() for line in speed.lines] == ["ours float32", "MarianMT float32"]
     assert speed.lines[0].get_xydata().tolist() == [[1, 2], [8, 16], [32, 64]]
     assert memory.lines[1].get_xydata().tolist() == [[1, 100], [8, 800], [32, 3200]]
+
+
+def test_variants_take_turns_with_the_papers_model(tmp_path, capsys):
+    settings = {"preset": "smoke", "rounds": 1, "threads": 1, "beams": [1, 2], "json": str(tmp_path / "speed.json")}
+    variants.run(argparse.Namespace(**settings, only=["gated_alibi", "gated"]))
+    rows = json.loads((tmp_path / "speed.json").read_text())
+    assert [(row["variant"], row["beams"]) for row in rows] == [
+        (name, beams) for name in ("gated_alibi", "gated") for beams in (1, 2)
+    ]
+    for row in rows:
+        assert row["seconds"] > 0 and row["ratio"] == pytest.approx(row["seconds"] / row["paper"])
+    assert len(capsys.readouterr().out.splitlines()) == 5
+    with pytest.raises(ValueError, match="--only gate: expected some of sinusoidal, "):
+        variants.run(argparse.Namespace(**settings, only=["gate"]))

@@ -54,13 +54,6 @@ MODELS = {
         **{"decoder_layers": 3, "decoder_layer_sets": 2, "layer_sharing": "cycle", "encoder_layer_sets": 1},
         **{"projection_sharing": "query_key", "decoder_attention_sharing": True, "feed_forward_sharing": "all"},
     },
-    "relative": {
-        "position_encoding": "gated_alibi",
-        "decoder_position_encoding": "shaw",
-        "norm_type": "rms_norm",
-        "feed_forward_type": "gated",
-    },
-    "gates": {"position_encoding": "t5_bias", "decoder_position_encoding": "gated_alibi"},
 }
 
 

@@ -5,19 +5,20 @@ Measure speed and memory side by side, in one run, the engines taking turns:
     vanilla-transformer benchmark train --presets tiny --dtypes float32 --loads run   # on a made-up corpus
     vanilla-transformer benchmark generate --model outputs/en-de --source test.en --json search.json
     vanilla-transformer benchmark serve --model outputs/en-de --source test.en --json serving.json
+    vanilla-transformer benchmark variants --preset tiny                              # each against the paper's model
 
-Each engine runs in a process of its own, so that its peak memory is its own. Use a quiet machine: a row says how far
-its measurements lie apart.
+Each engine of train and generate runs in a process of its own, so that its peak memory is its own. Use a quiet
+machine: a row says how far its measurements lie apart.
 """
 
 import argparse
 
 from ..common.command_line import make_parser
-from .benchmarks import generation, serving, training
+from .benchmarks import generation, serving, training, variants
 
 
 # Name of the subcommand -> module with a docstring, `add_arguments(parser)` and `run(arguments)`.
-SUBCOMMANDS = {"train": training, "generate": generation, "serve": serving}
+SUBCOMMANDS = {"train": training, "generate": generation, "serve": serving, "variants": variants}
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:

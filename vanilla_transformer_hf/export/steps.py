@@ -116,7 +116,8 @@ def examples(model: VanillaTransformerForConditionalGeneration) -> dict[str, tup
     memory = torch.zeros(2, 3, int(config.encoder_d_model or config.d_model))
     layer = model.model.decoder.layers[0].self_attn
     heads = config.decoder_attention_heads
-    widths: list[int] = [layer.d_k, layer.d_v] * 2  # type: ignore[list-item]
+    kept = model.model.decoder.embed_positions.kept_features
+    widths: list[int] = [layer.d_k + kept, layer.d_v, layer.d_k, layer.d_v]  # type: ignore[list-item, operator]
     # One tensor in several places would be taken for one input.
     cached = [[torch.zeros(2, heads, 3, width) for width in widths] for _ in range(config.decoder_layers)]
     cached_dims = [{0: batch, 2: length} for length in (past, past, source, source)]
@@ -250,7 +251,7 @@ def logits_by_steps(model: StepwiseModel, batch: dict[str, torch.Tensor]) -> tor
     outputs = model(source, mask, target[:, :2])
     memory = (outputs.encoder_last_hidden_state,)
     logits = [outputs.logits]
-    for ids in target[:, 2:].split(1, dim=1):
-        outputs = model(None, mask, ids, encoder_outputs=memory, past_key_values=outputs.past_key_values)
+    for ids in target[:, 2:].unbind(dim=1):
+        outputs = model(None, mask, ids[:, None], encoder_outputs=memory, past_key_values=outputs.past_key_values)
         logits.append(outputs.logits)
     return torch.cat(logits, dim=1)

@@ -124,7 +124,7 @@ class RotaryPositionEncoding(PositionEncoding):
 
     def __init__(self, head_width: int, base: float, fraction: float):
         super().__init__(head_width, 0, 0)
-        self.turned, self.base = int(head_width * fraction) // 2 * 2, base
+        self.head_width, self.turned, self.base = head_width, int(head_width * fraction) // 2 * 2, base
 
     @classmethod
     def of(
@@ -134,33 +134,36 @@ class RotaryPositionEncoding(PositionEncoding):
 
     def turn_at(self, position_ids: torch.Tensor) -> Turn:
         steps = torch.arange(0, self.turned, 2, device=position_ids.device, dtype=torch.float32)  # 2i
-        angles = position_ids.float()[..., None] * torch.pow(self.base, -steps / self.turned)  # (B or 1, T, r/2)
-        cosines, sines = angles.cos()[:, None], angles.sin()[:, None]  # (B or 1, 1, T, r/2)
+        angles = position_ids.float()[:, None, :, None] * torch.pow(self.base, -steps / self.turned)
+        cosines, sines = angles.cos(), angles.sin()  # (B or 1, 1, T, r/2)
+        own, partners = self.arrange(cosines, cosines), self.arrange(-sines, sines)  # (B or 1, 1, T, r)
 
         def turn(states: torch.Tensor) -> torch.Tensor:
-            first, second = self.pairs(states[..., : self.turned].float())
-            turned = self.arrange(first * cosines - second * sines, second * cosines + first * sines)
-            return torch.cat((turned.to(states.dtype), states[..., self.turned :]), dim=-1)
+            exact = states.to(torch.promote_types(states.dtype, torch.float32))
+            return torch.addcmul(exact * own, self.swap(exact), partners).to(states.dtype)
 
-        return turn
+        def turn_part(states: torch.Tensor) -> torch.Tensor:
+            return torch.cat((turn(states[..., : self.turned]), states[..., self.turned :]), dim=-1)
 
-    def pairs(self, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The features that are turned together: neighbours."""
-        return states[..., 0::2], states[..., 1::2]
+        return turn if self.turned == self.head_width else turn_part
 
     def arrange(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Pairs as they stood before."""
+        """What belongs to the first and to the second of each pair, in the order of the features."""
         return torch.stack((first, second), dim=-1).flatten(-2)
+
+    def swap(self, states: torch.Tensor) -> torch.Tensor:
+        """Each feature in the place of its partner: of its neighbour."""
+        return states.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
 
 class HalvesRotaryPositionEncoding(RotaryPositionEncoding):
     """The same with pairs (x_i, x_i+r/2), as in GPT-NeoX and Llama."""
 
-    def pairs(self, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return states.chunk(2, dim=-1)
-
     def arrange(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         return torch.cat((first, second), dim=-1)
+
+    def swap(self, states: torch.Tensor) -> torch.Tensor:
+        return torch.cat(states.chunk(2, dim=-1)[::-1], dim=-1)
 
 
 POSITION_ENCODINGS: dict[str, type[PositionEncoding]] = {

@@ -1,0 +1,94 @@
+"""
+generate() of each variant against the paper's model of the same size
+
+Random weights, a batch of 32 sentences of 32 tokens, exactly 32 new ones. The two models take turns in one process,
+and the processor's time of a turn counts, not the clock's, so that other programs disturb little.
+
+    vanilla-transformer benchmark variants --preset tiny --beams 1 4
+    vanilla-transformer benchmark variants --only t5_bias gated --rounds 9
+"""
+
+import argparse
+import json
+import time
+from statistics import median
+from typing import Any
+
+import torch
+
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
+from vanilla_transformer_hf.model.norms_vanilla_transformer import NORMS
+from vanilla_transformer_hf.model.positions_vanilla_transformer import POSITION_ENCODINGS
+
+from .generation_models import random_model
+from .training import SIZES
+
+
+SENTENCES, TOKENS = 32, 32
+
+
+def variants(sizes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Name of a variant -> what differs from the paper's model; the first is that model itself."""
+    plain = VanillaTransformerConfig.from_preset(**sizes)
+    widths = {f"{stack}_ffn_dim": getattr(plain, f"{stack}_ffn_dim") * 2 // 3 for stack in ("encoder", "decoder")}
+    return {
+        **{name: {"position_encoding": name} for name in POSITION_ENCODINGS},
+        **{name: {"norm_type": name} for name in NORMS if name != plain.norm_type},
+        "gated": {"feed_forward_type": "gated", "activation_function": "silu", **widths},
+        "segments": {"type_vocab_size": 2},
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preset", choices=SIZES, default="base", help="size of the models (default: base)")
+    parser.add_argument("--only", nargs="+", metavar="VARIANT", help="these alone; all if not given")
+    parser.add_argument("--beams", nargs="+", type=int, default=[1], help="beams of the searches (default: 1)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each model (default: 5)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: 1)")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
+
+
+def seconds(model: VanillaTransformerForConditionalGeneration, ids: torch.Tensor, beams: int) -> float:
+    """Of the processor, for one call of generate()."""
+    start = time.process_time()
+    model.generate(ids, num_beams=beams, max_new_tokens=TOKENS)
+    return time.process_time() - start
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """
+    Measure, print a line for each variant and search, and write the numbers.
+
+    Raises:
+        ValueError: There is no such variant, or a number is too small.
+    """
+    preset, more = SIZES[arguments.preset]
+    sizes = {"name": preset, **more}
+    known = variants(sizes)
+    if unknown := set(arguments.only or ()) - set(known):
+        raise ValueError(f"--only {' '.join(sorted(unknown))}: expected some of {', '.join(known)}")
+    if min(arguments.rounds, arguments.threads, *arguments.beams) < 1:
+        raise ValueError("--rounds, --threads and --beams are 1 or more")
+    if arguments.json:
+        refuse_overwriting(arguments.json, [])
+    torch.set_num_threads(arguments.threads)
+    paper = random_model(VanillaTransformerConfig.from_preset(**sizes))
+    ids = torch.randint(3, paper.config.vocab_size, (SENTENCES, TOKENS))
+    rows = []
+    print(f"{'variant':<28} beams  seconds  paper's  ratio")
+    for name in arguments.only or known:
+        model = random_model(VanillaTransformerConfig.from_preset(**{**sizes, **known[name]}))
+        for beams in arguments.beams:
+            pairs = []
+            for turn in range(arguments.rounds + 1):  # the first packs the weights
+                order = (model, paper) if turn % 2 else (paper, model)
+                times = {id(one): seconds(one, ids, beams) for one in order}
+                pairs.append((times[id(model)], times[id(paper)]))
+            own, its = (median(column) for column in zip(*pairs[1:]))
+            ratio = median(mine / other for mine, other in pairs[1:])
+            rows.append({"variant": name, "beams": beams, "seconds": own, "paper": its, "ratio": ratio})
+            print(f"{name:<28} {beams:>5}  {own:7.3f}  {its:7.3f}  {ratio:5.2f}", flush=True)
+    if arguments.json:
+        with open_output(arguments.json) as file:
+            file.write((json.dumps(rows, indent=2) + "\n").encode())
