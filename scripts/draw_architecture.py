@@ -138,7 +138,9 @@ def draw(config: VanillaTransformerConfig) -> Figure:
 
 PURPOSES = {
     "commands": "vanilla-transformer …",
+    "explorer": "a page of numbers",
     "export": "engines",
+    "serving": "HTTP",
     "conversion": "other toolkits",
     "training": "runs, checkpoints",
     "publishing": "cards, the Hub",
@@ -174,10 +176,11 @@ def draw_imports(package: Path) -> Figure:
     floors: dict[int, list[str]] = {}
     for folder in imports:
         floors.setdefault(floor_of(folder, imports), []).append(folder)
-    figure = Figure(figsize=(8, 1.1 * len(floors) + 0.4), layout="tight")
+    side = 1.8 * max(len(folders) for folders in floors.values()) - 0.2  # half of the widest floor
+    figure = Figure(figsize=(1.54 * side, 1.1 * len(floors) + 0.4), layout="tight")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.set(xlim=(-5.2, 5.2), ylim=(-0.4, 1.5 * len(floors) - 1.1), aspect="equal")
+    axes.set(xlim=(-side, side), ylim=(-0.4, 1.5 * len(floors) - 1.1), aspect="equal")
     axes.axis("off")
     drawing, places = Drawing(axes), {}
     for floor, folders in floors.items():
