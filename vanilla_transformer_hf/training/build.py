@@ -257,7 +257,7 @@ def make_generation_config(
     of length: the host's default would cut every translation at 20 tokens.
 
     Raises:
-        ValueError: The model cannot search like that.
+        ValueError: The model does not support these settings of the search.
     """
     generation_config: GenerationConfig = VanillaTransformerGenerationConfig(num_beams=4)
     if base is not None:
