@@ -24,10 +24,22 @@ from vanilla_transformer_hf import VanillaTransformerConfig
 
 
 # The suite looks classes up by name in these tables, which `AutoModel.register` does not write to.
-modeling_auto.MODEL_MAPPING_NAMES[VanillaTransformerConfig.model_type] = "VanillaTransformerModel"
+modeling_auto.MODEL_MAPPING_NAMES[VanillaTransformerConfig.model_type] = (
+    "VanillaTransformerModel",
+    "VanillaTransformerEncoderModel",
+    "VanillaTransformerDecoderModel",
+)
 modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[VanillaTransformerConfig.model_type] = (
     "VanillaTransformerForConditionalGeneration"
 )
+
+for table, head in (
+    (modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, "MaskedLM"),
+    (modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, "SequenceClassification"),
+    (modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES, "TokenClassification"),
+    (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "CausalLM"),
+):
+    table[VanillaTransformerConfig.model_type] = f"VanillaTransformerFor{head}"
 
 collect_ignore = ["host_tests"]
 

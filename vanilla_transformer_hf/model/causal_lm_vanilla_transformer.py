@@ -197,6 +197,7 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        shift_labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
@@ -205,12 +206,13 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
     ) -> CausalLMOutputWithPast:
         """
         Token ids (B, T) to logits (B, T, V), and the loss where labels (B, T) are given, which are shifted here: each
-        state predicts the label behind its own, and -100 does not count. The loss is smoothed in training
+        state predicts the label behind its own, and -100 does not count; `shift_labels` are shifted already. The loss is smoothed in training
         (`label_smoothing`); `return_logits=False` leaves the logits out there.
         """
-        if labels is not None:
+        if labels is not None and shift_labels is None:
+            shift_labels = F.pad(labels[:, 1:], (0, 1), value=-100)
+        if shift_labels is not None:
             use_cache = False
-            labels = F.pad(labels[:, 1:], (0, 1), value=-100)
         outputs = self.model(
             input_ids,
             attention_mask,
@@ -220,7 +222,7 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
             use_cache=use_cache,
             **kwargs,
         )
-        loss, logits = self.predict(outputs[0], labels, num_items_in_batch, return_logits, logits_to_keep)
+        loss, logits = self.predict(outputs[0], shift_labels, num_items_in_batch, return_logits, logits_to_keep)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
