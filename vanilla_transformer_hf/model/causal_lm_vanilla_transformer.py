@@ -206,8 +206,8 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
     ) -> CausalLMOutputWithPast:
         """
         Token ids (B, T) to logits (B, T, V), and the loss where labels (B, T) are given, which are shifted here: each
-        state predicts the label behind its own, and -100 does not count; `shift_labels` are shifted already. The loss is smoothed in training
-        (`label_smoothing`); `return_logits=False` leaves the logits out there.
+        state predicts the label behind its own, and -100 does not count. `shift_labels` are shifted already. The loss
+        is smoothed in training (`label_smoothing`); `return_logits=False` leaves the logits out there.
         """
         if labels is not None and shift_labels is None:
             shift_labels = F.pad(labels[:, 1:], (0, 1), value=-100)
