@@ -84,7 +84,7 @@ def test_rms_norm_is_t5s_and_the_authors_differs_for_small_inputs(scale):
 def test_gates_are_those_of_x_transformers(is_causal):
     library = pytest.importorskip("x_transformers.x_transformers", reason="a test dependency")
     theirs = library.DataDependentAlibi(32, 4, causal=is_causal, bias_init=0.3)
-    ours = GatedAlibi(3, 32, 4, is_causal)
+    ours = GatedAlibi([0, 1, 2], 32, 4, is_causal)
     linear, states = theirs.to_forget_gates[0], torch.randn(2, 9, 32)
     with torch.no_grad():
         ours.weight[1].copy_(linear.weight)
@@ -101,7 +101,7 @@ def test_gates_are_those_of_x_transformers(is_causal):
 @torch.no_grad()
 def test_gates_hide_nothing_of_padding():
     """What a query does not see has no gate between it and a key, wherever it stands."""
-    scheme, states = GatedAlibi(1, 32, 4, False), torch.randn(1, 7, 32)
+    scheme, states = GatedAlibi([0], 32, 4, False), torch.randn(1, 7, 32)
     scheme.draw()
     scheme.gate_bias.zero_()
     kept = torch.tensor([True, True, False, False, True, False, True])
