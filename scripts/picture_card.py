@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
-from markdown_it import MarkdownIt
 from PIL import Image
-from playwright.sync_api import sync_playwright
 
-from vanilla_transformer_hf.common.command_line import make_parser
+from vanilla_transformer_hf.common.command_line import make_parser, run
 
 
 SIZE = {"width": 1340, "height": 1640}
@@ -34,6 +32,8 @@ img {{ max-width: 100% }}</style>
 
 def page_of(path: Path) -> str:
     """A card as a page of HTML: name and tags above, its text, and its metadata of scores beside it."""
+    from markdown_it import MarkdownIt
+
     card = ModelCard.load(path)
     data: Any = card.data
     tags = [data.pipeline_tag, data.library_name, *data.language, *data.tags]
@@ -54,6 +54,8 @@ def main() -> None:
     parser.add_argument("card", type=Path, help="file of a model card")
     parser.add_argument("picture", type=Path, help="PNG file to write")
     arguments = parser.parse_args()
+    from playwright.sync_api import sync_playwright  # of an extra that --help does without
+
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport=SIZE)
@@ -69,4 +71,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,10 +13,9 @@ from urllib.parse import urlencode
 
 import uvicorn
 from PIL import Image
-from playwright.sync_api import sync_playwright
 
 from vanilla_transformer_hf.common import http
-from vanilla_transformer_hf.common.command_line import make_parser
+from vanilla_transformer_hf.common.command_line import make_parser, run
 from vanilla_transformer_hf.explorer.explorer import Explorer
 from vanilla_transformer_hf.explorer.server import HOST, make_app
 
@@ -38,6 +37,8 @@ def main() -> None:
     parser.add_argument("model", help="folder of a model")
     parser.add_argument("folder", help="folder to write the pictures to, as explorer_NAME.png")
     arguments = parser.parse_args()
+    from playwright.sync_api import sync_playwright  # of an extra that --help does without
+
     listening = http.bind(HOST, 0)
     server = uvicorn.Server(uvicorn.Config(make_app(Explorer.open([arguments.model])), log_level="warning"))
     threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
@@ -58,4 +59,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)
