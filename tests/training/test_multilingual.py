@@ -2,7 +2,7 @@
 
 import pytest
 from conftest import WORDS
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, pipeline
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.training.numbers_corpus import write_numbers_corpus
@@ -62,6 +62,35 @@ def test_a_translator_puts_the_tag_before_each_part(prepare, tagged, monkeypatch
     assert untagged is not None
     with pytest.raises(ValueError, match=r"'fr' is not a target language of this model: expected one of de, en"):
         translator.use_target_lang("fr")
+
+
+def test_the_pipeline_puts_the_tag_before_each_text(prepare, tagged):
+    """Nobody has to type it: an argument, of the pipeline or of a call, or the name of the task says the language."""
+    prepare(**tagged).trainer.save_model(prepare.out)
+    typed = pipeline("translation", model=str(prepare.out))
+    for made, call in (
+        ({"task": "translation"}, {"target_lang_tag": "de"}),
+        ({"task": "translation", "target_lang_tag": "de"}, {}),
+        ({"task": "translation_en_to_de"}, {}),
+        ({"task": "translation_de_to_en"}, {"target_lang_tag": "de"}),
+    ):
+        translate = pipeline(**made, model=str(prepare.out))
+        options = {"return_tensors": True, "max_new_tokens": 6, "num_beams": 2, "return_scores": True}
+        assert _same(translate(["one two"], **options, **call), typed(["<2de> one two"], **options))
+    assert not _same(typed(["one two"], **options), typed(["<2de> one two"], **options)), "the tag has an effect"
+    with pytest.raises(ValueError, match="'fr' is not a target language of this model: expected one of de, en"):
+        translate("one", target_lang_tag="fr")
+    for wrong in ({"task": "translation", "target_lang_tag": "fr"}, {"task": "translation_en_to_fr"}):
+        with pytest.raises(ValueError, match="'fr' is not a target language"):
+            pipeline(**wrong, model=str(prepare.out))
+
+
+def _same(first, second):
+    (one,), (other,) = first, second
+    return (
+        one["score"] == other["score"]
+        and one["translation_token_ids"].tolist() == other["translation_token_ids"].tolist()
+    )
 
 
 def test_a_model_without_tags_says_so(translator):

@@ -28,7 +28,12 @@ def test_the_same_seed_gives_the_same_disjoint_parts(small, tmp_path):
     assert files == read(tmp_path / "b") != read(tmp_path / "c")
     assert sorted(files) == ["test.de", "test.en", "train.de", "train.en", "valid.de", "valid.en"]
     for language in ("en", "de"):
-        parts = [set(files[f"{part}.{language}"]) for part in ("train", "valid", "test")]
+        pairs = numbers_corpus.make_pairs()[:-50]  # the last are held out
+        phrases = {pair[language == "de"] for pair in pairs}
+        lines = files.pop(f"train.{language}")
+        assert all(line.startswith(phrase) for line, phrase in zip(lines, [pair[language == "de"] for pair in pairs]))
+        assert sum(line.endswith(".") for line in lines) > 20 and sum(len(line.split(". ")) > 1 for line in lines) > 1
+        parts = [phrases] + [set(files[f"{part}.{language}"]) for part in ("valid", "test")]
         assert sum(map(len, parts)) == len(set.union(*parts)) == 180
 
 

@@ -5,11 +5,24 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import datasets
 import pytest
+import torch
 import yaml
+from transformers import SchedulerType, get_scheduler
 
-from vanilla_transformer_hf.training.resume import find_start, lock_folder
+from vanilla_transformer_hf.training.checkpointing_trainer import optimizer_settings, set_optimizer_settings
+from vanilla_transformer_hf.training.recipe import DataArguments
+from vanilla_transformer_hf.training.resume import (
+    RATES_BY_LOSSES,
+    Start,
+    check_rate,
+    find_data_sums,
+    find_start,
+    lock_folder,
+)
 
 
 @pytest.fixture
@@ -139,3 +152,50 @@ def test_a_damaged_record_is_named(trained):
     (checkpoints / "recipe.yaml").write_text("[1]")
     with pytest.raises(ValueError, match=r"recipe.yaml is damaged"):
         find_start(checkpoints, None, {}, {})
+
+
+def test_the_rows_of_a_dataset_of_the_hub_have_a_checksum():
+    """They went unseen: only files and folders had one."""
+    arguments = DataArguments(train_source="someone/pairs")
+    rows = {"source": ["one", "two"], "target": ["eins", "zwei"], "more": [1, 2]}
+
+    def sums(**changes):
+        return find_data_sums(arguments, {"train": datasets.Dataset.from_dict(rows | changes)})
+
+    assert sums().keys() == {"train_source"}
+    assert sums() == sums(more=[3, 4])
+    assert sums() != sums(target=["eins", "drei"]) and sums() != sums(source=["two", "one"])
+    assert find_data_sums(arguments) == {}
+
+
+@pytest.mark.parametrize("kind", ["reduce_lr_on_plateau", "greedy"])
+def test_schedules_that_go_by_losses_refuse_another_learning_rate(kind):
+    """They went on with the old rate, and the card told the new one."""
+    training = SimpleNamespace(learning_rate=1e-4, lr_scheduler_type=kind)
+    with pytest.raises(ValueError, match=rf"learning_rate=0.0001: a run with lr_scheduler_type={kind} cannot"):
+        check_rate(Start(changed={"learning_rate": 1e-3}), training)
+    with pytest.raises(ValueError, match=rf"lr_scheduler_type={kind}: a run with linear cannot be continued"):
+        check_rate(Start(changed={"lr_scheduler_type": "linear"}), training)
+    check_rate(Start(changed={"weight_decay": 0.1}), training)
+    training.lr_scheduler_type = "cosine"
+    check_rate(Start(changed={"learning_rate": 1e-3, "lr_scheduler_type": "linear"}), training)
+
+
+@pytest.mark.parametrize("kind", [each.value for each in SchedulerType])
+def test_every_schedule_of_the_host_takes_another_rate_or_is_refused_one(kind):
+    options = {"min_lr": 1e-5} if "min_lr" in kind else {}
+    options |= {"num_decay_steps": 4} if kind == "warmup_stable_decay" else {}
+
+    def make(rate):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate)
+        return optimizer, get_scheduler(kind, optimizer, 2, 10, scheduler_specific_kwargs=options)
+
+    (before, old), (whole, other), (optimizer, schedule) = make(1e-2), make(1e-3), make(1e-3)
+    for each in (before, old, whole, other) * 3:
+        each.step(*[1.0] * (kind in RATES_BY_LOSSES and each in (old, other)))
+    settings = optimizer_settings(optimizer)
+    optimizer.load_state_dict(before.state_dict())
+    schedule.load_state_dict(old.state_dict())
+    set_optimizer_settings(optimizer, schedule, settings)
+    rates = [each.param_groups[0]["lr"] for each in (before, whole, optimizer)]
+    assert rates[0] != rates[1] and rates[2] == rates[0 if kind in RATES_BY_LOSSES else 1]

@@ -164,6 +164,9 @@ def test_the_published_tokenizer_says_how_long_sources_were(prepare, tmp_path):
         trainer = prepare(**further, max_source_length=limit).trainer
         longest = max(trainer.train_dataset["length"])
         assert trainer.processing_class.model_max_length == (known or longest) < 50, "no sentence has 50 tokens"
+        part = trainer.processing_class.init_kwargs["part_max_length"]
+        lengths = sorted(trainer.train_dataset["length"])
+        assert lengths[len(lengths) * 4 // 5] <= part <= trainer.processing_class.model_max_length
     unknown = AutoTokenizer.from_pretrained(base, model_max_length=int(1e30))
     unknown.save_pretrained(base)
     assert prepare(**further, max_source_length=14).trainer.processing_class.model_max_length == 14

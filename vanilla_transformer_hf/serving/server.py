@@ -17,7 +17,6 @@ from starlette.applications import Starlette
 
 from ..common.files import read_lines
 from ..common.http import QUIET, run_server
-from ..translation.text_model import TARGET_LANG_TAGS
 from ..translation.translator import Translator
 from .application import ServedModel, create_application
 from .batcher import Batcher
@@ -114,8 +113,8 @@ def languages_of(translator: Translator, pair: str | None) -> tuple[str | None, 
         return found["source"], {found["target"]: None}
     tokenizer = translator.tokenizer
     source, target = (getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang"))
-    if tags := tokenizer.init_kwargs.get(TARGET_LANG_TAGS):
-        return source, dict(tags)
+    if tags := translator.target_lang_tags:
+        return source, dict[str, str | None](tags)
     return source, {target: None} if target else {}
 
 

@@ -1,6 +1,7 @@
 """The parts of a run: corpora, tokenizer, model with its search, callbacks."""
 
 import copy
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,6 +30,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..translation.text_model import TARGET_LANG_TAGS
+from ..translation.texts import PART_MAX_LENGTH
 from .averaging import AverageCheckpointsCallback
 from .bpe_dropout import BpeDropoutCollator
 from .checkpoints import EarlyStopping
@@ -48,6 +50,10 @@ def say(training: Seq2SeqTrainingArguments, text: str):
     """Print a line, once for all processes."""
     if training.process_index == 0:
         print(text, flush=True)
+
+
+# Per cent of the training sentences that are no longer than the parts to which translation cuts longer ones.
+COMMON = 90
 
 
 def paper_learning_rate(d_model: int, warmup_steps: float) -> float:
@@ -199,13 +205,20 @@ def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments,
     """
     Save how long sentences were as the tokenizer's `model_max_length`: translation splits longer texts, as the model
     has seen none of their length. It is `max_source_length`, or less where the tokenized `train` has no sentence of
-    so many tokens (`length` counts the longer side of a pair). A model that is trained further keeps a larger one
-    that it was trained with before.
+    so many tokens (`length` counts the longer side of a pair). What nearly all sentences have at most is saved as
+    `part_max_length`, to which longer sentences are cut. A model that is trained further keeps larger ones that it
+    was trained with before.
     """
+    is_further = run.model.model_name_or_path is not None
     longest = run.data.max_source_length
     if not run.data.streaming:
-        longest = min(longest, int(np.max(train.with_format("numpy")["length"][:])))
-    known = tokenizer.model_max_length if run.model.model_name_or_path is not None else 0
+        lengths = train.with_format("numpy")["length"][:]
+        longest = min(longest, int(np.max(lengths)))
+        known_part = tokenizer.init_kwargs.get(PART_MAX_LENGTH, 0) if is_further else 0
+        tokenizer.init_kwargs[PART_MAX_LENGTH] = max(
+            known_part, min(longest, math.ceil(np.percentile(lengths, COMMON)))
+        )
+    known = tokenizer.model_max_length if is_further else 0
     known = known if known <= LARGE_INTEGER else 0  # the host's mark for "not known"
     tokenizer.model_max_length = max(known, longest)
 

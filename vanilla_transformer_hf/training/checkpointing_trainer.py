@@ -228,7 +228,10 @@ def set_optimizer_settings(optimizer: Any, scheduler: Any, settings: list[dict[s
     A run that is continued with another learning rate trains with it; where nothing was changed, nothing changes.
     """
     if not isinstance(getattr(scheduler, "scheduler", scheduler), LambdaLR):
-        return  # their rates depend on more than the step, which a checkpoint holds
+        # Their rates depend on more than the step, which a checkpoint holds; `resume.check_rate` refuses another one.
+        for group, own in zip(optimizer.param_groups, settings):
+            group.update({name: value for name, value in own.items() if name not in ("lr", "initial_lr")})
+        return
     schedule = getattr(scheduler, "scheduler", scheduler)
     schedule.base_lrs = [group["initial_lr"] for group in settings]
     rates = [rate * factor(schedule.last_epoch) for rate, factor in zip(schedule.base_lrs, schedule.lr_lambdas)]

@@ -8,6 +8,7 @@ and seventy-eight" is "dreihundertfünfundvierzigtausendsechshundertachtundsiebz
 import datetime
 import os
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from ..common.files import open_output
 NUMBERS = ((0, 999, 1_000), (1_000, 9_999, 3_000), (10_000, 99_999, 6_000), (100_000, 999_999, 12_000))
 DATES = (datetime.date(1800, 1, 1), datetime.date(2099, 12, 31), 8_000)
 HELD_OUT = {"valid": 500, "test": 1_000}
+# Of this many training lines, one has a full stop, and one is a list of up to so many phrases: a model that has seen
+# neither would not know what to do with them in a text.
+FULL_STOP_EVERY, LIST_EVERY, LONGEST_LIST = 4, 6, 3
+BETWEEN_PHRASES = (". ", "; ", ", ", " ")
 LISTS = 12_000  # lines of a corpus of lists of numbers
 
 
@@ -123,9 +128,9 @@ def write_labelled_corpus(folder: str | os.PathLike, divisor: int, seed: int = 0
 
 
 def _write_parts(
-    folder: str | os.PathLike, pairs: list[tuple[str, str]], suffixes: tuple[str, str], change: Any = list
+    folder: str | os.PathLike, pairs: list[tuple[str, str]], suffixes: tuple[str, str], change: Any = list, train: Any = list
 ) -> dict[str, int]:
-    parts = {name: [pairs.pop() for _ in range(size)] for name, size in HELD_OUT.items()} | {"train": pairs}
+    parts = {name: [pairs.pop() for _ in range(size)] for name, size in HELD_OUT.items()} | {"train": train(pairs)}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in parts.items():
@@ -134,6 +139,21 @@ def _write_parts(
             with open_output(folder / f"{name}.{suffix}") as file:
                 file.writelines(f"{sentence}\n".encode() for sentence in sentences)
     return {name: len(part) for name, part in parts.items()}
+
+
+def _as_lines(pairs: list[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
+    """A line for each pair: the pair, with a full stop, or with others behind it."""
+    rng = random.Random(seed)
+    lines = []
+    for pair in pairs:
+        phrases, end = [pair], "." if rng.randrange(FULL_STOP_EVERY) == 0 else ""
+        between = rng.choice(BETWEEN_PHRASES)
+        if rng.randrange(LIST_EVERY) == 0:
+            phrases += rng.sample(pairs, rng.randint(1, LONGEST_LIST - 1))
+            end = "." if between == ". " else end
+        english, german = (between.join(side) + end for side in zip(*phrases))
+        lines.append((english, german))
+    return lines
 
 
 def _both_directions(pairs: list[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
@@ -151,7 +171,8 @@ def write_numbers_corpus(
     digits: int = 6,
 ) -> dict[str, int]:
     """
-    Write `train`, `valid` and `test` as `.en` and `.de` files, one sentence per line, and return the sizes.
+    Write `train`, `valid` and `test` as `.en` and `.de` files, one phrase per line, and return the sizes. Some lines
+    of `train` end with a full stop, and some hold two or three phrases.
 
     With `numbers_per_line`, fewest and most, the lines are lists of numbers of up to `digits` digits (`make_lists`).
 
@@ -167,6 +188,7 @@ def write_numbers_corpus(
     if numbers_per_line is None and digits != 6:
         raise ValueError(f"digits={digits} has no effect without numbers_per_line.")
     pairs = make_pairs(seed) if numbers_per_line is None else make_lists(*numbers_per_line, digits, seed)
+    lines = partial(_as_lines, seed=seed) if numbers_per_line is None else list
     if both_directions:
-        return _write_parts(folder, pairs, ("source", "target"), lambda part: _both_directions(part, seed))
-    return _write_parts(folder, pairs, ("en", "de"))
+        return _write_parts(folder, pairs, ("source", "target"), lambda part: _both_directions(part, seed), lines)
+    return _write_parts(folder, pairs, ("en", "de"), train=lines)

@@ -1,11 +1,16 @@
 """Where a run goes on: found without changing anything, and the folder of its checkpoints that is then prepared."""
 
+import hashlib
+import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import datasets
 import yaml
+from transformers import SchedulerType
 
 from ..common.checksums import digest_of_all
 from ..common.files import UNFINISHED, open_output
@@ -23,6 +28,8 @@ LOCK_FILE = ".lock"
 CHOSEN_MATMUL, DATA, EARLIER = "chosen_matmul", "data_sha256", "earlier_settings"
 # Settings that the result does not depend on: where to begin, where to publish, and what the card says.
 NO_MATTER = ("resume_from_checkpoint", "push_to_hub", "hub_", "license", "card_example", "project_url", "corpus_name")
+# Schedules of the host whose rates follow from losses and not from the step.
+RATES_BY_LOSSES = ("reduce_lr_on_plateau", "greedy")
 DATA_FIELDS = tuple(f"{role}_{side}" for role in ("train", "validation", "test") for side in ("source", "target"))
 
 
@@ -58,10 +65,51 @@ class Start:
         return notes
 
 
-def find_data_sums(arguments: DataArguments) -> dict[str, str]:
-    """Field -> SHA-256 of the file or folder that it names; a dataset on the Hub has none."""
+def find_data_sums(arguments: DataArguments, corpora: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """
+    Field -> SHA-256 of the file or folder that it names, or of the rows of a dataset of the Hub.
+
+    Args:
+        arguments: What names the data.
+        corpora: Role ("train", …) -> its pairs as they were loaded; without them, and as a stream, a dataset of the
+            Hub has no checksum.
+    """
     paths = {name: Path(value) for name in DATA_FIELDS if (value := getattr(arguments, name)) is not None}
-    return {name: digest_of_all(path) for name, path in paths.items() if path.exists()}
+    found = {name: digest_of_all(path) for name, path in paths.items() if path.exists()}
+    for role, corpus in (corpora or {}).items():
+        if f"{role}_source" in paths and f"{role}_source" not in found and isinstance(corpus, datasets.Dataset):
+            found[f"{role}_source"] = _digest_of_rows(corpus)
+    return found
+
+
+def _digest_of_rows(corpus: datasets.Dataset) -> str:
+    """The SHA-256 of the texts: the fingerprint of a dataset says which version was asked for, not what came."""
+    digest = hashlib.sha256()
+    for batch in corpus.select_columns(["source", "target"]).iter(10_000):
+        digest.update(json.dumps([batch["source"], batch["target"]]).encode())
+    return digest.hexdigest()
+
+
+def check_rate(start: Start, training: Any) -> None:
+    """
+    See that a schedule can do what a run that continues with other settings asks of it.
+
+    Raises:
+        ValueError: The learning rate is another, and the schedule goes by the losses that it has seen and keeps its
+            own rate; or such a schedule is to continue another one, or another one it.
+    """
+    kind, before = SchedulerType(training.lr_scheduler_type).value, start.changed.get("lr_scheduler_type")
+    if "learning_rate" in start.changed and kind in RATES_BY_LOSSES:
+        raise ValueError(
+            f"learning_rate={training.learning_rate}: a run with lr_scheduler_type={kind} cannot be continued with "
+            f"another learning rate than {_value(start.changed['learning_rate'])}: the schedule has set its own since "
+            "then. Choose another output_dir and begin from the model (model_name_or_path)."
+        )
+    if "lr_scheduler_type" in start.changed and {kind, before} & set(RATES_BY_LOSSES):
+        raise ValueError(
+            f"lr_scheduler_type={kind}: a run with {_value(before)} cannot be continued with it: the checkpoint holds "
+            "the state of the other schedule."
+        )
 
 
 def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data: dict[str, str]) -> Start:

@@ -54,7 +54,7 @@ from .build import (
 from .checks import check_run
 from .progress import quiet_libraries
 from .recipe import RunArguments, TranslationTrainingArguments
-from .resume import Start, find_data_sums, find_start, lock_folder, prepare_folder, settings_of_all_parts
+from .resume import Start, check_rate, find_data_sums, find_start, lock_folder, prepare_folder, settings_of_all_parts
 from .trainer import TranslationTrainer
 
 
@@ -177,7 +177,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         callback.on_init_end(training, TrainerState(), TrainerControl())  # what they refuse, before any text is read
     with quiet_libraries(), training.main_process_first(local=False, desc="data"):
         corpora = load_corpora(run.data)
-        start, lock = _prepare_start(run, settings, training, checkpoints)
+        start, lock = _prepare_start(run, settings, training, checkpoints, corpora)
         tokenizer = get_tokenizer(run, corpora["train"], checkpoints / "tokenizer", start)
         say(training, describe_tokenizer(tokenizer, run))
         data = tokenize(corpora, tokenizer, run)
@@ -209,12 +209,17 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
 
 
 def _prepare_start(
-    run: RunArguments, settings: dict[str, Any], training: TranslationTrainingArguments, checkpoints: Path
+    run: RunArguments,
+    settings: dict[str, Any],
+    training: TranslationTrainingArguments,
+    checkpoints: Path,
+    corpora: dict[str, Any],
 ) -> tuple[Start, BinaryIO | None]:
     """Where the run goes on, its folder made ready and locked; chooses the library of matrix products on a CPU."""
-    sums = find_data_sums(run.data)
+    sums = find_data_sums(run.data, corpora)
     lock = lock_folder(checkpoints) if training.process_index == 0 else None
     start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
+    check_rate(start, training)
     for note in start.notes:
         say(training, note)
     if training.process_index == 0:

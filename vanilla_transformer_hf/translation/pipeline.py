@@ -21,7 +21,9 @@ class TranslationPipeline(ChunkPipeline):
     list whose items have one translation each is flattened to `[{"translation_text": …}, …]`. This is what the
     pipeline of transformers 4 returned. Arguments at construction or in a call: `batch_size`, `return_tensors`
     (`translation_token_ids` in place of the text; of a text in parts, those of the parts one after the other),
-    `return_scores` (adds `score`), and those of `generate()`.
+    `return_scores` (adds `score`), `target_lang_tag` (the language to translate to, of a model for several: its tag is
+    put before each text), and those of `generate()`. `pipeline("translation_en_to_de")` sets `target_lang_tag="de"` for
+    such a model.
 
     Example:
 
@@ -42,18 +44,23 @@ class TranslationPipeline(ChunkPipeline):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._check_languages()
         self.translator = Translator(self.model, self.tokenizer)
+        self._check_languages()
 
     def _check_languages(self) -> None:
         """
         Raises:
-            ValueError: The name of the task has other languages than the tokenizer.
+            ValueError: The name of the task has other languages than the tokenizer, or the model does not translate
+                to `target_lang_tag`.
         """
         named = re.fullmatch(r"translation_(\w+?)_to_(\w+)", self.task or "")
         own = [getattr(self.tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
         if named and any(code not in (None, wanted) for code, wanted in zip(own, named.groups())):
             raise ValueError(f"{self.task}: the model translates from {own[0]} to {own[1]}.")
+        if named and self.translator.target_lang_tags:
+            self.translator.use_target_lang(named[2])
+        if (language := self._preprocess_params.get("target_lang_tag")) is not None:
+            self.translator.use_target_lang(language)
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, list) and not inputs:
@@ -63,15 +70,25 @@ class TranslationPipeline(ChunkPipeline):
             return [result[0] for result in results]
         return results
 
-    def _sanitize_parameters(self, return_tensors: bool | None = None, **generate_kwargs: Any):
+    def _sanitize_parameters(
+        self, return_tensors: bool | None = None, target_lang_tag: str | None = None, **generate_kwargs: Any
+    ):
+        before = {} if target_lang_tag is None else {"target_lang_tag": target_lang_tag}
         after = {"generate_kwargs": generate_kwargs} if generate_kwargs else {}
-        return {}, generate_kwargs, after if return_tensors is None else {**after, "return_tensors": return_tensors}
+        return (
+            before,
+            generate_kwargs,
+            after if return_tensors is None else {**after, "return_tensors": return_tensors},
+        )
 
-    def preprocess(self, input_: Any, **parameters: Any) -> Iterator[dict[str, Any]]:  # type: ignore[override]
+    def preprocess(  # type: ignore[override]
+        self, input_: Any, target_lang_tag: str | None = None, **parameters: Any
+    ) -> Iterator[dict[str, Any]]:
         if is_constrained(input_):
             raise ValueError(f"{input_[:40]!r}: this pipeline takes no constraints, `Translator.translate` does")
         tally = Tally()
-        (parts,) = self.translator.encoder("split")([input_], tally)
+        prefix = None if target_lang_tag is None else self.translator.tag_of(target_lang_tag)
+        (parts,) = self.translator.encoder("split", source_prefix=prefix)([input_], tally)
         self.translator.warn(tally, "split")
         for place, part in enumerate(parts or [None]):
             batch = self.translator.collate([part.ids if part else []])

@@ -23,7 +23,7 @@ BREAKS = (
 )
 
 
-def split_text(text: str, limit: int, count: Count) -> list[Span]:
+def split_text(text: str, limit: int, count: Count, part_limit: int | None = None) -> list[Span]:
     """
     Cut a text into its sentences, and those that are too long into as few parts of about the same length as possible.
 
@@ -32,13 +32,16 @@ def split_text(text: str, limit: int, count: Count) -> list[Span]:
 
     Args:
         text: Of any length.
-        limit: Most tokens of a part.
+        limit: Most tokens of a sentence.
         count: Texts to the number of their tokens.
+        part_limit: Most tokens of a part of a longer sentence; `limit`, if not given. A model has seen few sentences
+            as long as the longest, and loses text of parts that are no sentence and as long.
 
     Returns:
         Start and end of the parts, in order; together they are the whole text but for white space.
     """
-    return [*_fitting(text, [[span] for span in sentences(text)], -1, limit, count)]
+    limits = (limit, limit if part_limit is None else part_limit)
+    return [*_fitting(text, [[span] for span in sentences(text)], -1, limits, count)]
 
 
 def sentences(text: str) -> list[Span]:
@@ -69,23 +72,27 @@ def _ends_sentence(text: str, found: re.Match[str]) -> bool:
     return ABBREVIATION.search(text[max(0, place - 6) : place + 1]) is None
 
 
-def _fitting(text: str, groups: list[list[Span]], level: int, limit: int, count: Count) -> Iterator[Span]:
-    """Spans of at most `limit` tokens: each group of neighbouring spans as one, or cut again at the next level."""
+def _fitting(text: str, groups: list[list[Span]], level: int, limits: tuple[int, int], count: Count) -> Iterator[Span]:
+    """
+    Spans that fit: each group of neighbouring spans as one, or cut again at the next level. The first of the `limits`
+    is that of sentences (level -1), the second that of their parts.
+    """
+    most, limit = limits[min(level + 1, 1)], limits[1]
     spans = [(group[0][0], group[-1][1]) for group in groups]
     for group, (start, end), size in zip(groups, spans, count([text[start:end] for start, end in spans])):
-        if size <= limit or end - start < 2:
+        if size <= most or end - start < 2:
             yield start, end
         elif len(group) > 1:  # the tokens of a text need not be those of its pieces, one after the other
             middle = len(group) // 2
-            yield from _fitting(text, [group[:middle], group[middle:]], level, limit, count)
+            yield from _fitting(text, [group[:middle], group[middle:]], level, limits, count)
         elif found := _pieces(text, start, end, level + 1):
             pieces, deeper = found
             sizes = count([text[left:right] for left, right in pieces])
-            yield from _fitting(text, _packed(pieces, sizes, limit), deeper, limit, count)
+            yield from _fitting(text, _packed(pieces, sizes, limit), deeper, limits, count)
         else:
             parts = min(end - start, -(-size // limit))
             ends = [start + (end - start) * part // parts for part in range(parts + 1)]
-            yield from _fitting(text, [[span] for span in itertools.pairwise(ends)], level, limit, count)
+            yield from _fitting(text, [[span] for span in itertools.pairwise(ends)], level, limits, count)
 
 
 def _pieces(text: str, start: int, end: int, level: int) -> tuple[list[Span], int] | None:

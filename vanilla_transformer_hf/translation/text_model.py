@@ -12,7 +12,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from ..common.opening import check_fit
 from ..common.too_long import TooLongToTranslate
 from .tally import Tally
-from .texts import TextEncoder, pad_rows
+from .texts import PART_MAX_LENGTH, TextEncoder, pad_rows
 
 
 logger = logging.getLogger(__name__)
@@ -60,11 +60,25 @@ class TextModel:
         Raises:
             ValueError: The tokenizer has no tag for it.
         """
-        tags = self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
+        self.source_prefix = self.tag_of(language)
+
+    @property
+    def target_lang_tags(self) -> dict[str, str]:
+        """Target language -> the tag that a source begins with to be translated to it; empty for one language."""
+        return dict(self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {})
+
+    def tag_of(self, language: str) -> str:
+        """
+        The tag of a target language, for one request alone: the `source_prefix` of `encoder`.
+
+        Raises:
+            ValueError: The tokenizer has no tag for it.
+        """
+        tags = self.target_lang_tags
         if language not in tags:
             known = f"expected one of {', '.join(tags)}" if tags else "its tokenizer has no target_lang_tags"
             raise ValueError(f"{language!r} is not a target language of this model: {known}.")
-        self.source_prefix = tags[language]
+        return tags[language]
 
     def pieces_of(self, texts: str | Iterable[str]) -> list[int]:
         """The token ids that texts of the target language are made of, in order; texts may be a stream."""
@@ -95,7 +109,8 @@ class TextModel:
         )
         source_prefix = self.source_prefix if source_prefix is None else source_prefix
         prefix = "" if is_target else source_prefix
-        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess, prefix)
+        part = None if is_target else self.tokenizer.init_kwargs.get(PART_MAX_LENGTH)
+        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess, prefix, part)
         if not is_target and limit <= encoder.around:
             raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")
         if not is_target and limit > self._most_source_positions:

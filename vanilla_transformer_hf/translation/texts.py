@@ -22,6 +22,10 @@ from .tally import SENSIBLE_SOURCE, Tally
 BATCH_TOKENS, BATCH_SENTENCES = 2048, 128
 
 
+# In the settings of a tokenizer: tokens that most sources of the training had at most.
+PART_MAX_LENGTH = "part_max_length"
+
+
 class ConstrainedText(str):
     """
     A text to translate, and what its translation must begin with or contain; a `str` that knows more.
@@ -91,6 +95,7 @@ class TextEncoder:
         too_long: What becomes of a longer text: "split", "truncate" or "error".
         is_target: Whether the texts are of the target language.
         prefix: What is put before each text, such as the tag of the language to translate to.
+        part_limit: Most tokens of a part of a sentence that is too long; the `limit`, if not given.
         is_guess: Whether nothing is known of the lengths that the model was trained on, so that long texts are counted
             as doubtful.
 
@@ -106,9 +111,10 @@ class TextEncoder:
         is_target: bool = False,
         is_guess: bool = False,
         prefix: str = "",
+        part_limit: int | None = None,
     ):
         self.limit, self.too_long = limit, check_too_long(too_long, TooLongToTranslate)
-        self._is_guess = is_guess
+        self.part_limit, self._is_guess = limit if part_limit is None else min(part_limit, limit), is_guess
         self._prefix = prefix
         self._tokenizer, self._argument = tokenizer, "text_target" if is_target else "text"
 
@@ -206,7 +212,8 @@ def split(encoder: TextEncoder, whole: Part) -> list[Part]:
     def count(texts: Sequence[str]) -> list[int]:
         return [len(ids) - encoder.around for ids in encoder.ids(texts)["input_ids"]]
 
-    spans = split_text(text, max(1, encoder.limit - encoder.around), count)
+    limit, part_limit = (max(1, most - encoder.around) for most in (encoder.limit, encoder.part_limit))
+    spans = split_text(text, limit, count, part_limit)
     starts = [found.start() for found in re.finditer(r"\S+", text)]
     texts = [text[start:end] for start, end in spans]
     encoded = encoder.ids(texts)["input_ids"]
