@@ -22,8 +22,8 @@ class TranslationPipeline(ChunkPipeline):
     pipeline of transformers 4 returned. Arguments at construction or in a call: `batch_size`, `return_tensors`
     (`translation_token_ids` in place of the text; of a text in parts, those of the parts one after the other),
     `return_scores` (adds `score`), `target_lang_tag` (the language to translate to, of a model for several: its tag is
-    put before each text), and those of `generate()`. `pipeline("translation_en_to_de")` sets `target_lang_tag="de"` for
-    such a model.
+    put before each text), and those of `generate()`. For such a model, `pipeline("translation_en_to_de")` sets
+    `target_lang_tag="de"`.
 
     Example:
 
