@@ -128,7 +128,11 @@ def write_labelled_corpus(folder: str | os.PathLike, divisor: int, seed: int = 0
 
 
 def _write_parts(
-    folder: str | os.PathLike, pairs: list[tuple[str, str]], suffixes: tuple[str, str], change: Any = list, train: Any = list
+    folder: str | os.PathLike,
+    pairs: list[tuple[str, str]],
+    suffixes: tuple[str, str],
+    change: Any = list,
+    train: Any = list,
 ) -> dict[str, int]:
     parts = {name: [pairs.pop() for _ in range(size)] for name, size in HELD_OUT.items()} | {"train": train(pairs)}
     folder = Path(folder)
