@@ -211,3 +211,25 @@ def test_imports_point_one_way():
                         found = name.split(".")[1]
                         public = found not in {room for floor in FLOORS for room in floor}
                         assert public or found in known | {room}, f"{path.relative_to(PACKAGE)} imports {name}"
+
+
+OPEN_STACKS = """
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+for name, auto in (("encoder", AutoModelForMaskedLM), ("decoder", AutoModelForCausalLM)):
+    for opens in (auto, AutoModel):
+        print(type(opens.from_pretrained({folder!r} + "/" + name, trust_remote_code=True)).__name__)
+"""
+
+
+def test_one_stack_alone_opens_without_the_package(tiny_config, tmp_path):
+    vanilla_transformer_hf.VanillaTransformerForMaskedLM(tiny_config()).save_pretrained(tmp_path / "encoder")
+    vanilla_transformer_hf.VanillaTransformerForCausalLM(tiny_config()).save_pretrained(tmp_path / "decoder")
+    out = run_python(
+        HIDE_PACKAGE + OPEN_STACKS.format(folder=str(tmp_path)), HF_MODULES_CACHE=str(tmp_path / "modules")
+    )
+    assert out.split() == [
+        "VanillaTransformerForMaskedLM",
+        "VanillaTransformerEncoderModel",
+        "VanillaTransformerForCausalLM",
+        "VanillaTransformerDecoderModel",
+    ]

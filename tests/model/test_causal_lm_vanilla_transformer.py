@@ -24,6 +24,7 @@ VARIANTS = {
     "t5_bias": {"position_encoding": "t5_bias"},
     "gated_alibi": {"position_encoding": "gated_alibi", "type_vocab_size": 2},
     "shaw": {"decoder_position_encoding": "shaw", "max_relative_distance": 3},
+    "shared": {"decoder_layer_sets": 1, "projection_sharing": "key_value"},
     "two_sizes": {"encoder_d_model": 24, "embedding_sharing": "decoder", "decoder_layers": 3, "d_k": 6},
 }
 every_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
