@@ -197,7 +197,6 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        shift_labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
@@ -209,6 +208,8 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
         state predicts the label behind its own, and -100 does not count. `shift_labels` are shifted already. The loss
         is smoothed in training (`label_smoothing`); `return_logits=False` leaves the logits out there.
         """
+        # Named in the signature, the Trainer would want it in every batch.
+        shift_labels: Any = kwargs.pop("shift_labels", None)
         if labels is not None and shift_labels is None:
             shift_labels = F.pad(labels[:, 1:], (0, 1), value=-100)
         if shift_labels is not None:
