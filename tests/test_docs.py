@@ -68,6 +68,7 @@ RUN = "--max_steps 2 --vocab_size 300 --max_source_length 16 --max_target_length
 SMALL = {
     f"{PROG} benchmark generate": "--loads natural --rounds 1 --seconds 0 --threads 1 --dtypes bfloat16"
     " --beams 1 --against marian",
+    f"{PROG} benchmark serve": "--rounds 1 --seconds 0.2 --soak_seconds 2 --clients 2 --long_words 20",
     f"{PROG} benchmark train": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32"
     " --loads step --against torch",
     f"{PROG} benchmark variants": "--preset smoke --rounds 1 --only rotary",

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import subprocess
 import threading
 import time
 
@@ -16,6 +18,7 @@ from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.common.http import address_of, bind
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
+from vanilla_transformer_hf.serving.metrics import forget_dead_workers
 from vanilla_transformer_hf.serving.protocols import Limits
 
 
@@ -166,6 +169,17 @@ def test_what_is_here(client):
     body = document["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["properties"]["q"]["oneOf"][1]["maxItems"] == 4
     assert client.get("/translate").status_code == 405
+
+
+def test_gauges_of_dead_workers_are_forgotten(tmp_path):
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    files = [tmp_path / f"{name}.db" for name in (f"gauge_livesum_{dead.pid}", f"gauge_livesum_{os.getpid()}")]
+    counter = tmp_path / f"counter_{dead.pid}.db"
+    for path in (*files, counter):
+        path.touch()
+    forget_dead_workers(tmp_path)
+    assert [path.exists() for path in (*files, counter)] == [False, True, True]
 
 
 def test_parts_are_streamed_in_order_and_then_the_answer(client, translator):

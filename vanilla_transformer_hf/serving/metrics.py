@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 
 # Where prometheus-client lets several processes count together; it reads this when it is imported.
@@ -41,6 +42,16 @@ class Metrics:
         """All of it in the text format."""
         if FOLDER_VARIABLE not in os.environ:
             return generate_latest(self.registry)
+        forget_dead_workers(Path(os.environ[FOLDER_VARIABLE]))
         registry = CollectorRegistry()
         MultiProcessCollector(registry)
         return generate_latest(registry)
+
+
+def forget_dead_workers(folder: Path) -> None:
+    """Leave out what workers that died still waited for; what they have answered counts."""
+    for path in folder.glob("gauge_live*_*.db"):
+        try:
+            os.kill(int(path.stem.rpartition("_")[2]), 0)
+        except ProcessLookupError:
+            mark_process_dead(int(path.stem.rpartition("_")[2]), str(folder))

@@ -28,6 +28,7 @@ from .serving_load import Load, Server
 
 
 SERVE = ["-m", "vanilla_transformer_hf", "serve", "--port", "0", "--log", "errors", "--device", "cpu"]
+SERVE += ["--max_seconds", "600"]  # one by one, much waits
 # Servers -> the arguments that start them, behind which stands the model.
 SERVERS = {
     "together": SERVE,
