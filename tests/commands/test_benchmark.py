@@ -173,7 +173,7 @@ def test_arguments_of_generate_fit_each_other(tmp_path):
         (["--beams", "0"], "are 1 or more"),
         (["--picture", "x"], "needs one of the sections batch, beam, length"),
         (["--dtypes", "int8"], "one of float32, bfloat16, float16 is needed, for ours"),
-        *([] if torch.cuda.is_available() else [(["--device", "cuda"], "torch finds no such device")]),
+        *([] if torch.cuda.is_available() else [(["--device", "cuda"], "torch does not find a CUDA device")]),
     ):
         with pytest.raises(ValueError, match=message):
             generation.run(parser.parse_args(arguments))
