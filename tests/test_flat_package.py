@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from travelling_code import CODE
 
 from vanilla_transformer_hf.publishing import remote_code
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
@@ -68,6 +69,5 @@ def test_what_travels_lies_in_one_folder_and_is_found_by_its_imports():
     named = {"modeling_vanilla_transformer", "tokenization_vanilla_transformer"}
     code, problems = remote_code.find_code(FOLDER, named)
     assert problems == [] and {path.parent for path in code.values()} == {FOLDER}
-    own = {path.name for path in remote_code.TRAVELLING.glob("*.py")} - {"__init__.py"}
     code, problems = remote_code.find_code(Path("nowhere"), named)
-    assert (code.keys(), problems) == (own, [])
+    assert (code.keys(), problems) == (CODE, [])

@@ -32,6 +32,7 @@ from vanilla_transformer_hf.model import dropout_vanilla_transformer as dropout
 from vanilla_transformer_hf.model import loss_vanilla_transformer as loss_module
 from vanilla_transformer_hf.model import modeling_vanilla_transformer as modeling
 from vanilla_transformer_hf.model.positions_vanilla_transformer import POSITION_ENCODINGS, TrainedPositionEncoding
+from vanilla_transformer_hf.model.relative_positions_vanilla_transformer import DistanceMLP
 
 
 # One row per switch of the config, and some that meet.
@@ -658,10 +659,10 @@ def test_given_positions_are_used(tiny_model, batch):
     assert not torch.allclose(moved[real(batch)], expected[real(batch)], atol=1e-2)
 
 
-def test_position_encodings_have_no_table_but_the_trained_ones(tiny_config):
+def test_position_encodings_have_no_weights_but_the_trained_ones(tiny_config):
     for name, encoding in POSITION_ENCODINGS.items():
         module = encoding.of(tiny_config(), 32, 4, 16, is_causal=True)
-        assert bool(list(module.parameters())) == isinstance(module, TrainedPositionEncoding), name
+        assert bool(list(module.parameters())) == isinstance(module, (TrainedPositionEncoding, DistanceMLP)), name
         assert not list(module.buffers())
 
 

@@ -208,7 +208,7 @@ def test_what_stays_changes_nothing(fault, is_new, publish, hub, folder, monkeyp
 
 def test_a_model_that_is_there_without_its_tag_is_told(publish, hub):
     hub.fail("POST .*/tag/.*", 403)
-    with pytest.raises(PublishError, match="the model itself is there") as caught:
+    with pytest.raises(PublishError, match="the model itself was published") as caught:
         publish(tag="v1")
     assert hub.repositories[REPOSITORY].commit_id() in str(caught.value)
 

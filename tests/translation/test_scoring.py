@@ -67,7 +67,7 @@ def test_empty_texts_have_the_score_of_their_end(translator):
 
 
 def test_what_cannot_be_scored_is_refused(translator, caplog):
-    with pytest.raises(ValueError, match="2 sources and 1 targets"):
+    with pytest.raises(ValueError, match="sources and targets differ in number: 2 and 1"):
         translator.score(["one", "two"], ["eins"])
     with pytest.raises(ValueError, match="either two texts or two lists"):
         translator.score("one", ["eins"])

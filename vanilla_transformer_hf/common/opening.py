@@ -186,7 +186,7 @@ def check_cost(config: Any, folder: Path):
         ValueError: It has more parameters than the weights have bytes, by far.
     """
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")] if folder.is_dir() else []
-    if not sizes or getattr(config, "model_type", None) != VanillaTransformerConfig.model_type:
+    if not sizes or not is_own(config):
         return
     is_shared = config.feed_forward_sharing != "none"  # then each layer has its norms, at least
     least = config.vocab_size * config.d_model + sum(

@@ -8,8 +8,7 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from ..common.opening import open_any_config, open_tokenizer, open_weights
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..common.opening import is_own, open_any_config, open_tokenizer, open_weights
 from ..translation.translator import Translator
 from . import attending, positions, single_stacks, translating, walk
 from .interventions import count_layers, parts_of
@@ -87,7 +86,7 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
             name, device="cpu", matmul_backend="default", trust_remote_code=trust_remote_code
         )
         return Subject(label, translator.model, translator.tokenizer)
-    if config.model_type != VanillaTransformerConfig.model_type:
+    if not is_own(config):
         raise ValueError(f"{name}: model type {config.model_type!r} is neither an encoder–decoder nor of this package")
     kind, subject = SINGLE[bool(config.is_decoder)]
     model = open_weights(name, kind, config=config, dtype="auto", **hub)

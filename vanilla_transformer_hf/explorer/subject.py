@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..common.opening import is_own
 from ..translation.alignment import with_eager_attention
 from ..translation.scoring import shift_right
 from ..translation.text_model import TARGET_LANG_TAGS
@@ -56,7 +56,7 @@ class Subject:
 
     def __init__(self, name: str, model: Any, tokenizer: Any):
         self.name, self.model, self.tokenizer = name, model.eval(), tokenizer
-        self.is_ours = model.config.model_type == VanillaTransformerConfig.model_type
+        self.is_ours = is_own(model.config)
         self.special = {*tokenizer.all_special_ids}
         self._pieces: dict[tuple[bool, int | None, int], Piece] = {}
         self._copies, self._passes = Recent(4), Recent(3)
