@@ -86,7 +86,7 @@ def read_checksums(folder: Path) -> dict[str, str]:
     File -> checksum, as `SHA256SUMS` has them.
 
     Raises:
-        OSError: There is no such file.
+        OSError: The file does not exist.
         ValueError: A line is not a checksum with the name of a file in this folder.
     """
     found = {}
@@ -107,7 +107,7 @@ def verify_folder(folder: str | os.PathLike, card: str | os.PathLike | None = No
     card says its model was converted from.
 
     Raises:
-        FileNotFoundError: There is no such folder, or no such card.
+        FileNotFoundError: The folder or the card does not exist.
         ValueError: The folder or the card holds no checksums, or `SHA256SUMS` is not a list of them.
     """
     folder = Path(folder)

@@ -105,7 +105,7 @@ def open_input(path: str | os.PathLike) -> BinaryIO:
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is a named pipe, to which perhaps nobody writes, or a device, which perhaps never ends.
+        ValueError: It is a named pipe, which may never be written to, or a device, which may never end.
     """
     is_odd = not (stat.S_ISREG(mode := os.stat(path).st_mode) or stat.S_ISDIR(mode))
     if is_odd and not os.path.abspath(path).startswith((*PIPES_OF_THE_SHELL, os.devnull)):
@@ -118,7 +118,7 @@ def read_lines(path: str | os.PathLike, keep_ends: bool = False) -> Iterator[str
     The lines of a UTF-8 text file (`.gz`: compressed), as `decode_lines` gives them.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: As `open_input` and `decode_lines`.
     """
     with open_input(path) as file:
@@ -153,7 +153,7 @@ def regular_file(path: str | os.PathLike) -> Path:
     The path of a file that a program has found and not been named by its user, before it is read.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: It is something else than a regular file, such as a named pipe or a device, or a link out of its
             folder.
     """
@@ -240,7 +240,7 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
     The content of a regular file that has this path itself.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: It is a symbolic link, which is not followed, or a folder, a pipe or a device.
     """
     check_regular_file(path)

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 logger = logging.getLogger(__name__)
 
-# What is answered to nobody: the client has left.
+# The status that is logged when the client has left before the answer.
 CLIENT_LEFT = 499
 
 
@@ -30,7 +30,7 @@ class RequestError(ValueError):
 
     Args:
         message: What is wrong, and what is expected.
-        field: The field of the request that is wrong, None if it is none of them.
+        field: The field of the request that is wrong, None if the error concerns no single field.
         status: The HTTP status.
         retry_after: Seconds after which the same request may succeed, None if it never will.
     """

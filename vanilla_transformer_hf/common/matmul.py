@@ -61,7 +61,7 @@ def set_matmul(name: str) -> None:
     Compute float32 matrix products on the processor with this backend from now on, in the whole process.
 
     Raises:
-        ValueError: There is no such backend here.
+        ValueError: The backend does not exist on this machine.
     """
     if name not in available_matmuls():
         raise ValueError(f"matmul={name!r}: must be one of {', '.join(map(repr, available_matmuls()))} here")

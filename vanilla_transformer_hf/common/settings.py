@@ -26,7 +26,7 @@ def read_bounded(path: str | os.PathLike, largest: int = LARGEST) -> bytes:
     The bytes of a regular file.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: It is something else than a regular file, such as a named pipe or a device, or is larger than
             `largest` bytes.
     """
@@ -46,7 +46,7 @@ def read_text(path: str | os.PathLike, largest: int = LARGEST) -> str:
     The text of a file.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: As `read_bounded`, or it is not UTF-8 text.
     """
     try:
@@ -84,7 +84,7 @@ def read_json(path: str | os.PathLike, largest: int = LARGEST) -> Any:
     The value of a JSON file.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: As `read_text` and `parse_json`.
     """
     return parse_json(read_text(path, largest), path)
@@ -123,7 +123,7 @@ def read_yaml(path: str | os.PathLike, loader: Any = yaml.SafeLoader, largest: i
     The value of a YAML file.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: As `read_text` and `parse_yaml`.
     """
     return parse_yaml(read_text(Path(path), largest), path, loader)

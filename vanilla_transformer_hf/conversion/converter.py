@@ -85,7 +85,7 @@ def choose_source(source: str, path: Path) -> tuple[str, Source]:
     The converter of that name, or for "auto" the one that recognises the files.
 
     Raises:
-        ConversionError: There is no such source, or not exactly one recognises the files.
+        ConversionError: The source is unknown, or not exactly one recognises the files.
     """
     if source in CONVERTERS:
         return source, CONVERTERS[source]

@@ -158,7 +158,7 @@ class Explorer:
         Answer a question of `QUESTIONS`, or "models", as JSON.
 
         Raises:
-            RequestError: There is no such question, or a field of it cannot be answered.
+            RequestError: The question is unknown, or a field of it cannot be answered.
         """
         if question == "models":
             ModelsRequest.read(values)

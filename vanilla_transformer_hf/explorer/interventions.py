@@ -30,7 +30,7 @@ class Copy:
         Where a layer of the whole model stands in the copy.
 
         Raises:
-            RequestError: There is no such part or layer, or it is switched off.
+            RequestError: The part or layer does not exist, or it is switched off.
         """
         if part not in parts_of(self.model):
             raise RequestError("part", f"{part!r} is not one of this model: it has {', '.join(parts_of(self.model))}")
@@ -88,7 +88,7 @@ def copy_without(model: Any, off: Iterable[str]) -> Copy:
     the layer behind it reads what the layer before it wrote.
 
     Raises:
-        RequestError: There is no such part, or nothing is left.
+        RequestError: A part does not exist, or nothing is left.
     """
     names = [read_name(name) for name in off]
     left = {side: list(range(count_layers(model, side))) for side in sides_of(model)}
@@ -160,7 +160,7 @@ def silence(attention: Any, heads: set[int] | None) -> None:
     Put zeros in place of what these heads, or all, give to W^O.
 
     Raises:
-        RequestError: There is no such head.
+        RequestError: The head does not exist.
     """
     width, count = attention.d_v, attention.out_proj.in_features // attention.d_v
     chosen = range(count) if heads is None else heads

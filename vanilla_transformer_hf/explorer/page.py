@@ -32,7 +32,7 @@ def page_names() -> list[str]:
 
 
 def page_file(name: str) -> str | None:
-    """A file of the page, None if there is none of this name."""
+    """A file of the page, None if no file has this name."""
     return (FOLDER / name).read_text(encoding="utf-8") if name in page_names() else None
 
 

@@ -148,7 +148,7 @@ class Subject:
         The model with plain products and with parts switched off.
 
         Raises:
-            RequestError: There is no such part, or the model is not one of this package.
+            RequestError: A part does not exist, or the model is not one of this package.
         """
         if off and not self.is_ours:
             raise RequestError("off", f"a {self.model.config.model_type} model cannot be changed here")

@@ -309,7 +309,7 @@ def write(
     that may follow from source pieces. `SEARCH_FILE` has the arguments for `translate_batch`.
 
     Raises:
-        ExportError: An option has no such value, there is no tokenizer, whose pieces CTranslate2 takes and gives, or
+        ExportError: An option has an unknown value, the tokenizer is missing, whose pieces CTranslate2 reads, or
             the logits are others.
     """
     if quantization not in (None, *model_spec.ACCEPTED_MODEL_TYPES):

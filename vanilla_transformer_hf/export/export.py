@@ -39,7 +39,7 @@ def engine_called(name: str) -> ModuleType:
     The module that knows this engine.
 
     Raises:
-        ExportError: There is no such engine, or what it needs is not installed.
+        ExportError: The engine is unknown, or what it needs is not installed.
     """
     if name not in ENGINES:
         raise ExportError(

@@ -127,7 +127,7 @@ class Phrases:
     length as soon as it has been there.
 
     Args:
-        phrases: Lists of token ids, none of them empty. Those that are there twice count once.
+        phrases: Lists of token ids, each with at least one id. Duplicates count once.
     """
 
     def __init__(self, phrases: Sequence[Sequence[int]]):
@@ -301,7 +301,7 @@ def read_phrases(required: Any, batch: int, vocab_size: int, ends: Sequence[int]
 
 @dataclass
 class Constraints:
-    """Those of a call; None where the call has none of a kind."""
+    """Those of a call; None for kinds that the call does not have."""
 
     prefixes: Prefixes | None = None
     phrases: PhraseSearch | None = None

@@ -68,7 +68,7 @@ class PositionEncoding(nn.Module):
 
     @property
     def longest(self) -> int | None:
-        """How many positions there are, None where there is no end."""
+        """How many positions there are, None for any number."""
         return None
 
     def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:

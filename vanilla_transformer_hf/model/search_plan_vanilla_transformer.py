@@ -72,7 +72,7 @@ class SearchRequest(StoppingCriteria):
     Attributes:
         options: Options of the search.
         requests: Arguments of `REQUESTS` that are given.
-        limits: Most tokens of the hypotheses of each sentence (B), decoder prompt included; None: no such limits.
+        limits: Most tokens of the hypotheses of each sentence (B), decoder prompt included; None: no own ones.
         most_tokens: Most tokens that the model has positions for, and one.
         counts_new_tokens: Whether the limits count from the end of the prompt, so that prefixes are not part of them.
         weights: Packed weights of the model and of the members of the ensemble; None where they are not used.
@@ -115,7 +115,7 @@ class SearchRequest(StoppingCriteria):
             The arguments by which transformers' `generate()` has the same limits.
 
         Raises:
-            ValueError: There is no room for a token behind the prompt.
+            ValueError: The limit leaves no room for a token behind the prompt.
         """
         stated = settings.length_limits
         new, whole, extra = (stated.get(name) for name in ("max_new_tokens", "max_length", "max_extra_tokens"))
@@ -158,7 +158,7 @@ class SearchPlan:
         joins: Whether to share the search with other batches of a stream.
         groups: Groups of beams of each sentence; its rows follow each other.
         members: Other models of the ensemble.
-        recorder: Is called with what each step of a beam search has found, a `BeamStep`; None: nobody asks.
+        recorder: Is called with what each step of a beam search has found, a `BeamStep`; None: not called.
     """
 
     prompt: torch.Tensor

@@ -39,7 +39,7 @@ LONE_PATH = re.compile(r"(?:~|/[\w.@+-]+|[A-Za-z]:[\\/][\w .-]*)[\\/]?")
 # Links to pages of the Hub, which begin with a slash too.
 HUB_LINK = re.compile(r"\]\(/(?:datasets|spaces|papers|docs|blog|collections)/[^)\s]*\)")
 
-# Fields of a tokenizer's files that hold what was learned from text: pieces such as "/usr/lib" are no paths.
+# Fields of a tokenizer's files that hold what was learned from text: pieces such as "/usr/lib" are not paths.
 LEARNED = re.compile(r"(?:model|added_tokens)\b")
 
 

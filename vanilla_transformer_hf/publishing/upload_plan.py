@@ -151,8 +151,8 @@ def plan_upload(
         stated: More facts, as fields of `CardFacts`, such as `license`.
 
     Raises:
-        FileNotFoundError: There is no such folder, or no model in it.
-        TypeError: There is no such fact.
+        FileNotFoundError: The folder does not exist or holds no model.
+        TypeError: A fact has an unknown name.
         ValueError: The model would not open, or a file holds a secret, an absolute path or something else that
             must not be published; the message lists everything.
     """
@@ -238,7 +238,7 @@ def _adapter(
     The files of an adapter of peft's, which are published apart from its base model, their card, and what that lacks.
 
     Raises:
-        FileNotFoundError: There are no weights in safetensors.
+        FileNotFoundError: Weights in safetensors are missing.
         ValueError: The base model is not named as the Hub knows it.
     """
     config, weights = _read_json(folder / ADAPTER_CONFIG_NAME), folder / ADAPTER_SAFE_WEIGHTS_NAME

@@ -228,7 +228,7 @@ def open_config(folder: Path) -> VanillaTransformerConfig:
     The config of a saved model, whose weights are checked; opened as they are, what lacks would be drawn at random.
 
     Raises:
-        FileNotFoundError: There is no config, or no weights in safetensors.
+        FileNotFoundError: The config or the weights in safetensors are missing.
         ValueError: The weights are damaged, or not those of the config.
     """
     if not (folder / CONFIG_NAME).is_file():

@@ -58,7 +58,7 @@ class ServedModel:
     Attributes:
         name: The last part of its folder, or what the server was told.
         batcher: What translates.
-        source: Code of its source language, None where nobody knows it.
+        source: Code of its source language, None where it is unknown.
         targets: Codes of its target languages, each with what is put before a source text to get it, None: nothing.
     """
 
@@ -75,7 +75,7 @@ class Service:
     Args:
         models: At least one; the first answers POST / where it is not told languages.
         limits: What a request may ask for.
-        api_keys: Keys of which a request must have one; None: nobody needs one.
+        api_keys: Keys of which a request must have one; None: requests need no key.
         logs_texts: Whether the texts of requests and their translations are logged.
     """
 
@@ -181,7 +181,7 @@ class Service:
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
         def tell(event: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody listens
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(parts.put_nowait, event)
 
         ticket.listen(tell)
@@ -257,10 +257,10 @@ class Service:
 
     def _client(self, request: Request, in_body: str | None) -> str:
         """
-        Who asks: the key, or the address where nobody needs one.
+        Who asks: the key, or the address where no key is required.
 
         Raises:
-            RequestError: The server has keys, and the request has none of them.
+            RequestError: The server has keys, and the request has a wrong one or none.
         """
         if self.api_keys is None:
             return request.client.host if request.client else ""
@@ -320,7 +320,7 @@ async def _form(scope: Any, content: bytes) -> Mapping[str, Any]:
     The fields of a form; one that stands several times is a list.
 
     Raises:
-        RequestError: It is no form.
+        RequestError: The body is not a form.
     """
 
     async def receive() -> dict[str, Any]:
@@ -345,11 +345,11 @@ def create_application(
     Args:
         models: What is served; the first answers POST /. They start and stop with the application.
         limits: What one request may ask for.
-        api_keys: Keys of which a request must have one; None: nobody needs one.
+        api_keys: Keys of which a request must have one; None: requests need no key.
         logs_texts: Whether the texts of requests and their translations are logged.
 
     Raises:
-        ValueError: There is no model, or two have one name.
+        ValueError: Models are missing, or two have the same name.
     """
     if not models or len({model.name for model in models}) < len(models):
         names = ", ".join(model.name for model in models)

@@ -339,7 +339,7 @@ class Batcher:
         for work, n_best in found:
             try:
                 work.request.add(work, n_best)
-            except Exception as error:  # a listener's: nobody else's translations suffer
+            except Exception as error:  # a listener's: other translations go on
                 logger.exception("a translation could not be handed out")
                 work.request.settle(error)
         self._done += len(found)

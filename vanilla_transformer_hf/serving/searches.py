@@ -58,7 +58,7 @@ class RunningSearch(ABC):
 
     @abstractmethod
     def leave(self, works: Collection[Work]) -> None:
-        """Forget these: nobody waits for them."""
+        """Forget these: their clients have left."""
 
 
 class SharedSearch(RunningSearch):
@@ -85,7 +85,7 @@ class SharedSearch(RunningSearch):
 
     def join(self, works: Sequence[Work]) -> None:
         begun = self._translator.begin([work.part.ids for work in works], **self._options)
-        if not isinstance(begun, Search):  # the model or the options search in a way that nobody can join
+        if not isinstance(begun, Search):  # the model or the options search in a way that others cannot join
             self._ready += zip(works, self._lists(begun))
         elif self._search is None or not len(self._search.rows):
             self._search, self._joined = begun, {begun: list(works)}

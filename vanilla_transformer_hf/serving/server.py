@@ -96,7 +96,7 @@ def read_api_keys(path: str | None) -> list[str] | None:
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It holds none, which would let nobody in.
+        ValueError: The file has no keys: every request would be refused.
     """
     if path is None:
         return None

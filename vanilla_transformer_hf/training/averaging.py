@@ -79,7 +79,7 @@ def load_average(model: nn.Module, folders: Sequence[str | os.PathLike]):
     Set a model's weights to the mean of those of its checkpoints, tensor by tensor; shared matrices stay shared.
 
     Raises:
-        FileNotFoundError, ValueError: As `average_checkpoints`; or the model has no such tensor.
+        FileNotFoundError, ValueError: As `average_checkpoints`; or the model lacks the tensor.
     """
     checkpoints = open_checkpoints(folders)
     weights = model.state_dict()
@@ -139,7 +139,7 @@ def select_checkpoints(
         metric: Higher is better, unless its name ends in "loss".
 
     Raises:
-        FileNotFoundError: There is no such folder, or it holds no checkpoints.
+        FileNotFoundError: The folder does not exist or holds no checkpoints.
         ValueError: Not exactly one of `last` and `best` is given, or there are fewer checkpoints than that.
     """
     count = last or best

@@ -130,7 +130,7 @@ def plan_comparison(
 
     Raises:
         ValueError: A field of a variant has a value of the wrong type, the budget does not fit the schedule, or the
-            recipe is none of translation.
+            recipe's task is not translation.
         SystemExit: The same for a field of the recipe or of the command line, which has been printed.
     """
     if seconds is not None:

@@ -187,7 +187,7 @@ def write_numbers_corpus(
 
     Raises:
         ModuleNotFoundError: num2words or babel is missing.
-        ValueError: There are no such lists, or `digits` is given without them.
+        ValueError: The lengths of lists are out of range, or `digits` is given without them.
     """
     if numbers_per_line is None and digits != 6:
         raise ValueError(f"digits={digits} has no effect without numbers_per_line.")

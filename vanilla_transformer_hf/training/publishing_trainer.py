@@ -72,7 +72,7 @@ class PublishingTrainer(EvaluatingTrainer):
 
         Raises:
             OSError: There is no model in `output_dir`.
-            TypeError: There is no such fact.
+            TypeError: A fact has an unknown name.
         """
         if args:
             raise TypeError(f"create_model_card takes facts by their names, such as license, and not {args!r}")
@@ -109,7 +109,7 @@ class PublishingTrainer(EvaluatingTrainer):
 
         Raises:
             PublishError: The upload failed.
-            TypeError: There is no such fact.
+            TypeError: A fact has an unknown name.
         """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         stated = _stated_facts(kwargs)

@@ -58,7 +58,7 @@ def read_texts(run: RunArguments, role: str) -> tuple[list[str], list[str] | Non
     The lines of a text, and the class of each where there are classes.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: The text is empty, or there are not as many classes.
     """
     source, target = getattr(run.data, f"{role}_source"), getattr(run.data, f"{role}_target")

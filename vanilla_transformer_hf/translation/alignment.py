@@ -127,7 +127,7 @@ def align_pairs(
     Raises:
         TypeError: A text is not a `str`.
         TextError: A text is too long for the model, and `too_long` is "error".
-        ValueError: The model does not return its attention or has no such layer, or its tokenizer does not know the
+        ValueError: The model does not return its attention or lacks the layer, or its tokenizer does not know the
             places of pieces in a text.
     """
     if not tokenizer.is_fast:

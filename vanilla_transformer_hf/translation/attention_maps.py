@@ -120,7 +120,7 @@ def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None =
         layer: This layer alone, counted from 0.
 
     Raises:
-        ValueError: There is no such part or layer.
+        ValueError: The part or layer does not exist.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

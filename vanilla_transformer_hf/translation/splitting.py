@@ -35,7 +35,7 @@ def split_text(text: str, limit: int, count: Count, part_limit: int | None = Non
         limit: Most tokens of a sentence.
         count: Texts to the number of their tokens.
         part_limit: Most tokens of a part of a longer sentence; `limit`, if not given. A model has seen few sentences
-            as long as the longest, and loses text of parts that are no sentence and as long.
+            as long as the longest, and loses text of parts of that length that are not sentences.
 
     Returns:
         Start and end of the parts, in order; together they are the whole text but for white space.

@@ -147,7 +147,7 @@ def natural_batches(folder: str, arguments: argparse.Namespace) -> list[list[lis
     Source ids of the text, in batches.
 
     Raises:
-        ValueError: There is no line of text.
+        ValueError: The text has no lines.
     """
     lines = [line for line in read_lines(arguments.source) if line.strip()]
     if not lines:

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     Measure, print a line for each variant and search, and write the numbers.
 
     Raises:
-        ValueError: There is no such variant, or a number is too small.
+        ValueError: A variant is unknown, or a number is too small.
     """
     preset, more = SIZES[arguments.preset]
     sizes = {"name": preset, **more}

@@ -37,7 +37,7 @@ def checked(path: Path) -> Path:
     The path of a file that is about to be read.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ConversionError: It is not a regular file, or it is a link out of its folder.
     """
     try:
@@ -61,7 +61,7 @@ def read_bounded(path: Path) -> bytes:
     The bytes of a vocabulary or of a model that cuts words.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ConversionError: The file may not be read, or is too large.
     """
     with _refusals():
@@ -73,7 +73,7 @@ def read_lines(path: Path) -> Iterator[str]:
     The lines of a text file, as `common.files.decode_lines` gives them.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ConversionError: The file may not be read, is too large, or is not UTF-8 text.
     """
     with _refusals():

@@ -248,7 +248,7 @@ def load_torch(path: Path, trust: bool = False) -> Any:
     `trust` unpickles with Python's own unpickler, which runs whatever the file asks for.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ConversionError: The file is damaged, or names classes or functions that are not on the list; all are listed.
     """
     is_zip = zipfile.is_zipfile(checked(path))

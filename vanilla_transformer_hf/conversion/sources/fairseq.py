@@ -196,7 +196,7 @@ def recognises(path: Path) -> bool:
 def read(path: Path, trust: bool = False) -> Checkpoint:
     """
     Raises:
-        ConversionError: There is no checkpoint, it cannot be read safely, it is not one of fairseq's, or a dictionary
+        ConversionError: The checkpoint is missing, cannot be read safely or is not one of fairseq's, or a dictionary
             is missing.
     """
     found = _checkpoint(path)

@@ -159,7 +159,7 @@ def _checkpoints(path: Path) -> list[Path]:
 def read(path: Path, trust: bool = False) -> Checkpoint:
     """
     Raises:
-        ConversionError: There is no checkpoint or no config, or one cannot be read safely or is not one of JoeyNMT's.
+        ConversionError: The checkpoint or its config does not exist, cannot be read safely or is not one of JoeyNMT's.
     """
     found = _checkpoints(path)
     if not found:

@@ -181,7 +181,7 @@ def _step(path: Path) -> int:
 def read(path: Path, trust: bool = False) -> Checkpoint:
     """
     Raises:
-        ConversionError: There is no checkpoint, it cannot be read safely, or it is not one of OpenNMT-py 3's.
+        ConversionError: The checkpoint is missing, cannot be read safely, or is not one of OpenNMT-py 3's.
     """
     found = _checkpoints(path)
     if not found or not found[0].is_file():

@@ -51,7 +51,7 @@ def _weights(folder: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], lis
     The tensors of a folder that transformers saved, in one file or several, and all files that were read.
 
     Raises:
-        ConversionError: There are no weights, or they are damaged.
+        ConversionError: The weights are missing or damaged.
     """
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (index := folder / f"{name}.index.json").is_file():
@@ -114,7 +114,7 @@ LABELS = ("id2label", "label2id", "problem_type")
 
 
 def architecture(checkpoint: Checkpoint, classes: Mapping[str, Any]) -> list[str]:
-    """A line if the class that config.json names is none of these."""
+    """A line if the class that config.json names is another."""
     named = checkpoint.options.get("architectures")
     if isinstance(named, list) and len(named) == 1 and named[0] in classes:
         return []

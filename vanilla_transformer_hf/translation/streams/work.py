@@ -138,7 +138,7 @@ class LineWork:
         constraints: For "translate": tabs separate the text from phrases that its translation must contain.
 
     Raises:
-        ValueError: There is no such format, or it cannot hold what was asked for.
+        ValueError: The format is unknown or cannot hold what was asked for.
     """
 
     kind: str
