@@ -43,6 +43,15 @@ def test_every_question_is_answered(client):
         assert answer.status_code == 200 and answer.json()["answer"], name
 
 
+def test_a_sentence_longer_than_those_of_the_training_is_refused(client, explorer, monkeypatch):
+    """It would be translated without its end, and its picture would explain nothing."""
+    monkeypatch.setattr(explorer.subjects["counting"].tokenizer, "model_max_length", 4)
+    assert client.post("/api/translate", json={"text": TEXT}).status_code == 200  # with its end, 4 pieces
+    answer = client.post("/api/translate", json={"text": TEXT + " two"})
+    assert (answer.status_code, answer.json()["field"]) == (422, "text")
+    assert "has 5 pieces; expected at most 4" in answer.json()["error"]
+
+
 @pytest.mark.parametrize(
     ("question", "request_body", "status", "field", "message"),
     [

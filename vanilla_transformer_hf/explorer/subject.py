@@ -82,7 +82,8 @@ class Subject:
         if not text.strip():
             raise RequestError("text", "is empty: type a sentence")
         batch = self.tokenizer([self.target_langs.get(language, "") + text], return_tensors="pt")
-        limit = min(MOST_PIECES, getattr(self.model.config, "max_position_embeddings", None) or MOST_PIECES)
+        positions = getattr(self.model.config, "max_position_embeddings", None) or MOST_PIECES
+        limit = min(MOST_PIECES, positions, self.tokenizer.model_max_length)  # longer ones than training had lose text
         if (count := batch["input_ids"].shape[1]) > limit:
             raise RequestError("text", f"has {count} pieces; expected at most {limit}")
         return {name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
