@@ -548,7 +548,7 @@ def test_cache_behind_padding_changes_nothing(encoding, side, tiny_model, batch)
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
 @pytest.mark.parametrize("encoding", POSITION_ENCODINGS)
 def test_float64_changes_nothing(encoding, backend, tiny_model, batch):
-    """sdpa's masks are of another type than the scores; the least number of float64 is none of float32."""
+    """sdpa's masks have another type than the scores: the lowest float64 does not fit into float32."""
     model = tiny_model(position_encoding=encoding, max_position_embeddings=16)
     model.set_attn_implementation(backend)
     single = logits_of(model, batch)[real(batch)]

@@ -23,11 +23,10 @@ fails or diverges is in the table with its error, and the exit status is 1.
 
 import os
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 
 from ..common.command_line import make_parser
-from .train import TRAINING, find_recipe
+from .train import TRAINING, find_named, find_recipe
 
 
 # Name of a file of variants -> the file.
@@ -38,25 +37,6 @@ def _about(path: Path) -> str:
     """The comment at the top of a file of variants, in one line."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return next((line.removeprefix("# ") for line in lines if line.startswith("#")), "")
-
-
-def find_variants(name: str) -> str:
-    """
-    The file of variants of this path, or that of this name in the package.
-
-    Raises:
-        ValueError: There is neither.
-    """
-    if Path(name).is_file():
-        return name
-    if name in VARIANTS:
-        return str(VARIANTS[name])
-    near = get_close_matches(name, VARIANTS, n=1)
-    raise ValueError(
-        f"{name!r} is neither a file nor the name of a file of variants"
-        + (f" (did you mean {near[0]!r}?)" if near else "")
-        + f": expected the path of a YAML file or one of {', '.join(VARIANTS)}."
-    )
 
 
 def _at_least(least: float, kind: type):
@@ -92,7 +72,7 @@ def main(prog: str, argv: list[str]) -> None:
     arguments, others = parser.parse_known_args(argv)
     if any(each.split("=")[0] == "--output_dir" for each in others):
         parser.error("--output_dir belongs to single runs: give --output")
-    recipe, variants = find_recipe(arguments.recipe), find_variants(arguments.variants)
+    recipe, variants = find_recipe(arguments.recipe), find_named(arguments.variants, VARIANTS, "a file of variants")
     # Linux: large tensors in pages of 2 MiB, as in `train`; the processes of the runs inherit it.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     # datasets and others, which --help does without.

@@ -16,6 +16,7 @@ checkpoint. On SIGTERM and Ctrl-C a run saves one more checkpoint and ends.
 
 import os
 import sys
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -35,23 +36,28 @@ EPILOG = f"""recipes: {", ".join(RECIPES)}
 """
 
 
-def find_recipe(name: str) -> str:
+def find_named(name: str, named: Mapping[str, Path], kind: str) -> str:
     """
-    The file of a recipe: a file of this path, or the recipe of this name in the package.
+    The YAML file of this path, or that of this name among the package's `named` ones.
 
     Raises:
-        ValueError: There is neither.
+        ValueError: There is neither; `kind` says what is looked for.
     """
     if Path(name).is_file():
         return name
-    if name in RECIPES:
-        return str(RECIPES[name])
-    near = get_close_matches(name, RECIPES, n=1)
+    if name in named:
+        return str(named[name])
+    near = get_close_matches(name, named, n=1)
     raise ValueError(
-        f"{name!r} is neither a file nor the name of a recipe"
+        f"{name!r} is neither a file nor the name of {kind}"
         + (f" (did you mean {near[0]!r}?)" if near else "")
-        + f": expected the path of a YAML file or one of {', '.join(RECIPES)}."
+        + f": expected the path of a YAML file or one of {', '.join(named)}."
     )
+
+
+def find_recipe(name: str) -> str:
+    """The file of a recipe, as `find_named`."""
+    return find_named(name, RECIPES, "a recipe")
 
 
 def main(prog: str, argv: list[str]) -> None:

@@ -52,7 +52,7 @@ def say(training: Seq2SeqTrainingArguments, text: str):
         print(text, flush=True)
 
 
-# Per cent of the training sentences that are no longer than the parts to which translation cuts longer ones.
+# The percentile of the training sentences' lengths that limits the parts into which translation cuts longer ones.
 COMMON = 90
 
 
