@@ -1,6 +1,6 @@
 // Lines between two columns of pieces, as in BertViz. Only lines of rows that are seen are drawn.
 
-import { announce, html, percent, themed } from "./dom.js";
+import { announce, contextOf, html, oncePerFrame, percent, themed } from "./dom.js";
 import { pictureButtons } from "./keep.js";
 
 const ROW = 24, TOP = 6;
@@ -86,25 +86,11 @@ export function attentionLines({ title, maps, rowLabels, columnLabels, threshold
     context.globalAlpha = 1;
   }
 
-  let waiting = false;
-  function draw() {
-    if (waiting) return;
-    waiting = true;
-    requestAnimationFrame(() => {
-      waiting = false;
-      const width = middle.clientWidth, seen = Math.min(height, scroller.clientHeight);
-      if (!width || !seen) return;
-      const ratio = window.devicePixelRatio || 1;
-      canvas.width = width * ratio;
-      canvas.height = seen * ratio;
-      canvas.style.width = `${width}px`;
-      canvas.style.height = `${seen}px`;
-      const context = canvas.getContext("2d");
-      context.scale(ratio, ratio);
-      context.clearRect(0, 0, width, seen);
-      paint(context, width, scroller.scrollTop, seen);
-    });
-  }
+  const draw = oncePerFrame(() => {
+    const width = middle.clientWidth, seen = Math.min(height, scroller.clientHeight);
+    if (!width || !seen) return;
+    paint(contextOf(canvas, width, seen), width, scroller.scrollTop, seen);
+  });
   scroller.addEventListener("scroll", draw);
   scroller.style.height = `${Math.min(height + 4, Math.round(window.innerHeight * 0.72))}px`;
   new ResizeObserver(draw).observe(scroller);

@@ -63,6 +63,31 @@ export function themed(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+/** A function that has `draw` called in the next frame of the screen, once, however often it is called before. */
+export function oncePerFrame(draw) {
+  let waiting = false;
+  return () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      draw();
+    });
+  };
+}
+
+/** The context of a canvas that is made so large, in pixels of the page, and sharp on any screen. */
+export function contextOf(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = width * ratio;
+  canvas.height = height * ratio;
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  return context;
+}
+
 /** A number as it is shown: six significant digits, all that float32 can be trusted with. */
 export function number(value, digits = 6) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";

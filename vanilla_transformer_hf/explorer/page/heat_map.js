@@ -1,7 +1,7 @@
 // A matrix as coloured cells on a canvas. Only cells that are seen are drawn, so that 512 × 512 stay fluid.
 
 import { readableOn, scaleFor } from "./colors.js";
-import { announce, html, number, themed } from "./dom.js";
+import { announce, contextOf, html, number, oncePerFrame, themed } from "./dom.js";
 import { pictureButtons } from "./keep.js";
 
 // Pixels of a cell in which a number can be read.
@@ -119,27 +119,14 @@ export function heatMap(options) {
     context.restore();
   }
 
-  let waiting = false;
-  function draw() {
-    if (waiting) return;
-    waiting = true;
-    requestAnimationFrame(() => {
-      waiting = false;
-      const seenWidth = Math.min(width, scroller.clientWidth), seenHeight = Math.min(height, scroller.clientHeight);
-      if (!seenWidth || !seenHeight) return;
-      const ratio = window.devicePixelRatio || 1;
-      canvas.width = seenWidth * ratio;
-      canvas.height = seenHeight * ratio;
-      canvas.style.width = `${seenWidth}px`;
-      canvas.style.height = `${seenHeight}px`;
-      spacer.style.width = `${width}px`;
-      spacer.style.height = `${height}px`;
-      spacer.style.marginTop = `${-seenHeight}px`;
-      const context = canvas.getContext("2d");
-      context.scale(ratio, ratio);
-      paint(context, scroller.scrollLeft, scroller.scrollTop, seenWidth, seenHeight);
-    });
-  }
+  const draw = oncePerFrame(() => {
+    const seenWidth = Math.min(width, scroller.clientWidth), seenHeight = Math.min(height, scroller.clientHeight);
+    if (!seenWidth || !seenHeight) return;
+    spacer.style.width = `${width}px`;
+    spacer.style.height = `${height}px`;
+    spacer.style.marginTop = `${-seenHeight}px`;
+    paint(contextOf(canvas, seenWidth, seenHeight), scroller.scrollLeft, scroller.scrollTop, seenWidth, seenHeight);
+  });
 
   function tell(row, column, isSpoken) {
     cursor = { row, column };
