@@ -1,7 +1,7 @@
 """
 Attention: transformers' attention interface chooses the kernel, transformers' mask functions make the masks.
 
-Shapes: B sentences, S positions that answer, T positions that ask, D = d_model, H heads.
+Shapes: B sentences, S key positions, T query positions, D = d_model, H heads.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,8 @@ def related_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same with scores and outputs of a position scheme, which no fused kernel has. It always has a mask."""
+    """The same, with the scores and outputs of a position scheme. No fused kernel supports them. The mask is never
+    None."""
     mask: Any = attention_mask
     weights = relation.scores(query, key, mask, scaling) + mask  # (B, H, T, S)
     weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
@@ -62,8 +63,8 @@ def related_attention_forward(
 
 class VanillaTransformerAttention(Borrower):
     """
-    Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2, of states
-    among themselves.
+    Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2:
+    self-attention.
 
     Args:
         lender: The attention whose projections this one uses instead of its own.
@@ -88,7 +89,7 @@ class VanillaTransformerAttention(Borrower):
         self.d_k = config.d_k or width // num_heads
         self.d_v = config.d_v or width // num_heads
         self.scaling = self.d_k**-0.5
-        # Of queries, keys and values: the projection that makes them, and the width of a head's.
+        # For queries, keys and values: the name of their projection, and the width of one head.
         self.roles = list(zip(PROJECTIONS[config.projection_sharing], (self.d_k, self.d_k, self.d_v)))
         self.borrow(lender)
         if lender is None:
@@ -114,7 +115,7 @@ class VanillaTransformerAttention(Borrower):
 
     def divide(self, projected: torch.Tensor) -> list[torch.Tensor]:
         """
-        What `projections` have made of states, side by side (B, T, their widths), as queries, keys (B, H, T, d_k) and
+        Split the concatenated outputs of `projections` (B, T, sum of widths) into queries and keys (B, H, T, d_k) and
         values (B, H, T, d_v).
         """
         parts = projected.split([projection.out_features for projection in self.projections], dim=-1)
@@ -192,7 +193,7 @@ class VanillaTransformerAttention(Borrower):
 class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     """Queries from the decoder; keys and values from the encoder, the same at every step."""
 
-    def forward(  # type: ignore[override]  # others answer than ask
+    def forward(  # type: ignore[override]  # keys and values come from other states than the queries
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor,
@@ -201,7 +202,7 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
         layer_idx: int = 0,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """States that ask (B, T, D) and the encoder's output (B, S, D) to (B, T, D) and weights (B, H, T, S)."""
+        """Decoder states (B, T, D) and the encoder's output (B, S, D) to (B, T, D) and weights (B, H, T, S)."""
         (query,) = self.project(hidden_states, self.roles[:1])
         key, value = self.keys_values(key_value_states, past_key_values, layer_idx)
         return self.attend(query, key, value, attention_mask, **kwargs)
@@ -209,7 +210,7 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     def keys_values(
         self, states: torch.Tensor, cache: EncoderDecoderCache | None, layer_idx: int
     ) -> list[torch.Tensor] | tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the encoder's output, projected once per sentence; they have no place in the target."""
+        """Keys and values of the encoder's output, projected once per sentence and cached apart from the target's."""
         if cache is None:
             return self.project_keys_values(states)
         if not cache.is_updated.get(layer_idx):

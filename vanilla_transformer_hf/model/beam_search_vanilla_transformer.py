@@ -30,8 +30,8 @@ class Candidates:
     Attributes:
         scores: Sums of log-probabilities (A, K).
         parents: The beams that they continue (A, K).
-        tokens: By these tokens (A, K).
-        missing: Tokens of required phrases that they lack (A, K), None where there are no phrases.
+        tokens: The tokens that continue them (A, K).
+        missing: Tokens of required phrases that are still missing (A, K); None without phrases.
     """
 
     scores: torch.Tensor
@@ -43,13 +43,13 @@ class Candidates:
 @dataclass
 class BeamStep:
     """
-    What a step of a beam search has found, for its `recorder`.
+    The candidates of one step of a beam search, as its `recorder` receives them.
 
     Attributes:
         places: Which row of the search each row of the batch is (A).
         candidates: The best continuations.
         ends: Which of them end (A, K); of these, the n best candidates of a row are finished hypotheses.
-        chosen: Those that run on, at the places of the hypotheses of the next step (A, n).
+        chosen: The candidates that become the hypotheses of the next step, in their order (A, n).
     """
 
     places: torch.Tensor
@@ -62,9 +62,10 @@ class BeamSearch(Search):
     """
     Beam search as in transformers' `_beam_search`, for sentences that may leave the batch.
 
-    Hypotheses of a row are either running or finished. The best n unfinished continuations run on; finished ones are
-    the best n that ended among the n best continuations of their step. A row is done when `early_stopping` is True and
-    n have finished, when its best running hypothesis cannot win any more, or at its limit.
+    Hypotheses of a row are either running or finished. The best n unfinished continuations keep running; a
+    continuation that ends is finished if it is among the n best of its step, and the n best finished ones are kept. A
+    row is done when `early_stopping` is True and n have finished, when its best running hypothesis cannot win any
+    more, or at its limit.
     """
 
     rows: BeamRows
@@ -73,10 +74,10 @@ class BeamSearch(Search):
         # With n best candidates for each end-of-sentence token and n more, n are always left to run on.
         self.count = max(2, 1 + (0 if plan.eos is None else len(plan.eos))) * plan.beams
         longest = int(plan.limits.max())
-        # What the score of a hypothesis of so many tokens is divided by; some devices have no float64.
+        # The divisor of the score for each number of tokens; some devices do not support float64.
         lengths = torch.arange(1, longest + 2, dtype=torch.float64, device="cpu")
         penalties = LENGTH_PENALTIES[plan.options.length_penalty_type](lengths, plan.length_penalty)
-        self.penalties = penalties.float().to(plan.prompt.device)  # (longest + 1), the first of one token
+        self.penalties = penalties.float().to(plan.prompt.device)  # (longest + 1), entry 0 is for one token
         self.coverage_penalty = plan.options.coverage_penalty
         super().__init__(decoder, plan)
 
@@ -106,7 +107,7 @@ class BeamSearch(Search):
             finished_scores=torch.full(shape, NEVER, dtype=torch.float32, device=device),
             finished_lengths=lengths,
             finished_parents=prompt.new_full((*shape, longest - self.prompt_length), -1),
-            # More than any phrase has, so that places without a hypothesis come last.
+            # More than any phrase has, so that empty places of the beam come last.
             finished_missing=None if plan.constraints.phrases is None else torch.full_like(lengths, 2**20),
         )
 
@@ -114,7 +115,7 @@ class BeamSearch(Search):
         return {name: tensor.clone() for name, tensor, _ in self.rows.results()}
 
     def best(self) -> dict[str, torch.Tensor]:
-        """The n-best lists of all sentences, one below the other, by the names of the results."""
+        """The n-best lists of all sentences, concatenated, by the names of the results."""
         n_best = self.plan.n_best
         return {name: tensor[:, :n_best].flatten(0, 1) for name, tensor in self.results.items()}
 
@@ -160,7 +161,7 @@ class BeamSearch(Search):
 
     @property
     def _has_whole_vocabulary(self) -> bool:
-        """Whether something needs scores of the whole vocabulary, not of a shortlist alone."""
+        """Whether an option needs the scores of the whole vocabulary rather than those of a shortlist."""
         return bool(self.plan.processors) or self.constraints.phrases is not None or self.plan.groups > 1
 
     def _log_probs(self) -> torch.Tensor:
@@ -203,13 +204,13 @@ class BeamSearch(Search):
         return Candidates(scores, places // ids.shape[-1], ids.flatten(1).gather(1, places))
 
     def _penalties(self, lengths: torch.Tensor) -> torch.Tensor:
-        """What the scores of hypotheses of so many tokens (A), those given included, are divided by: (A, 1)."""
+        """The divisors (A, 1) of the scores of hypotheses with so many tokens (A), prefixes included."""
         # Sentences that are done, and wait for others to join, have no limit.
         own = (lengths - self.rows.given).clamp(min=1, max=len(self.penalties))
         return self.penalties[own - 1, None]
 
     def _finish(self, found: Candidates, sequences: torch.Tensor, origins: torch.Tensor, ends: torch.Tensor) -> None:
-        """Of those that have finished before and those of the n best candidates that end now, the best n."""
+        """Keep the best n of the finished hypotheses and of those among the n best candidates that end now."""
         rows, n = self.rows, self.plan.beams
         ending = ends & (torch.arange(self.count, device=ends.device) < n)  # (A, K)
         if not ending.any():
@@ -258,7 +259,8 @@ class DiverseBeamSearch(BeamSearch):
     """
     Diverse beam search (Vijayakumar et al. 2016, arXiv 1610.02424, algorithm 1) with the Hamming diversity of its
     section 5.1: beams in groups, each a row with a beam search of its own. The groups of a sentence take turns at each
-    step; a token loses `diversity_penalty` in score for each hypothesis of the groups before that goes on with it.
+    step; a token's score is lowered by `diversity_penalty` for each hypothesis of earlier groups that continues with
+    it.
 
     Scores include the penalties, as those of transformers 4 and of the authors' code do. The rows of a sentence follow
     each other.
@@ -274,7 +276,7 @@ class DiverseBeamSearch(BeamSearch):
         rows, plan = self.rows, self.plan
         sentences, groups = rows.places // plan.groups, rows.places % plan.groups
         found: Any = None
-        # Tokens by which the hypotheses of the groups before go on (B, n of all groups), -1 where there is none.
+        # Tokens that continue the hypotheses of earlier groups (B, n of all groups); -1 where a place is empty.
         taken = rows.places.new_full((len(plan.prompt) // plan.groups, plan.groups * plan.beams), -1)
         for group in range(plan.groups):
             its = (groups == group).nonzero()[:, 0]  # (a)

@@ -13,19 +13,19 @@ import torch
 
 # From this many candidates a row, and in groups of so many, two stages are faster than one (measured on a processor).
 STAGED_FROM, GROUP = 2**13, 16
-# Columns of which the highest is found at once, where only the first highest of a row counts.
+# Columns whose maximum is found in one operation, where only the first maximum of a row counts.
 CHUNK = 256
 # Tokens whose own logits are computed. With a trained model one row in two thousand needs more.
 CANDIDATES = 8
-# Rows of a matrix that are rounded at once, so that what this takes for a moment is small.
+# Rows of a matrix that are rounded at once, so that temporary tensors are small.
 ROWS_AT_ONCE = 2**12
 
 
 def best_candidates(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    The `count` highest of each row of scores (R, V) and their places, both (R, count), as `torch.topk` finds them.
+    The `count` highest scores of each row (R, V) and their columns, both (R, count), as `torch.topk` returns them.
 
-    The best are in those groups whose highest scores are the highest, one group for each.
+    Each of them lies in one of the `count` groups of columns with the highest maxima.
     """
     rows, width = scores.shape[0], scores.shape[1] // GROUP
     if scores.device.type != "cpu" or scores.shape[1] < STAGED_FROM or count > width:
@@ -39,7 +39,8 @@ def best_candidates(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, tor
 
 
 def first_highest(scores: torch.Tensor) -> torch.Tensor:
-    """`argmax` of each row of scores (R, V), of equal ones the first; on a processor several times as fast."""
+    """`argmax` of each row of scores (R, V), the first of equal ones. On a CPU it is several times as fast as
+    torch's."""
     whole = scores.shape[1] // CHUNK
     if scores.device.type != "cpu" or whole < 2:
         return scores.argmax(dim=1)
@@ -99,14 +100,15 @@ def seconds(function: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor
 
 class ScreenedMostLikely:
     """
-    `most_likely` with less to read: products of int8 leave a few candidates, whose logits decide.
+    `most_likely` that reads less memory: int8 products select a few candidates, and only their logits are computed.
 
-    What int8 loses is bounded (Cauchy-Schwarz): |w·x - ŵ·x̂| ≤ ‖w‖ ‖x - x̂‖ + ‖w - ŵ‖ ‖x̂‖. Rows in which that leaves
-    another token a chance get all their logits, so the answer is that of all logits, rounded as the weights' kind is.
+    What int8 loses is bounded (Cauchy-Schwarz): |w·x - ŵ·x̂| ≤ ‖w‖ ‖x - x̂‖ + ‖w - ŵ‖ ‖x̂‖. Rows in which this bound
+    does not exclude every other token get all their logits, so the result equals the argmax of all logits in the type
+    of the weights.
 
     Args:
-        weight: To the vocabulary (V, D), without a bias.
-        head: The same map, of all logits.
+        weight: The output projection (V, D), without a bias.
+        head: The same projection as a callable that returns all logits.
     """
 
     def __init__(self, weight: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]):
@@ -119,7 +121,7 @@ class ScreenedMostLikely:
             norms.append(rows.float().norm(dim=1).max())
             losses.append((rows - whole * step).norm(dim=1).max())
         self.rough_logits = int8_product(torch.cat(parts), torch.cat(steps))
-        # A hundredth more than it is, as these sums and norms round, too.
+        # One percent more than the bound, because these sums and norms are rounded, too.
         self.norm, self.loss = 1.01 * max(norms), 1.01 * max(losses)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
@@ -134,7 +136,7 @@ class ScreenedMostLikely:
         loss = self.norm * (states - near).norm(dim=1) + self.loss * near.norm(dim=1)
         rounding = torch.finfo(logits.dtype).eps * highest.abs()
         found = tokens.gather(1, places)[:, 0]
-        # Also unsure of what is not a number.
+        # NaN counts as uncertain, too.
         unsure = ~(values[:, CANDIDATES] * step[:, 0] + loss < highest - rounding)
         if unsure.any():
             found[unsure] = self.by_all_logits(states[unsure])

@@ -1,5 +1,5 @@
 """
-The decoder alone: layers without attention to a source, and the map to the vocabulary; a language model.
+The decoder alone, as a language model: layers without cross-attention, and the projection to the vocabulary.
 
 Shapes: B sequences, T positions, D = d_model, V vocabulary.
 """
@@ -33,7 +33,7 @@ from .single_stack_vanilla_transformer import SingleStackModel, of_one_stack, ti
 
 
 class VanillaTransformerCausalLayer(VanillaTransformerLayer):
-    """Masked self-attention and feed-forward: the decoder's layer without its attention to a source."""
+    """Masked self-attention and feed-forward: the decoder's layer without cross-attention."""
 
     def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
         width, heads = config.d_model, config.decoder_attention_heads
@@ -65,7 +65,7 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
 
     @property
     def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
-        """Those that a step of a search computes by itself."""
+        """The attentions that a step of the search computes by itself."""
         return (self.self_attn,)
 
     def run(
@@ -140,7 +140,7 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
 
 
 class VanillaTransformerDecoderModel(SingleStackModel):
-    """The decoder without attention to a source and without the map to the vocabulary."""
+    """The decoder without cross-attention and without the projection to the vocabulary."""
 
     stack_name = "decoder"
     stack_class = VanillaTransformerCausalDecoder
@@ -171,8 +171,8 @@ class VanillaTransformerDecoderModel(SingleStackModel):
 
 class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, VanillaTransformerPreTrainedModel):
     """
-    The decoder alone as a language model: logits = Y Eᵀ (+ b). It opens the decoder of an encoder-decoder as well,
-    without its attention to the source.
+    The decoder alone as a language model: logits = Y Eᵀ (+ b). `from_pretrained` on an encoder-decoder loads its
+    decoder without the cross-attention.
     """
 
     # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
@@ -204,11 +204,11 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """
-        Token ids (B, T) to logits (B, T, V), and the loss where labels (B, T) are given, which are shifted here: each
-        state predicts the label behind its own, and -100 does not count. `shift_labels` are shifted already. The loss
-        is smoothed in training (`label_smoothing`); `return_logits=False` leaves the logits out there.
+        Token ids (B, T) to logits (B, T, V), and the loss if labels (B, T) are given. The labels are shifted here:
+        each state predicts the next label, and -100 is ignored. `shift_labels` are already shifted. The loss is
+        smoothed in training (`label_smoothing`); `return_logits=False` leaves the logits out there.
         """
-        # Named in the signature, the Trainer would want it in every batch.
+        # If the signature named it, the Trainer would expect it in every batch.
         shift_labels: Any = kwargs.pop("shift_labels", None)
         if labels is not None and shift_labels is None:
             shift_labels = F.pad(labels[:, 1:], (0, 1), value=-100)
@@ -232,8 +232,8 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
             attentions=outputs.attentions,
         )
 
-    # What the search in generation_causal_vanilla_transformer.py does by itself; a subclass that does otherwise is
-    # not meant.
+    # The methods that the search in generation_causal_vanilla_transformer.py replaces; a subclass that overrides one
+    # of them uses transformers' loop.
     _step_forward = forward
     _step_types = (VanillaTransformerCausalDecoder, VanillaTransformerCausalLayer, VanillaTransformerAttention)
 

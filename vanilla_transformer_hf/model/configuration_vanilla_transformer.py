@@ -17,12 +17,12 @@ from .sharing_vanilla_transformer import check_sharing
 
 logger = logging.get_logger(__name__)
 
-# Of this code, also where it has travelled with a model; saved configs carry it. A release that adds to what a config
-# may say, or changes it, raises one of the first two numbers.
+# The version of this code, also of the copy that a saved model carries; saved configs record it. A release that adds
+# or changes config fields raises one of the first two numbers.
 VERSION = "0.1.0"
 VERSION_FIELD = "vanilla_transformer_hf_version"
 
-# Stacks of a model -> Auto class -> what a saved model opens as without the package.
+# Stacks of a model -> Auto class -> the class that opens a saved model without the package.
 AUTO_MODELS = {
     "encoder_decoder": {
         "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
@@ -44,7 +44,7 @@ AUTO_MODELS = {
     },
 }
 
-# Field -> the field whose value it has if it is not given.
+# Field -> the field that gives its default value.
 FOLLOWERS = {
     "encoder_d_model": "d_model",
     "decoder_activation_function": "activation_function",
@@ -69,9 +69,9 @@ PositionEncodingName = Literal[
     "distance_mlp",
     "hierarchical",
 ]
-# Scheme -> the distance from which it does not tell distances apart, if the config names none.
+# Scheme -> default of `max_relative_distance`.
 RELATIVE_DISTANCES = {"shaw": 20, "t5_bias": 128}
-# Fields of single position schemes -> those schemes.
+# Field -> the position schemes that use it.
 SCHEME_FIELDS = {
     "rotary_base": ("rotary", "rotary_halves"),
     "rotary_fraction": ("rotary", "rotary_halves"),
@@ -79,7 +79,7 @@ SCHEME_FIELDS = {
     "max_relative_distance": ("shaw", "t5_bias"),
     "hierarchical_alpha": ("hierarchical",),
 }
-# Fields of single variants, which a saved config leaves out where they have their defaults.
+# Fields of single variants; a saved config omits those that have their default values.
 VARIANT_FIELDS = (
     *SCHEME_FIELDS,
     *("encoder_layer_sets", "decoder_layer_sets", "layer_sharing"),
@@ -88,13 +88,13 @@ VARIANT_FIELDS = (
 )
 
 
-# Far beyond any model. A config may come from a stranger, and building 10⁹ layers, or a matrix of 2⁴⁰ columns, hangs.
+# Far beyond any model. A downloaded config may ask for 10⁹ layers or a matrix of 2⁴⁰ columns, which would hang.
 LARGEST_DEPTH = 1_024
 LARGEST_SIZE = 2**24
 
 
 class ConfigValueError(StrictDataclassClassValidationError):
-    """A value that a config cannot have: the host's error, with the message of the check alone."""
+    """An invalid value in a config: transformers' error class, but the message is only that of the check."""
 
     def __init__(self, message: str):
         Exception.__init__(self, message)
@@ -106,15 +106,16 @@ class VanillaTransformerConfig(PreTrainedConfig):
     Sizes and switches of a [`VanillaTransformerModel`]. The defaults are the paper's base model (Table 3).
 
     Args:
-        vocab_size (`int`): Pieces of the target vocabulary; of the only one where both languages share it.
-        source_vocab_size (`int`, *optional*): Pieces of the source vocabulary where it is another one.
+        vocab_size (`int`): Size of the target vocabulary, which is also the source's unless `source_vocab_size` is
+            given.
+        source_vocab_size (`int`, *optional*): Size of the source vocabulary if the source has its own.
         d_model (`int`): Width of embeddings and of every sub-layer's output.
-        encoder_d_model (`int`, *optional*): Another width for the encoder; the same one if not given.
+        encoder_d_model (`int`, *optional*): Width of the encoder; `d_model` if not given.
         encoder_layers, decoder_layers (`int`): N, the layers of each stack.
         encoder_layer_sets, decoder_layer_sets (`int`, *optional*): Sets of weights for these layers, M; as many as
             layers if not given. With one set, all layers are the same, as in Universal Transformers.
-        layer_sharing (`str`): Which layers have one set, with less sets than layers (arXiv 2104.06022):
-            `"sequence"`: A A B B C C; `"cycle"`: A B C A B C; `"cycle_reverse"`: A B C C B A.
+        layer_sharing (`str`): Which layers share a set, with fewer sets than layers (arXiv 2104.06022): `"sequence"`:
+            A A B B C C; `"cycle"`: A B C A B C; `"cycle_reverse"`: A B C C B A.
         encoder_attention_heads, decoder_attention_heads (`int`): h, the parallel heads of each attention.
         encoder_ffn_dim, decoder_ffn_dim (`int`): d_ff, the inner width of the feed-forward sub-layer.
         d_k (`int`, *optional*): Width of one head's queries and keys; d_model / heads if not given.
@@ -123,7 +124,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         attention_dropout (`float`): Dropout on attention weights.
         activation_dropout (`float`): Dropout between the two feed-forward maps.
         activation_function (`str`): A key of transformers' `ACT2FN`.
-        decoder_activation_function (`str`, *optional*): Another one for the decoder; the same one if not given.
+        decoder_activation_function (`str`, *optional*): The decoder's value; the encoder's if not given.
         feed_forward_type (`str`): `"dense"`: activation(x W₁ + b₁) W₂ + b₂;
             `"gated"`: (activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂ (arXiv 2002.05202), with an activation of
             `"sigmoid"` GLU, `"linear"` bilinear, `"relu"` ReGLU, `"gelu"` GEGLU, `"silu"` SwiGLU.
@@ -134,8 +135,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
             encoder, none in the decoder (arXiv 2309.01826).
         projection_sharing (`str`): `"none"`: W^Q, W^K and W^V; `"key_value"`: W^K = W^V; `"query_key"`: W^Q = W^K;
             `"query_key_value"`: one matrix for all three. In each attention of both stacks.
-        decoder_attention_sharing (`bool`): Whether self-attention and attention to the source of a decoder layer are
-            one in weights; their norms are not.
+        decoder_attention_sharing (`bool`): Whether self-attention and cross-attention of a decoder layer share their
+            weights (but not their norms).
         scale_embedding (`bool`): Multiply embeddings by √d_model (section 3.4).
         layernorm_embedding (`bool`): Normalise the sum of embeddings and positions, before its dropout.
         embedding_sharing (`str`): `"all"`: one matrix serves source, target and output (section 3.4);
@@ -152,20 +153,19 @@ class VanillaTransformerConfig(PreTrainedConfig):
             `"shaw"`: trained vectors of each distance added to keys and values (arXiv 1803.02155);
             `"gated_alibi"`: the logarithms of gates, made of the states between query and key, added to the scores
             (arXiv 2503.02130);
-            `"distance_mlp"`: what a small network makes of the distance added to the scores (arXiv 2108.00154);
-            `"hierarchical"`: `"learned"` with n² positions from n = max_position_embeddings vectors (Su 2020).
-            All but those that are added to the embeddings (sinusoids, learned, hierarchical) act in self-attention
-            alone.
-        decoder_position_encoding (`str`, *optional*): Another one for the decoder; the same one if not given.
+            `"distance_mlp"`: the output of a small network of the distance added to the scores (arXiv 2108.00154);
+            `"hierarchical"`: `"learned"` with n² positions from n = max_position_embeddings vectors (Su 2020). All but
+            those that are added to the embeddings (sinusoids, learned, hierarchical) act in self-attention alone.
+        decoder_position_encoding (`str`, *optional*): The decoder's value; the encoder's if not given.
         position_offset (`int`): Position number of the first token, for encodings that are added to the embeddings.
         rotary_base (`float`): Base of the angles of rotary encodings.
         rotary_fraction (`float`): Share of each head's features that rotary encodings turn.
         relative_buckets (`int`): Rows of the table of `"t5_bias"`.
-        max_relative_distance (`int`, *optional*): Distance from which `"shaw"` and `"t5_bias"` do not tell distances
-            apart; 20 and 128 if not given.
-        hierarchical_alpha (`float`): Share of the coarse place in `"hierarchical"` positions, not 0.5.
+        max_relative_distance (`int`, *optional*): Distance beyond which `"shaw"` and `"t5_bias"` treat all distances
+            alike; 20 and 128 if not given.
+        hierarchical_alpha (`float`): Weight α of the coarse position in `"hierarchical"` encodings; must not be 0.5.
         max_position_embeddings (`int`): Longest sequence for learned positions. Sinusoids have no limit.
-        decoder_max_position_embeddings (`int`, *optional*): Another one for the decoder; the same one if not given.
+        decoder_max_position_embeddings (`int`, *optional*): The decoder's value; the encoder's if not given.
         encoder_norm_position, decoder_norm_position (`str`): `"post"`: LayerNorm(x + Sublayer(x)), as in the paper;
             `"pre"`: x + Sublayer(LayerNorm(x)).
         encoder_final_norm, decoder_final_norm (`bool`, *optional*): Whether the stack ends with a norm of its own; if
@@ -185,9 +185,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
         classifier_dropout (`float`, *optional*): Dropout before the classifier of an encoder; `dropout` if not given.
 
     Raises:
-        StrictDataclassError: A value has the wrong type, or sizes or switches that exclude each other; the message
-            names field, value and what is allowed.
-        ValueError: A keyword is a misspelt field. In a saved config it is only reported.
+        StrictDataclassError: A value has the wrong type, or two fields exclude each other; the message names the
+            field, its value and the allowed values.
+        ValueError: A keyword is not a field, probably a misspelling. Unknown fields in a saved config are only
+        reported.
 
     Example:
 
@@ -317,13 +318,13 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if self.embedding_sharing == "none":
             self.tie_word_embeddings = False
         super().__post_init__(**kwargs)
-        # Behind it, since d_model may have been given as hidden_size.
+        # After super().__init__(), because d_model may have been given as hidden_size.
         for name, other in FOLLOWERS.items():
             if getattr(self, name) is None:
                 setattr(self, name, getattr(self, other))
 
     def __setattr__(self, name: str, value: Any):
-        # What follows another field still does when that one is assigned.
+        # A field that takes its default from another one follows it when that one is assigned.
         name = self.attribute_map.get(name, name)
         before = getattr(self, name, None)
         super().__setattr__(name, value)
@@ -334,7 +335,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
         """
-        As in every config, with overrides in place before other fields follow them.
+        As in every config; overrides are applied before the defaults that depend on them.
 
         Raises:
             ValueError: A newer version of this code wrote it. Later releases with the same first two numbers are not
@@ -346,7 +347,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields; one that only follows another is None, so that an override of that one changes both."""
+        """The fields. A field that has its default from another one is None, so that an override of that one changes
+        both."""
         fields = super().to_dict()
         for name, other in FOLLOWERS.items():
             if name in fields and fields[name] == fields.get(other):
@@ -360,8 +362,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def _auto_map(self, auto_map: dict[str, str]) -> dict[str, Any]:
         """
-        The entry of that name with all classes that the weights open as: transformers enters the one that it saves,
-        and keeps those of the model that training began with.
+        The `auto_map` entry with all classes that can open the weights. transformers adds only the class that it saves
+        and keeps the entries of the model that training began with.
         """
         models = AUTO_MODELS[self.stacks]
         ours = {reference for kind in AUTO_MODELS.values() for reference in kind.values()}
@@ -379,14 +381,14 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @property
     def stacks(self) -> Literal["encoder_decoder", "encoder", "decoder"]:
-        """Which stacks the model has: `is_encoder_decoder`, and otherwise `is_decoder`."""
+        """Which stacks the model has, from `is_encoder_decoder` and `is_decoder`."""
         if self.is_encoder_decoder:
             return "encoder_decoder"
         return "decoder" if self.is_decoder else "encoder"
 
     @property
     def tied_matrices(self) -> Literal["all", "decoder", "none"]:
-        """Which embedding matrices are one: `embedding_sharing`, unless transformers' own switch unties everything."""
+        """Which embedding matrices are tied: `embedding_sharing`, unless `tie_word_embeddings=False` unties all."""
         return self.embedding_sharing if self.tie_word_embeddings else "none"
 
     def validate_architecture(self):
@@ -509,7 +511,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             )
 
 
-# Stacks -> what they are called in messages.
+# Stacks -> their name in messages.
 STACK_NAMES = {
     "encoder_decoder": "an encoder and a decoder",
     "encoder": "an encoder alone",
@@ -520,7 +522,7 @@ STACK_NAMES = {
 def check_stacks(config: VanillaTransformerConfig, needed: str, model: str):
     """
     Raises:
-        ValueError: The config is of a model with other stacks than the class `model` has.
+        ValueError: The config describes a model with other stacks than those of the class `model`.
     """
     if config.stacks != needed:
         raise ValueError(
@@ -532,7 +534,7 @@ def check_stacks(config: VanillaTransformerConfig, needed: str, model: str):
 def _check_version(written: Any):
     """
     Raises:
-        ValueError: It is not a version, or newer than `VERSION` in one of the first two numbers.
+        ValueError: It is not a valid version, or its first two numbers are newer than those of `VERSION`.
     """
     numbers = [re.match(r"(\d+)\.(\d+)(?!\d)", str(version)) for version in (written, VERSION)]
     theirs, ours = [tuple(map(int, found.groups())) if found else None for found in numbers]

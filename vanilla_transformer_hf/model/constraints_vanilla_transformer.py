@@ -1,5 +1,5 @@
 """
-Constraints of the search under `generate()`: what a translation must begin with or contain, or may be made of.
+Constraints of the search under `generate()`: required prefixes, required phrases and shortlists.
 
 Shapes: B sentences, A of them still in the batch, n beams, K candidates of each, V vocabulary, S shortlist.
 """
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 
-# Score of a place in the beam that holds no hypothesis.
+# Score of an empty place in the beam.
 NEVER = -1.0e9
 
 
@@ -49,7 +49,7 @@ def one_for_each(values: Any, name: str, batch: int) -> Any:
 
 class Prefixes:
     """
-    Tokens that the hypotheses of each sentence begin with, behind the decoder prompt.
+    Tokens that the hypotheses of each sentence begin with, after the decoder prompt.
 
     Args:
         prefixes: For each of the B sentences a list of token ids, which may be empty.
@@ -71,7 +71,7 @@ class Prefixes:
         return self.lengths[rows] > step
 
     def instead_of(self, tokens: torch.Tensor, rows: torch.Tensor, step: int) -> torch.Tensor:
-        """Tokens (A) that were found for sentences `rows` (A), those replaced that are given."""
+        """The tokens (A) found for sentences `rows` (A), replaced by the prefix's tokens where there are some."""
         if step >= self.longest:
             return tokens
         return torch.where(self.is_forced(rows, step), self.tokens[rows, step], tokens)
@@ -80,8 +80,8 @@ class Prefixes:
         self, values: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Log-probabilities and ids of candidates (A, n, K), where a token is given this one alone: as part of a longer
-        prompt, which costs nothing.
+        Log-probabilities and ids of candidates (A, n, K). Where a prefix gives the token, it is the only candidate
+        and, as part of the prompt, has log-probability 0.
         """
         if step >= self.longest:
             return values, ids
@@ -93,7 +93,7 @@ class Prefixes:
 
 class Shortlist:
     """
-    The part of the vocabulary that translations are made of.
+    The subset of the vocabulary that translations may use.
 
     Args:
         ids: Their ids (S), each once.
@@ -110,7 +110,7 @@ class Shortlist:
 
 
 class Candidate(NamedTuple):
-    """A hypothesis that a sentence may go on with: its score, the beam that it continues, and by which token."""
+    """A possible continuation: its score, the beam that it continues, and the token."""
 
     score: float
     beam: int
@@ -133,15 +133,15 @@ class Phrases:
     def __init__(self, phrases: Sequence[Sequence[int]]):
         self.phrases = list(dict.fromkeys(map(tuple, phrases)))
         self.start = (0,) * len(self.phrases)
-        # For the first i tokens of a phrase: how many of its first tokens these end with, themselves not counted
-        # (Knuth, Morris and Pratt 1977).
+        # The failure function of each phrase: for its first i tokens, the length of their longest proper suffix that
+        # is a prefix of the phrase (Knuth, Morris and Pratt 1977).
         self.fallbacks = []
         for phrase in self.phrases:
             borders = [max(k for k in range(i) if phrase[:k] == phrase[i - k : i]) for i in range(1, len(phrase))]
             self.fallbacks.append([0, *borders])
 
     def advance(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
-        """The state behind one more token."""
+        """The state after one more token."""
         return tuple(self._advance(number, done, token) for number, done in enumerate(state))
 
     def _advance(self, number: int, done: int, token: int) -> int:
@@ -153,15 +153,15 @@ class Phrases:
         return done + (phrase[done] == token)
 
     def wanted(self, state: tuple[int, ...]) -> set[int]:
-        """The tokens that lead on in a phrase."""
+        """The tokens that continue a phrase."""
         return {phrase[done] for phrase, done in zip(self.phrases, state) if done < len(phrase)}
 
     def missing(self, state: tuple[int, ...]) -> int:
-        """The tokens of all phrases that have not been there."""
+        """The number of tokens of all phrases that are not complete."""
         return sum(len(phrase) for phrase, done in zip(self.phrases, state) if done < len(phrase))
 
     def bank(self, state: tuple[int, ...]) -> int:
-        """The tokens of all phrases that have, and of the one that is furthest under way."""
+        """The number of tokens of all complete phrases and of the longest partial one."""
         met = [len(phrase) == done for phrase, done in zip(self.phrases, state)]
         under_way = max((done for done, whole in zip(state, met) if not whole), default=0)
         return sum(done for done, whole in zip(state, met) if whole) + under_way
@@ -169,15 +169,16 @@ class Phrases:
 
 class PhraseSearch:
     """
-    Which hypotheses go on where phrases are required: dynamic beam allocation (Post and Vilar 2018, arXiv 1804.06609).
+    Choose the hypotheses under required phrases: dynamic beam allocation (Post and Vilar 2018, arXiv 1804.06609).
 
-    The n best would be those without the phrases. So hypotheses compete in banks, one for each number of phrase tokens
-    that they contain, and the beam takes the best of each bank, then the second of each, and so on, of the fullest
-    bank first (Hu et al. 2019, aclanthology.org/N19-1090). Tokens that lead on in a phrase are candidates however
-    improbable they are. A hypothesis ends when it has all phrases, or at its limit.
+    The n most likely hypotheses would lack the phrases. So hypotheses compete in banks, one for each number of phrase
+    tokens that they contain, and the beam takes the best of each bank, then the second of each, and so on, of the
+    fullest bank first (Hu et al. 2019, aclanthology.org/N19-1090). Tokens that continue a phrase are candidates even
+    if they are improbable. A hypothesis ends when it has all phrases, or at its limit.
 
     Args:
-        phrases: For each of the B sentences the token ids of its phrases; a sentence without any is searched as ever.
+        phrases: For each of the B sentences the token ids of its phrases; a sentence with an empty list is searched
+            without constraints.
         ends: Ids that end a sentence.
         beams: n.
     """
@@ -238,7 +239,7 @@ class PhraseSearch:
                 at, token_ids = torch.tensor(wanted, device=log_probs.device).unbind(1)
                 found += zip(wanted, (log_probs[place, at, token_ids] + running_scores[place, at]).tolist())
             picked = self._pick(row, {key: score for key, score in found if score > NEVER / 2}, last[place])
-            # A score as bad as that of an empty place, but better than one that has ended, which must not run on.
+            # As low as the score of an empty place, but above that of an ended hypothesis, which must not continue.
             nothing = Candidate(0.75 * NEVER, 0, self.sentences[row].phrases[0][0], 1)
             picked += [nothing] * (scores.shape[1] - len(picked))
             columns = list(zip(*picked))
@@ -247,12 +248,13 @@ class PhraseSearch:
         return scores, beams, tokens, missing
 
     def _wanted(self, row: int) -> list[tuple[int, int]]:
-        """Beams of a sentence, and tokens that lead on in its phrases there."""
+        """Pairs of a beam of the sentence and a token that continues one of its phrases."""
         wanted = map(self.sentences[row].wanted, self.states[row])
         return [(beam, token) for beam, tokens in enumerate(wanted) for token in sorted(tokens)]
 
     def _pick(self, row: int, found: dict[tuple[int, int], float], is_last: bool) -> list[Candidate]:
-        """Those that end and at most n others, or at the limit the n best, those that miss least before the others."""
+        """The candidates that end and at most n others; at the length limit the n best, ordered by missing tokens
+        first."""
         sentence, candidates = self.sentences[row], []
         for (beam, token), score in found.items():
             state = self.states[row][beam]
@@ -301,7 +303,7 @@ def read_phrases(required: Any, batch: int, vocab_size: int, ends: Sequence[int]
 
 @dataclass
 class Constraints:
-    """Those of a call; None for kinds that the call does not have."""
+    """The constraints of a call; None for kinds that the call does not use."""
 
     prefixes: Prefixes | None = None
     phrases: PhraseSearch | None = None
@@ -319,7 +321,7 @@ class Constraints:
         groups: int = 1,
     ) -> "Constraints":
         """
-        Those that a call of `generate()` asks for by its arguments.
+        Read the constraints from the arguments of `generate()`.
 
         Args:
             asked: `prefixes`, `required_phrases` and `shortlist`, as far as they are given.

@@ -27,7 +27,7 @@ from .single_stack_vanilla_transformer import SingleStackModel, of_one_stack, ti
 
 
 class VanillaTransformerEncoderModel(SingleStackModel):
-    """The encoder without a head. It opens the encoder of an encoder-decoder as well."""
+    """The encoder without a head. `from_pretrained` on an encoder-decoder loads its encoder."""
 
     stack_name = "encoder"
     stack_class = VanillaTransformerEncoder
@@ -64,8 +64,8 @@ class EncoderWithHead(VanillaTransformerPreTrainedModel):
 
 class VanillaTransformerForMaskedLM(EncoderWithHead):
     """
-    The encoder and what predicts masked tokens: logits = norm(activation(x W + b)) Eᵀ + c, with E the embeddings, as
-    in BERT (Devlin et al. 2019, arXiv 1810.04805).
+    The encoder and a head that predicts masked tokens: logits = norm(activation(x W + b)) Eᵀ + c, with E the
+    embeddings, as in BERT (Devlin et al. 2019, arXiv 1810.04805).
     """
 
     # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
@@ -103,8 +103,8 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
     ) -> MaskedLMOutput:
         """
         Token ids (B, S), some of them the mask token, to logits (B, S, V), and the loss where labels (B, S) are given:
-        the original ids, and -100 where nothing is to be predicted. The loss is smoothed in training
-        (`label_smoothing`); `return_logits=False` leaves the logits out there.
+        the original ids of masked tokens, and -100 elsewhere. The loss is smoothed in training (`label_smoothing`);
+        `return_logits=False` leaves the logits out there.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
         states = self.transform_norm(self.transform_activation(self.transform(outputs[0])))  # (B, S, D)
@@ -186,8 +186,8 @@ class VanillaTransformerForTokenClassification(EncoderClassifier):
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
         """
-        Token ids (B, S) to logits (B, S, C), and the loss where labels (B, S) are given: class numbers, and -100 where
-        nothing counts.
+        Token ids (B, S) to logits (B, S, C), and the loss where labels (B, S) are given: class numbers, and -100 for
+        ignored tokens.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
         logits = self.classifier(self.dropout(outputs[0]))  # (B, S, C)

@@ -1,5 +1,6 @@
 """
-Feed-forward sub-layers: (maps, hidden states) -> hidden states, and the maps from D to d_ff beside `fc2`.
+Feed-forward sub-layers: functions of (maps, hidden states) that return hidden states, and the names of the maps from D
+to d_ff.
 
 Shapes: B sentences, T positions, D = d_model, d_ff = encoder_ffn_dim or decoder_ffn_dim.
 """
@@ -35,7 +36,7 @@ FEED_FORWARDS: dict[str, tuple[Callable, list[str]]] = {
 
 
 class FeedForwardMaps(Borrower):
-    """The maps of a feed-forward: in a layer, or beside those that share it."""
+    """The linear maps of a feed-forward sub-layer, owned by a layer or by `SharedFeedForward`."""
 
     fc1: nn.Linear
     fc3: nn.Linear
@@ -58,7 +59,7 @@ class SharedFeedForward(FeedForwardMaps):
 
     @classmethod
     def of(cls, config: VanillaTransformerConfig, stack: int) -> "SharedFeedForward | None":
-        """The one that a stack (0: encoder, 1: decoder) has, if it has one."""
+        """The shared feed-forward of a stack (0: encoder, 1: decoder), or None."""
         if FEED_FORWARD_OWNERS[config.feed_forward_sharing][stack] in ("layer", "nobody"):
             return None
         if stack == 0:

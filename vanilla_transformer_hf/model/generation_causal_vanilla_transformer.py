@@ -1,7 +1,7 @@
 """
-`generate()` of a decoder alone: the search of this package behind prompts of any length.
+`generate()` of a decoder alone: the search of this package after prompts of any length.
 
-A prompt is read at once, by the model's own forward; the steps behind it are those of `IncrementalDecoder`.
+One forward pass of the model reads a prompt; `IncrementalDecoder` computes the steps after it.
 
 Shapes: B prompts, n beams, P tokens of a prompt.
 """
@@ -61,7 +61,7 @@ class CausalDecoder(IncrementalDecoder):
         self.decoder(prompt, mask, past_key_values=cache, use_cache=True)
         hidden = (mask == 0)[:, None, :, None]  # (B, 1, P - 1, 1)
         slots = length + self.mask.shape[-1]
-        # A mask does not hide what is not a number, and padding that sees nothing may give that.
+        # A mask does not hide NaN, and padding that attends to nothing may give NaN.
         layers: list[Any] = cache.layers
         keys = torch.stack([self._turned(layer.keys.masked_fill(hidden, 0)) for layer in layers])
         values = torch.stack([layer.values.masked_fill(hidden, 0) for layer in layers])
@@ -101,7 +101,7 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
     def _lengths(
         self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
     ) -> tuple[int, torch.Tensor]:
-        """Tokens of the prompt; a source has none (B)."""
+        """Number of tokens of the prompt, and of the source (B), which has 0."""
         given = (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
         prompt = next((tensor for tensor in given if tensor is not None), torch.zeros(1, 1, device=self.device))
         return prompt.shape[1], torch.zeros(len(prompt), dtype=torch.long, device=prompt.device)

@@ -20,14 +20,14 @@ SEARCH_OPTIONS: dict[str, Any] = {"length_penalty_type": "power", "coverage_pena
 LENGTH_LIMITS = ("max_length", "max_new_tokens", "max_extra_tokens")
 # "We set the maximum output length during inference to input length + 50" (section 6.1).
 EXTRA_TARGET_TOKENS = 50
-# What transformers takes as max_length where none is given. Its Seq2SeqTrainer writes this number into the generation
-# config of the model that it evaluates, so there it says nothing.
+# transformers' default of max_length. Its Seq2SeqTrainer writes this number into the generation config of the model
+# that it evaluates, so this value counts as not given.
 DEFAULT_MAX_LENGTH = 20
 
 
 class Settings:
     """
-    What a call of `generate()` goes by.
+    The settings of a call of `generate()`, from three places.
 
     Args:
         arguments: Those of the call.
@@ -39,14 +39,14 @@ class Settings:
         self.layers = [arguments, {} if given is None else vars(given), vars(saved)]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of the first of these that has one; as in transformers, None counts as not given."""
+        """The value from the first place that has one; as in transformers, None counts as not given."""
         return next((layer[name] for layer in self.layers if layer.get(name) is not None), default)
 
     @property
     def length_limits(self) -> dict[str, int]:
         """
-        The limits of length that hold, by name: those of the call if it has any, else those of its generation config,
-        else those of the model, else the paper's. So no limit that was saved keeps one of the call from having effect.
+        The effective limits of length by name: those of the call if it has any, else those of its generation config,
+        else those of the model, else the paper's. A saved limit never overrides one of the call.
         """
         *call, saved = self.layers
         if saved.get("max_length") == DEFAULT_MAX_LENGTH:
@@ -60,7 +60,7 @@ class Settings:
 @dataclass
 class SearchOptions:
     """
-    Options of the search that the search of transformers does not have.
+    Options of the search that transformers does not have.
 
     Raises:
         ValueError: An option is out of range.
@@ -74,7 +74,7 @@ class SearchOptions:
 
     @classmethod
     def of(cls, get: Callable[[str], Any]) -> "SearchOptions":
-        """The options by a function from names to values; None stands for the default."""
+        """Read the options with a function from names to values; None means the default."""
         given = {name: value for name in cls.__dataclass_fields__ if (value := get(name)) is not None}
         options, beams, penalty = cls(**given), get("num_beams") or 1, get("length_penalty")
         if penalty is not None and not math.isfinite(penalty):
@@ -84,7 +84,7 @@ class SearchOptions:
                 raise ValueError(f"num_beam_groups={options.num_beam_groups}: must divide num_beams, which is {beams}")
             if not options.diversity_penalty:
                 raise ValueError(
-                    "num_beam_groups: needs a diversity_penalty above 0; without it all groups find the same"
+                    "num_beam_groups: needs a diversity_penalty above 0; without it all groups find the same hypotheses"
                 )
         return options
 
@@ -132,7 +132,7 @@ class VanillaTransformerGenerationConfig(GenerationConfig):
 
     def to_dict(self) -> dict[str, Any]:
         settings = super().to_dict()
-        # Of a file with this mark, transformers reads nothing but its own fields, and somebody may add one of ours.
+        # In a file with this field, transformers reads only its own fields, but users may add one of ours.
         settings.pop("_from_model_config", None)
         return settings
 

@@ -1,8 +1,9 @@
 """
 `generate()` with the search of this package, and with options that transformers does not have.
 
-`generate()` of transformers prepares the work and hands it to `_sample` or `_beam_search`. Here these two look whether
-the work is plain search; if so they do it with an `IncrementalDecoder`, otherwise it goes to transformers' loop.
+transformers' `generate()` prepares its inputs and calls `_sample` or `_beam_search`. Here these two check whether the
+call is a plain greedy or beam search; if so they run it with an `IncrementalDecoder`, otherwise they call
+transformers' loop.
 """
 
 import copy
@@ -43,7 +44,7 @@ from .search_plan_vanilla_transformer import (
 from .search_vanilla_transformer import Search, run_together
 
 
-# Arguments of `generate` that say something about its sentences; batches of a stream may differ in them alone.
+# Arguments of `generate` about its sentences; the batches of a stream may differ only in these.
 OF_SENTENCES = (
     "inputs", "input_ids", "inputs_embeds", "attention_mask", "encoder_outputs", "decoder_input_ids",
     "decoder_attention_mask", "prefixes", "required_phrases",
@@ -53,7 +54,7 @@ OF_SENTENCES = (
 def arguments_of_batch(place: int, batch: dict[str, Any]) -> dict[str, Any]:
     """
     Raises:
-        ValueError: The batch has an argument that has to be the same for all batches.
+        ValueError: The batch has an argument that must be the same for all batches.
     """
     for name in batch:
         if name not in OF_SENTENCES:
@@ -81,7 +82,7 @@ def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str):
 # transformers types self as a protocol that its own models do not meet either.
 class VanillaTransformerGenerationMixin(GenerationMixin):
     """
-    transformers' `generate()` with its loops replaced where the work is plain search, and with options of ours.
+    transformers' `generate()` with faster loops for greedy and beam search, and with options of this package.
 
     Three are arguments of `generate()` and entries of generation_config.json:
 
@@ -89,20 +90,21 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
       paper does (section 6.1); α is `length_penalty`, |Y| counts the tokens behind the decoder prompt.
     - `coverage_penalty`: β ≥ 0 of Wu et al. 2016, arXiv 1609.08144, equation 14; adds β Σ_j log min(Σ_i p_ij, 1) to
       the score, with p_ij the mean attention over the heads of the last layer.
-    - `max_extra_tokens`: a hypothesis has at most as many tokens as its source and these ("input length + 50" in
+    - `max_extra_tokens`: a hypothesis has at most this many tokens more than its source ("input length + 50" in
       section 6.1).
 
     The others are arguments alone, of greedy and beam search:
 
     - `ensemble`: a list of other models with the same source and target ids; the search ranks by the logarithm of the
       mean of all their probabilities, the model's own included.
-    - `prefixes`: for each sentence a list of target ids that its translation must begin with. They count as part of
-      the decoder prompt: in no score, length penalty or `max_new_tokens`.
+    - `prefixes`: for each sentence a list of target ids that its translation must begin with. They belong to the
+      decoder prompt: scores, length penalty and `max_new_tokens` leave them out.
     - `required_phrases`: for each sentence a list of phrases, each a list of target ids that its translation must
-      contain side by side. It needs two beams, better some more than the longest list of phrases has tokens. What
-      cannot be met within the limit (`phrases_met` of the output tells) stays as good as it can be.
-    - `shortlist`: the target ids that translations may be made of; others get no logits, and the probabilities of
-      these sum to 1. Ids that end a sentence always belong to it.
+      contain side by side. It needs at least two beams, and works best with more beams than the longest list of
+      phrases has tokens. If the phrases do not fit within the length limit, the output's `phrases_met` is False and
+      the translation contains as many as possible.
+    - `shortlist`: the target ids that translations may use; other ids get no logits, and the probabilities of these
+      sum to 1. Ids that end a sentence are always included.
     - `recorder`: a function that is called with a `BeamStep` after each step of a beam search: its candidates, those
       that ended and those that run on.
     """
@@ -116,8 +118,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def expect_fixed_weights(self: Any) -> None:
         """
-        Let `generate` begin sooner: it no longer reads all weights to see whether someone has changed them through
-        `.data`, until `train()`. Other changes it sees as ever.
+        Let `generate` start sooner: until `train()` is called, it does not read all weights to detect changes made
+        through `.data`. It still detects all other changes.
         """
         StepWeights.expect_fixed(self)
 
@@ -131,14 +133,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         **kwargs: Any,
     ) -> Any:
         """
-        transformers' `generate`, after a check of the token ids it is given.
+        transformers' `generate`, after a check of the given token ids.
 
         Limits of length (`max_length`, `max_new_tokens`, `max_extra_tokens`) of the call replace those that were saved
         with the model. If neither has any, a translation has at most as many tokens as its source and 50.
 
         Raises:
             ValueError: A source or target id lies outside its vocabulary; an option of this package is out of range,
-                or is asked for where only transformers' own loop can do the work; or the model's scores are NaN.
+                or is not possible because the call needs transformers' own loop; or the model's scores are NaN.
         """
         place_in_stream = kwargs.pop("place_in_stream", None)
         requests = {name: kwargs.pop(name) for name in REQUESTS if name in kwargs}
@@ -153,7 +155,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         for name, ids in {"input_ids": inputs, **kwargs}.items():
             if name in sizes and ids is not None:
                 check_token_ids(ids, sizes[name], name)
-        if isinstance(custom, str):  # the name of a repository whose code does everything
+        if isinstance(custom, str):  # the name of a repository whose code replaces the loop
             arguments = (inputs, generation_config, logits_processor, stopping_criteria, *args)
             return super().generate(*arguments, **kwargs)  # type: ignore[misc]
         settings = Settings(dict(kwargs), generation_config, self.generation_config)
@@ -177,14 +179,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     @torch.no_grad()
     def generate_stream(self: Any, batches: Iterable[dict[str, Any]], **kwargs: Any) -> Iterator[Any]:
         """
-        The same as `generate(**batch, **kwargs)` of each batch, in their order and sooner: as soon as sentences are
-        done, those of the next batch take their places in the search, so that none waits for the longest translation
-        of another batch (continuous batching). What greedy and beam search of this package cannot do, or only in step
-        (`prefixes`, `required_phrases`, decoder prompts, groups of beams), is done batch by batch.
+        Yield what `generate(**batch, **kwargs)` returns for each batch, in their order but sooner: as soon as
+        sentences are done, those of the next batch take their places in the search (continuous batching). Calls that
+        this package's search cannot run, or whose sentences must start together (`prefixes`, `required_phrases`,
+        decoder prompts, groups of beams), run batch by batch.
 
         Args:
             batches: For each batch the arguments of `generate` that belong to it, as `input_ids` and `attention_mask`.
-                They are read one ahead, and should be of alike lengths.
+                They are read one ahead; batches of similar lengths are fastest.
             kwargs: Arguments of `generate` for all batches.
 
         Raises:
@@ -223,10 +225,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         self: Any, request: SearchRequest, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
     ) -> dict[str, Any]:
         """
-        Let the encoders of the model and of its ensemble read the source, by packed weights.
+        Run the encoders of the model and of its ensemble on the source with packed weights.
 
         Returns:
-            What `generate()` needs so that it does not read the source again; nothing if it is to do so itself.
+            The arguments that keep `generate()` from encoding the source again; empty if it has to encode the source
+            itself.
 
         Raises:
             ValueError: The ensemble does not fit.
@@ -282,11 +285,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         kwargs: dict,
     ) -> Search | None:
         """
-        The search for what `generate()` has prepared; None if the loop of transformers has to do it.
+        The search for the inputs that `generate()` has prepared; None if the call needs transformers' loop.
 
         Raises:
-            ValueError: It has to, but the call asks for something that this loop cannot do; or constraints cannot be
-                read.
+            ValueError: The call needs transformers' loop but has an option that this loop does not support; or
+                constraints are malformed.
         """
         request = SearchRequest.among(criteria)
         obstacle = self._obstacle(kind, processors, criteria, config, kwargs)
@@ -305,7 +308,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _obstacle(
         self: Any, kind: type[Search], processors: Any, criteria: Any, config: Any, kwargs: dict[str, Any]
     ) -> str | None:
-        """What the loop of transformers is needed for, if it is."""
+        """The option or property that needs transformers' loop, or None."""
         obstacle = find_obstacle(self, processors, criteria, config, kwargs)
         if obstacle is None and kind is GreedySearch and config.return_dict_in_generate:
             return "a dictionary of outputs"
@@ -319,8 +322,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         records_attention: bool,
         shortlist: torch.Tensor | None,
     ) -> list[Any]:
-        """What decodes for the search: the model, and the members of its ensemble."""
-        # generate() has repeated what has been read for each beam; here the beams of a row share it.
+        """The decoder of the search: that of the model, or an `Ensemble`."""
+        # generate() has repeated the encoder's output for each beam; here the beams of a row share one copy.
         memory, mask = kwargs["encoder_outputs"][0][:: plan.beams], kwargs.get("attention_mask")
         mask = mask if mask is None else mask[:: plan.beams]
         models, packed = [self, *plan.members], [*filter(None, request.weights)] or [StepWeights.of(self)]
@@ -332,14 +335,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
 
 def encode(model: Any, weights: StepWeights | None, source: dict[str, torch.Tensor]) -> Any:
-    """What the model's encoder makes of a source, by packed weights where there are some."""
+    """The encoder's output for a source, computed with packed weights if the model has them."""
     plain = weights is None or torch.is_autocast_enabled("cpu")
     with nullcontext() if plain else weights.reading_the_source():  # type: ignore[union-attr]
         return model.get_encoder()(**source, return_dict=True)
 
 
 def begin(search: Search) -> Any:
-    """The search itself if it is to join others and can, else what it finds."""
+    """The search itself if it can and should join others, else its result."""
     if search.plan.joins and search.can_join:
         return search
     search.run()
@@ -348,7 +351,7 @@ def begin(search: Search) -> Any:
 
 def answer(search: Any) -> Any:
     """
-    What `generate()` returns of a search that is over: token ids, or transformers' output of a beam search.
+    The return value of `generate()` for a finished search: token ids, or transformers' output of a beam search.
 
     Raises:
         ValueError: The model's scores were NaN.

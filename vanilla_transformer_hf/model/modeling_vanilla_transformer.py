@@ -213,7 +213,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 
     @property
     def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
-        """Those that a step of a search computes by itself."""
+        """The attentions that a step of the search computes by itself."""
         return self.self_attn, self.encoder_attn
 
     def run(

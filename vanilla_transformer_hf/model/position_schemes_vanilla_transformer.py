@@ -5,7 +5,7 @@ A scheme says what it adds to the embeddings (`forward`), how it turns queries a
 the scores of self-attention (`bias`), and what it does inside the self-attention of each layer (`relations`). The
 layers and the search ask the same object.
 
-Shapes: B sentences, T positions that ask, S positions that answer, D = d_model, H heads.
+Shapes: B sentences, T query positions, S key positions, D = d_model, H heads.
 """
 
 from collections.abc import Callable, Iterable

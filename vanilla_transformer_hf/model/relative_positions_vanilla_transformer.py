@@ -1,7 +1,7 @@
 """
 Relative position schemes: what acts on pairs of a query and a key.
 
-Shapes: B sentences, T positions that ask, S positions that answer, D = d_model, H heads.
+Shapes: B sentences, T query positions, S key positions, D = d_model, H heads.
 """
 
 import math
