@@ -53,8 +53,7 @@ def related_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, with the scores and outputs of a position scheme. No fused kernel supports them. The mask is never
-    None."""
+    """The same, with the scores and outputs of a position scheme, for which there is no fused kernel."""
     mask: Any = attention_mask
     weights = relation.scores(query, key, mask, scaling) + mask  # (B, H, T, S)
     weights = drop_out(weights.softmax(dim=-1), dropout, module.training)

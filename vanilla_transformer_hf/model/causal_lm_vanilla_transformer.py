@@ -232,8 +232,8 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
             attentions=outputs.attentions,
         )
 
-    # The methods that the search in generation_causal_vanilla_transformer.py replaces; a subclass that overrides one
-    # of them uses transformers' loop.
+    # The methods that the search in generation_causal_vanilla_transformer.py replaces; it does not run for subclasses
+    # that override one of them.
     _step_forward = forward
     _step_types = (VanillaTransformerCausalDecoder, VanillaTransformerCausalLayer, VanillaTransformerAttention)
 

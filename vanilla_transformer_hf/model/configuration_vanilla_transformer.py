@@ -347,7 +347,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields. A field that has its default from another one is None, so that an override of that one changes
+        """The fields; one with its default from another field is None, so that an override of that field changes
         both."""
         fields = super().to_dict()
         for name, other in FOLLOWERS.items():

@@ -253,8 +253,7 @@ class PhraseSearch:
         return [(beam, token) for beam, tokens in enumerate(wanted) for token in sorted(tokens)]
 
     def _pick(self, row: int, found: dict[tuple[int, int], float], is_last: bool) -> list[Candidate]:
-        """The candidates that end and at most n others; at the length limit the n best, ordered by missing tokens
-        first."""
+        """The candidates that end and at most n others; at the limit the n best, ordered by missing tokens first."""
         sentence, candidates = self.sentences[row], []
         for (beam, token), score in found.items():
             state = self.states[row][beam]

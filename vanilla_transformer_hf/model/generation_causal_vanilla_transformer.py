@@ -84,7 +84,7 @@ class CausalDecoder(IncrementalDecoder):
         return layer.run(states, self._attention(number, own_slots, mask, turn, relation), maps)
 
     def keep(self, rows: torch.Tensor):
-        """Go on with these sentences alone."""
+        """Keep only these sentences."""
         self._keep_target(rows)
 
 

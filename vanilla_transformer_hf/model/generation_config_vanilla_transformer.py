@@ -84,7 +84,7 @@ class SearchOptions:
                 raise ValueError(f"num_beam_groups={options.num_beam_groups}: must divide num_beams, which is {beams}")
             if not options.diversity_penalty:
                 raise ValueError(
-                    "num_beam_groups: needs a diversity_penalty above 0; without it all groups find the same hypotheses"
+                    "num_beam_groups: needs a diversity_penalty above 0; all groups find the same without it"
                 )
         return options
 

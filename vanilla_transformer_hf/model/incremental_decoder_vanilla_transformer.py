@@ -1,9 +1,10 @@
 """
-A decoder that takes one token of each hypothesis at a time and remembers the rest.
+A decoder that takes one token of each hypothesis at a time and caches the keys and values of the earlier ones.
 
-- Keys and values of the source are kept once per sentence; its beams ask them together, as if they were positions.
+- Keys and values of the source are kept once per sentence; the queries of its beams meet them in one product, as if
+the beams were positions.
 - Keys and values of the target are written once, and stay where they are when hypotheses change places: a mask says
-  which of them belong to a beam. Those that belong to none any more are left out when room has to be made.
+  which of them belong to a beam. Those that no hypothesis needs any more are dropped when the cache grows.
 
 Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabulary, N layers.
 """
@@ -22,19 +23,19 @@ from .packed_weights_vanilla_transformer import StepWeights, rows_of
 from .positions_vanilla_transformer import Relation, Turn
 
 
-# Steps for which room for keys and values is made at once. All of it takes part in attention, and is one piece of
-# memory: libraries make code for each shape, and copy what has gaps.
+# Steps for which room for keys and values is allocated at once. Attention covers all of it, in contiguous memory:
+# libraries compile code for each shape, and copy tensors with gaps.
 ROOM = 8
 
 
 class IncrementalDecoder:
     """
-    A decoder that takes one token of each hypothesis at a time and remembers the rest.
+    A decoder that takes one token of each hypothesis at a time and caches the keys and values of the earlier ones.
 
-    The n hypotheses of a sentence stand where positions usually stand: their queries meet the keys of their source,
-    and the keys of all n, in one product. A step fills n slots; `mask` (B, n, slots) is 0 where a slot belongs to the
-    past of the hypothesis that stands at a place now, else -∞. Sentences may join at any step: `begins` (B or 1, 1) is
-    the step of a sentence's first token.
+    The n hypotheses of a sentence take the dimension of positions: one product compares their queries with the keys of
+    the source, and one with the keys of all n. A step fills n slots; `mask` (B, n, slots) is 0 where a slot belongs to
+    the past of the hypothesis that is at that place now, else -∞. Sentences may join at any step: `begins` (B or 1, 1)
+    is the step of a sentence's first token.
 
     Args:
         model: The model; its dropouts must be off.
@@ -66,14 +67,14 @@ class IncrementalDecoder:
         self._begin(model, weights, memory, beams, record_attention, shortlist)
         with weights.reading_the_source():
             projected = [layer.encoder_attn.project_keys_values(memory) for layer in self.decoder.layers]
-        # Layers of the same weights, of which there are M ≤ N, see the same.
+        # One entry for each set of weights, M ≤ N: layers with the same weights have the same keys and values.
         self.source_keys = torch.stack([self._turned(keys) for keys, _ in projected])  # (M, B, H, S, d_k) or turned
         self.source_values = torch.stack([values for _, values in projected])  # (M, B, H, S, d_v)
         self.source_mask = None
         if attention_mask is not None and not attention_mask.all():
             hidden = (attention_mask == 0) & attention_mask.any(
                 dim=1, keepdim=True
-            )  # a row of padding alone has no mean
+            )  # a row of padding only has no mean
             mask = torch.zeros_like(attention_mask, dtype=memory.dtype).masked_fill(hidden, -math.inf)
             self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
         self._make_slots(memory, self.source_values.shape[1])
@@ -87,7 +88,7 @@ class IncrementalDecoder:
         record_attention: bool,
         shortlist: torch.Tensor | None,
     ):
-        """What does not depend on a source; `states` are of the type and on the device of all others."""
+        """Set up what does not depend on a source; `states` give type and device."""
         self.decoder, self.weights = model.get_decoder(), weights
         self.head, self.most_likely = weights.head, weights.most_likely
         if shortlist is not None:
@@ -96,14 +97,14 @@ class IncrementalDecoder:
         self.beams, self.length, self.filled = beams, 0, 0
         self.record_attention, self.attention = record_attention, states.new_zeros(1, dtype=torch.float32)
         self.attend = attend if record_attention else kernel_for(states, beams)
-        # The dimension of positions: small float32 products of rows with rows take two to five times as long as those
-        # of rows with columns.
+        # The dimension of positions. Keys are stored transposed where that is faster: small float32 products of rows
+        # with rows take two to five times as long as those of rows with columns.
         self.key_dim = -1 if states.dtype == torch.float32 else -2
         self.scores: torch.Tensor | None = None
         self.exact_logits: torch.Tensor | None = None
 
     def _make_slots(self, states: torch.Tensor, batch: int):
-        """Room for the keys and values of the first steps."""
+        """Allocate the keys and values of the first steps."""
         own = self.decoder.layers[0].self_attn
         layers, heads = len(self.decoder.layer_order), self.decoder.config.decoder_attention_heads
         scheme, slots = self.decoder.embed_positions, ROOM * self.beams
@@ -113,7 +114,7 @@ class IncrementalDecoder:
         self.mask = states.new_full((batch, self.beams, slots), -math.inf)
         self.apart = states.new_full((self.beams, self.beams), -math.inf).fill_diagonal_(0)
         self.begins = torch.zeros(1, 1, dtype=torch.long, device=states.device)
-        # Where the key of each slot stands, for schemes that ask how far it is away.
+        # The position of each slot's key, for schemes that depend on distances.
         self.key_positions = self.begins.new_zeros(batch, slots) if scheme.is_relative else None
 
     def read(self, prompt: torch.Tensor):
@@ -148,7 +149,7 @@ class IncrementalDecoder:
         turn: Turn,
         relation: Relation | None,
     ) -> torch.Tensor:
-        """States (B, n, D) through a layer, keys and values put into these slots."""
+        """States (B, n, D) through a layer, which writes keys and values into these slots."""
         place = self.decoder.layer_order[number]
         layer, maps = self.decoder.layers[place], self.weights.layers[number]
         cross = layer.encoder_attn
@@ -157,7 +158,7 @@ class IncrementalDecoder:
             source = self._turned(self.source_keys[place]), self.source_values[place], self.source_mask
             query = cross.heads(maps.cross_query(states), cross.d_k)
             output, weights = self.attend(query, *source, cross.scaling)
-            if self.record_attention:  # the last layer's stays
+            if self.record_attention:  # that of the last layer is kept
                 self.attention = weights.mean(dim=1, dtype=torch.float32)  # (B, n, S)
             return maps.cross_out(output)
 
@@ -166,7 +167,7 @@ class IncrementalDecoder:
     def _attention(
         self, number: int, own_slots: slice, mask: torch.Tensor, turn: Turn, relation: Relation | None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """A layer's self-attention of states (B, n, D), whose keys and values it puts into these slots."""
+        """A layer's self-attention of states (B, n, D); it writes their keys and values into these slots."""
         own, maps = self.decoder.layers_in_order[number].self_attn, self.weights.layers[number]
         keys, values = self._turned(self.keys[number]), self.values[number]
         attend_own = self.attend if relation is None else partial(attend_related, relation, own)
@@ -197,7 +198,8 @@ class IncrementalDecoder:
         are overwritten by the next call.
         """
         logits = self.next_logits(tokens)
-        # The largest tensors of a step: written where the last ones were, as fresh memory costs more than the sums.
+        # The largest tensors of a step reuse the memory of the last step, because fresh memory costs more than the
+        # computation.
         if self.scores is None or self.scores.shape != logits.shape:
             self.scores = torch.empty_like(logits, dtype=torch.float32)
             self.exact_logits = None if logits.dtype == torch.float32 else torch.empty_like(self.scores)
@@ -206,12 +208,12 @@ class IncrementalDecoder:
         return torch.log_softmax(logits, dim=-1, out=self.scores)
 
     def follow(self, parents: torch.Tensor):
-        """From now on, the hypothesis at a place continues the one at place `parents` (B, n) of its sentence."""
+        """Let the hypothesis at each place continue the one at place `parents` (B, n) of its sentence."""
         if self.beams > 1:
             self.mask = self.mask.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.mask.shape[-1]))
 
     def keep(self, rows: torch.Tensor):
-        """Go on with these sentences alone."""
+        """Keep only these sentences."""
         self.source_keys, self.source_values = self.source_keys[:, rows], self.source_values[:, rows]
         self.source_mask = None if self.source_mask is None else self.source_mask[rows]
         self._keep_target(rows)
@@ -228,10 +230,10 @@ class IncrementalDecoder:
         return self.source_values.shape[3]
 
     def absorb(self, other: "IncrementalDecoder", rows: slice, places: torch.Tensor):
-        """Go on with these sentences of `other`, which has taken no token, in place of the sentences at `places`."""
+        """Replace the sentences at `places` by these sentences of `other`, which has not taken a token yet."""
         self.begins = self.begins.repeat(len(self.mask) // len(self.begins), 1)
         self.begins[places], self.mask[places] = self.length, -math.inf
-        self.keys[:, places] = self.values[:, places] = 0  # a mask does not hide what is not a number
+        self.keys[:, places] = self.values[:, places] = 0  # a mask does not hide NaN
         mask, its = self._whole_source_mask(), other._whole_source_mask()[rows]
         mask[places] = -math.inf
         longest = max(used_length(mask), used_length(its))
@@ -250,11 +252,11 @@ class IncrementalDecoder:
         return self.source_keys.new_zeros(len(self.mask), 1, 1, self.source_length)
 
     def _turned(self, keys: torch.Tensor) -> torch.Tensor:
-        """Keys (..., T, d_k) as they are stored, and the other way round."""
+        """Keys (..., T, d_k) in the layout in which they are stored, and back."""
         return keys if self.key_dim == -2 else keys.transpose(-2, -1)
 
     def _make_room(self):
-        """Slots for more steps, without those that no hypothesis looks back at."""
+        """Allocate slots for more steps and drop those that no hypothesis needs any more."""
         used = (self.mask == 0).any(dim=1)  # (B, slots)
         self.filled = int(used.sum(dim=1).max())
         slots = self.filled + ROOM * self.beams
@@ -268,10 +270,10 @@ class IncrementalDecoder:
 
 class Ensemble:
     """
-    Several decoders as one: the mean of their probabilities. They have read the same source, each with its encoder.
+    Several decoders whose probabilities are averaged. Each has read the same source with its own encoder.
 
     Args:
-        decoders: Of one vocabulary and for as many beams each.
+        decoders: Decoders with the same vocabulary and number of beams.
     """
 
     def __init__(self, decoders: Sequence[IncrementalDecoder]):
@@ -289,17 +291,17 @@ class Ensemble:
 
     @property
     def states(self) -> torch.Tensor:
-        """What the last step of each returned, side by side (B, n, sum of D)."""
+        """The last states of all decoders, concatenated (B, n, sum of D)."""
         return torch.cat([decoder.states for decoder in self.decoders], dim=-1)
 
     @property
     def attention(self) -> torch.Tensor:
-        """The mean of theirs (B, n, S)."""
+        """The mean of their attention (B, n, S)."""
         return torch.stack([decoder.attention for decoder in self.decoders]).mean(dim=0)
 
     @property
     def source_mask(self) -> torch.Tensor | None:
-        """What all of them do not look at."""
+        """The source positions that all of them mask."""
         return self.decoders[0].source_mask
 
     @property
@@ -329,7 +331,7 @@ class Ensemble:
             decoder.follow(parents)
 
     def keep(self, rows: torch.Tensor):
-        """Go on with these sentences alone."""
+        """Keep only these sentences."""
         for decoder in self.decoders:
             decoder.keep(rows)
 
@@ -340,13 +342,13 @@ class Ensemble:
 
 
 def used_length(mask: torch.Tensor) -> int:
-    """Source positions up to the last that is not hidden from all sentences; of the mask (B, 1, 1, S)."""
+    """Number of source positions up to the last one that some sentence uses, from the mask (B, 1, 1, S)."""
     shown = (mask == 0).flatten(0, 2).any(dim=0)  # (S)
     return max(1, int((shown * torch.arange(1, len(shown) + 1, device=shown.device)).max()))
 
 
 def resized(tensor: torch.Tensor, dim: int, size: int, value: float = 0.0) -> torch.Tensor:
-    """The tensor with its dimension `dim` < 0 cut at `size`, or filled up to it with `value`."""
+    """The tensor with its dimension `dim` < 0 cut to `size`, or padded to it with `value`."""
     missing = size - tensor.shape[dim]
     return F.pad(tensor, [0, 0] * (-dim - 1) + [0, missing], value=value) if missing else tensor
 
@@ -357,7 +359,7 @@ def picked(tensor: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor
         return tensor.gather(dim, places[:, None, None].expand(*tensor.shape[:4], -1))
     layers, batch, heads, slots, _ = tensor.shape
     each = torch.arange(layers * batch * heads, device=places.device).view(layers, batch, heads, 1)
-    rows = each * slots + places[:, None]  # (N, B, H, T'), by whole rows, which is sooner
+    rows = each * slots + places[:, None]  # (N, B, H, T'), by whole rows, which is faster
     return tensor.flatten(0, 3).index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
 

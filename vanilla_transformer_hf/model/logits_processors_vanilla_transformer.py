@@ -1,4 +1,4 @@
-"""Transformers' logits processors, without copies of all scores where one of them can do without."""
+"""transformers' logits processors; some of them run here without a copy of all scores."""
 
 import math
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from transformers.generation import logits_process
 
 
 def hide_short_ends(processor: Any, generated: int, least: int, scores: torch.Tensor) -> torch.Tensor:
-    """As the processors of least lengths do, without a copy of all scores."""
+    """What the processors of minimum lengths do, in place."""
     if generated < least:
         scores[:, processor.eos_token_id] = -math.inf
     return scores
 
 
 def add_biases(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """As the processors of biases do; those of single tokens without copies of all scores."""
+    """What the processors of biases do; biases of single tokens are added in place."""
     if not processor.prepared_bias_variables or any(len(tokens) > 1 for tokens in processor.sequence_bias):
         return type(processor).__call__(processor, ids, scores)
     tokens = [token for (token,) in processor.sequence_bias]
@@ -24,7 +24,7 @@ def add_biases(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch
     return scores
 
 
-# Processors whose own way of working would take longer than the step -> (processor, ids, scores) -> scores, in place.
+# Processors that would take longer than the step itself -> a function of (processor, ids, scores) that works in place.
 SHORTCUTS: dict[type, Callable[..., torch.Tensor]] = {
     logits_process.MinLengthLogitsProcessor: lambda processor, ids, scores: hide_short_ends(
         processor, ids.shape[1], processor.min_length, scores
@@ -38,7 +38,7 @@ SHORTCUTS: dict[type, Callable[..., torch.Tensor]] = {
 
 
 def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """What the processors make of scores (R, V) behind the ids (R, L); the scores may be overwritten."""
+    """Apply the processors to scores (R, V) that follow the ids (R, L); the scores may be overwritten."""
     for processor in processors:
         scores = SHORTCUTS.get(type(processor), type(processor).__call__)(processor, ids, scores)
     return scores

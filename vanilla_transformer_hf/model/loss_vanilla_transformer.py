@@ -13,12 +13,12 @@ from torch import nn
 from .packed_weights_vanilla_transformer import is_plain
 
 
-# Logits that exist at once in training: 32 MiB in float32. Fewer cost time, more cost memory.
+# Logits that are in memory at once in training: 32 MiB in float32. Fewer are slower, more need more memory.
 LOGITS_AT_ONCE = 2**23
 
 
 def count_of(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
-    """What a loss is divided by that is summed over labels: how many are not -100, or what is given; at least 1."""
+    """The divisor of a loss summed over labels: the number of labels other than -100, or the given one; at least 1."""
     count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
     return count.clamp(min=1) if isinstance(count, torch.Tensor) else max(1, count)
 
@@ -31,10 +31,10 @@ def smoothed_cross_entropy(
 ) -> torch.Tensor:
     """
     Cross-entropy of logits (B, T, V) with (1 - ε) of the weight on the label (B, T) and ε spread over all V pieces,
-    section 5.4 (Szegedy et al. 2016, arXiv 1512.00567), in nats per token. Labels of -100 do not count.
+    section 5.4 (Szegedy et al. 2016, arXiv 1512.00567), in nats per token. Labels of -100 are ignored.
 
-    The sum is divided by `num_items_in_batch`, the labels of all accumulated batches, where it is given: the gradient
-    then does not depend on how a batch is cut into pieces.
+    The sum is divided by `num_items_in_batch`, the labels of all accumulated batches, where it is given: then the
+    gradient does not depend on how a batch is split.
     """
     loss = F.cross_entropy(
         logits.flatten(0, 1).float(), labels.flatten(), reduction="sum", label_smoothing=label_smoothing
@@ -43,7 +43,7 @@ def smoothed_cross_entropy(
 
 
 def scaled(gradient: torch.Tensor | None, factor: torch.Tensor) -> torch.Tensor | None:
-    """The gradient times a factor, mostly 1: then a copy is saved, where an accelerator would not have to be asked."""
+    """The gradient times a factor, which is usually 1: on a CPU the copy is then skipped."""
     if gradient is None or (factor.device.type == "cpu" and factor == 1):
         return gradient
     return gradient * factor
@@ -51,9 +51,9 @@ def scaled(gradient: torch.Tensor | None, factor: torch.Tensor) -> torch.Tensor 
 
 class ProjectedCrossEntropy(torch.autograd.Function):
     """
-    `smoothed_cross_entropy` of the logits H Wᵀ + b, which never exist all at once.
+    `smoothed_cross_entropy` of the logits H Wᵀ + b, which are never in memory all at once.
 
-    A few rows of them at a time give their share of the loss and of its gradients, which backward only scales.
+    The loss and its gradients are computed a few rows at a time in forward; backward only scales the gradients.
     `torch.nn.functional.linear_cross_entropy` works like this too, but not with label smoothing.
     """
 
@@ -75,7 +75,7 @@ class ProjectedCrossEntropy(torch.autograd.Function):
             loss -= (share * ((1 - label_smoothing) * found + label_smoothing * mean)).sum()
             if not any(ctx.needs_input_grad):
                 continue
-            # By the logits, cross-entropy has the derivative: softmax minus the smoothed target.
+            # The derivative of the cross-entropy with respect to the logits: softmax minus the smoothed target.
             d_logits = scores.exp_().sub_(label_smoothing / len(weight))  # (R, V)
             d_logits.scatter_add_(1, label, torch.full_like(share, label_smoothing - 1))
             d_logits = d_logits.mul_(share).to(dtype)
@@ -83,7 +83,7 @@ class ProjectedCrossEntropy(torch.autograd.Function):
                 d_states[part] = d_logits @ low_weight
             if d_weight is not None and dtype == exact:
                 d_weight.addmm_(d_logits.t(), low_states)
-            elif d_weight is not None:  # in blocks, because adding what has another type makes a copy first
+            elif d_weight is not None:  # in blocks, because adding a tensor of another type copies it first
                 for block, d_block in zip(d_weight.split(2**10), d_logits.split(2**10, dim=1)):
                     block += d_block.t() @ low_states
             if d_bias is not None:
@@ -107,8 +107,8 @@ def projected_cross_entropy(
     """
     `smoothed_cross_entropy` of states (B, T, D) in pieces, or None where the logits have to be computed as a whole.
 
-    That is where an adapter, a quantizer, a shard or a hook stands between the projection and its weights; in float16,
-    whose gradients have to be scaled from the start; and under `torch.compile`, which makes pieces of its own.
+    They are computed as a whole if an adapter, quantizer, shard or hook wraps the projection; in float16, whose
+    gradients must be scaled from the start; and under `torch.compile`, which splits them by itself.
     """
     device = states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype

@@ -2,8 +2,8 @@
 The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762), encoder and decoder.
 
 Read it from top to bottom: residual step, layers, stacks, model, language-model head. Positions, attention, norms,
-feed-forward, dropout and the loss stand in files of their own, beside this one. A choice is a table: a variant is one
-row of it, named by one field of the config and chosen when the model is built.
+feed-forward, dropout and the loss have files of their own in this folder. A choice is a table: a variant is one row of
+it, named by one field of the config and chosen when the model is built.
 
 Shapes: B sentences, S source positions, T target positions, D = d_model (encoder_d_model in the encoder), H heads,
 V vocabulary.
@@ -82,7 +82,7 @@ RESIDUALS = {"post": post_norm, "pre": pre_norm}
 
 
 def no_step(hidden_states: torch.Tensor, *_: Any) -> torch.Tensor:
-    """x, in a layer without that sublayer."""
+    """Return x unchanged, in a layer without that sublayer."""
     return hidden_states
 
 
@@ -93,11 +93,11 @@ def no_step(hidden_states: torch.Tensor, *_: Any) -> torch.Tensor:
 
 class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardMaps):
     """
-    What both kinds of layer have: self-attention, feed-forward, and a residual step around each.
+    The base of both kinds of layer: self-attention, feed-forward, and a residual step around each.
 
     Args:
-        lender: What has the feed-forward's maps, if not the layer.
-        has_feed_forward: Whether there is one at all.
+        lender: The module that owns the feed-forward's maps if the layer does not.
+        has_feed_forward: Whether the layer has a feed-forward.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
             FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] != "nobody",
         )
         memory_width: Any = config.encoder_d_model
-        # One attention for both, by their projections.
+        # Self-attention and cross-attention share their projections.
         shared = self_attn if config.decoder_attention_sharing else None
         self.encoder_attn = VanillaTransformerCrossAttention(config, width, memory_width, heads, lender=shared)
         self.encoder_attn_layer_norm = NORMS[config.norm_type](width, config.layer_norm_eps)
@@ -228,7 +228,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 
         Args:
             attend_to_target, attend_to_source: The two attentions, (B, T, D) to (B, T, D).
-            maps: What has the feed-forward's maps and the dropout: the layer's own, or what a step has instead.
+            maps: The object with the feed-forward's maps and dropout: the layer, or the packed maps of a step.
         """
         for residual, norm, sublayer in (
             (self.residual, self.self_attn_layer_norm, attend_to_target),
@@ -250,8 +250,8 @@ _FEED_FORWARD_TP_PLAN = {"layers.*.fc2": "rowwise", "feed_forward.fc2": "rowwise
 @cache
 def name_lora_targets(model_type: str) -> None:
     """
-    Enter the projections that Hu et al. 2021 (arXiv 2106.09685) adapt into PEFT's table, where PEFT is installed, so
-    that LoraConfig() needs no target_modules. PEFT has no function for it.
+    Add the projections that Hu et al. 2021 (arXiv 2106.09685) adapt to PEFT's table, if PEFT is installed, so that
+    LoraConfig() works without target_modules. PEFT has no public function for this.
     """
     try:
         from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
@@ -261,7 +261,7 @@ def name_lora_targets(model_type: str) -> None:
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
-    """What transformers needs to know about every class of this model."""
+    """The base class: how transformers initialises, splits, quantizes and records every model of this package."""
 
     config: VanillaTransformerConfig
     base_model_prefix = "model"
@@ -280,7 +280,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
         super().__init__(config, *args, **kwargs)
-        # Not when this file is imported: PEFT makes tensors then, and `train` sets how torch allocates them.
+        # Not when this file is imported: importing PEFT creates tensors, and `train` must configure torch's allocator
+        # first.
         name_lora_targets(config.model_type)
 
     @classmethod
@@ -289,7 +290,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         Open a saved model, as in every transformers model.
 
         Raises:
-            OSError: A weights file is truncated or damaged; safetensors itself does not say which folder.
+            OSError: A weights file is truncated or damaged; safetensors' own message does not name the folder.
         """
         try:
             return super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
@@ -299,7 +300,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             ) from error
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
-        """Load weights in which a shared matrix may stand once, as `save_pretrained` writes them."""
+        """Load weights in which a shared matrix may occur only once, as `save_pretrained` writes them."""
         aliases = {alias: source for alias, source in self.all_tied_weights_keys.items() if source in state_dict}
         whole = {**{alias: state_dict[source] for alias, source in aliases.items()}, **state_dict}
         result = super().load_state_dict(whole, strict, assign)
@@ -328,8 +329,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         logits_to_keep: int | torch.Tensor = 0,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """
-        Last states (B, T, D) to the loss, where labels (B, T) are given, and logits (B, T, V), of a model with an
-        `lm_head`. In training the loss is smoothed, and may leave the logits out.
+        Last states (B, T, D) to the loss, if labels (B, T) are given, and logits (B, T, V), for models with an
+        `lm_head`. In training the loss is smoothed and the logits may be left out.
         """
         smoothing = self.config.label_smoothing if self.training else 0.0
         if self.training and labels is not None and not return_logits:
@@ -344,7 +345,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the target vocabulary, and the source's with it where there is only one; ties are kept."""
+        """Resize the target vocabulary, and the source's if they share one; ties are kept."""
         if self.config.tied_matrices == "all" or not self.config.is_encoder_decoder:
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         stacks = [self.get_decoder()] if self.config.source_vocab_size else [self.get_encoder(), self.get_decoder()]
@@ -366,11 +367,11 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     Args:
         layers: Layers with weights of their own.
-        layer_order: For each of the N layers, which of these it is.
-        feed_forward: What the layers share, if it belongs to this stack.
+        layer_order: For each of the N layers, its index in `layers`.
+        feed_forward: The feed-forward that the layers share, if this stack owns it.
     """
 
-    # The embeddings stay with the whole model: tied matrices have to be gathered together.
+    # The embeddings stay with the whole model: tied matrices must be in one FSDP group.
     _fsdp_plan = {"layers.*": "free_full_weight"}
 
     def __init__(
@@ -401,14 +402,14 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.post_init()
         for name in FEED_FORWARDS[config.feed_forward_type][1]:
             self.tp_plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
-        # Of what is shared, one of several names is there.
+        # A shared tensor occurs under one of its names.
         there = {re.sub(r"\.\d+\.", ".*.", name.rpartition(".")[0]) for name, _ in self.named_parameters()}
         for name in self.tp_plan.keys() - there:
             del self.tp_plan[name]
 
     @property
     def layers_in_order(self) -> list[Any]:
-        """The N layers; one that stands several times in it runs several times."""
+        """The N layers in order; a layer that occurs several times runs several times."""
         return [self.layers[number] for number in self.layer_order]
 
     def look_up_tokens(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
@@ -416,8 +417,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         if input_ids is None and inputs_embeds is not None:
             return inputs_embeds
         if input_ids is None or inputs_embeds is not None:
-            raise ValueError(f"{type(self).__name__}: give either token ids or embeddings, not both and not neither")
-        # Called as a module, the embedding keeps the hooks of adapters, quantizers and offloading.
+            raise ValueError(f"{type(self).__name__}: give either token ids or embeddings, exactly one of them")
+        # The embedding is called as a module, so that hooks of adapters, quantizers and offloading run.
         try:
             return self.embed_tokens(input_ids)
         except IndexError:
@@ -442,8 +443,9 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         cache: Cache | None,
     ) -> tuple[torch.Tensor, Any, Turn, Iterable[Relation | None]]:
         """
-        What the layers of a decoder begin with: embeddings (B, T, D) and positions (B or 1, T), found if not given, to
-        the input of the first layer (B, T, D), the causal mask of self-attention, and what the positions do in it.
+        Prepare a decoder's layers: from embeddings (B, T, D) and positions (B or 1, T), which are derived if not
+        given, the input of the first layer (B, T, D), the causal mask of self-attention, and the position scheme's
+        part in it.
         """
         if position_ids is None:
             position_ids = positions(embeddings, attention_mask, 0 if cache is None else cache.get_seq_length())
@@ -663,7 +665,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         Source ids (B, S) and target ids (B, T), or embeddings of the same shape by D, to hidden states (B, T, D).
 
         Raises:
-            ValueError: Neither target ids nor target embeddings are given; nothing is guessed from the source.
+            ValueError: Neither target ids nor target embeddings are given; they are not derived from the source.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError(
@@ -728,7 +730,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Labels (B, T) shifted right behind the start token, padding for -100: "I love you" to "<pad> I love"."""
+        """Labels (B, T) shifted right after the start token, with padding in place of -100: "I love you" to "<pad> I
+        love"."""
         shifted = F.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
 
@@ -754,13 +757,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """
-        Source ids (B, S) and target ids (B, T) to logits (B, T, V), and the loss where labels (B, T) are given.
+        Source ids (B, S) and target ids (B, T) to logits (B, T, V), and the loss if labels (B, T) are given.
 
         Labels without target ids are shifted right here. The loss is smoothed in training; in evaluation it is the
         plain cross-entropy, whose exponential is the perplexity.
 
-        With `return_logits=False`, training with labels leaves them out: the loss does not need all of them at once,
-        and they are the largest tensor by far.
+        With `return_logits=False`, training with labels does not return them: the loss does not need all of them at
+        once, and they are by far the largest tensor.
         """
         if labels is not None:
             use_cache = False
@@ -794,7 +797,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             encoder_attentions=outputs.encoder_attentions,
         )
 
-    # What the search in generation_vanilla_transformer.py does by itself; a subclass that does otherwise is not meant.
+    # The methods that the search in generation_vanilla_transformer.py replaces; it does not run for subclasses that
+    # override one of them.
     _step_forward = forward
     _step_types = (
         VanillaTransformerDecoder,

@@ -1,7 +1,7 @@
 """
-Linear maps as the search uses them, of a few rows at a time: weights laid out once as oneDNN reads them.
+Linear maps of the search, for a few rows at a time, with weights packed once in oneDNN's layout.
 
-What is laid out is a copy, and `fingerprint` tells whether it still is one.
+A packed matrix is a copy; `fingerprint` tells whether it is still up to date.
 """
 
 import weakref
@@ -20,17 +20,17 @@ from .candidates_vanilla_transformer import ScreenedMostLikely, has_int8, most_l
 
 
 def is_unchanged(module: nn.Module) -> bool:
-    """Whether the module's class alone says what it does."""
+    """Whether the module computes what its class says: no hook, no replaced forward."""
     return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether the module is an `nn.Linear` that nothing has been put around or into."""
+    """Whether the module is an `nn.Linear` without hooks, adapters or quantized weights."""
     return type(module) is nn.Linear and type(module.weight) is nn.Parameter and is_unchanged(module)
 
 
 def is_packable(weight: torch.Tensor) -> bool:
-    """Whether oneDNN computes products with this matrix; it is float32 where the matrix is."""
+    """Whether oneDNN computes products with this matrix in its own type."""
     return (
         weight.device.type == "cpu"
         and weight.dtype in (torch.float32, torch.bfloat16)
@@ -41,27 +41,27 @@ def is_packable(weight: torch.Tensor) -> bool:
     )
 
 
-# Float32 matrices of fewer values are left as they are for a few rows: oneDNN needs longer to begin than torch to end
-# (32 rows: 63 against 26 µs for 128 x 128, 259 against 293 for 512 x 512, on one core).
+# Float32 matrices with fewer values are not packed for a few rows: oneDNN's overhead is longer than torch's whole
+# product (32 rows: 63 against 26 µs for 128 x 128, 259 against 293 for 512 x 512, on one core).
 SMALL = 2**17
-# Bytes of a matrix to the vocabulary from which a search through products of int8 pays (32 rows, two cores, bfloat16:
-# 5.9 against 4.8 ms for 37,000 x 512, 1.8 against 2.5 for 10,000 x 512; float32: 11.3 against 4.8, 3.3 against 2.2).
+# Bytes of an output projection from which int8 screening is faster (32 rows, two cores, bfloat16: 5.9 against 4.8 ms
+# for 37,000 x 512, 1.8 against 2.5 for 10,000 x 512; float32: 11.3 against 4.8, 3.3 against 2.2).
 LARGE = 2**24
 
 
-# What may be done to a product -> how, where oneDNN does not do it on the way.
+# Operation after a product -> its function, where oneDNN does not fuse it.
 AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"none": lambda states: states, "relu": F.relu}
 
 
 def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """x W ᵀ + b as torch computes it, and what comes after."""
+    """x W ᵀ + b as torch computes it, followed by the operation after it."""
     return lambda states: AFTER[after](F.linear(states, weight, bias))
 
 
 def pack(
     weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none"
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The same with W laid out once as the library reads it, where there is such a library."""
+    """The same with W packed once, where oneDNN is available."""
     if not is_packable(weight):
         return plain_map(weight, bias, after)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
@@ -72,13 +72,13 @@ def pack(
 def for_few_rows(
     weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none"
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The same where it pays for as few rows as a step has."""
+    """The same, packed only where that is faster for the few rows of a step."""
     small = weight.dtype == torch.float32 and weight.numel() < SMALL
     return (plain_map if small else pack)(weight, bias, after)
 
 
 def side_by_side(*modules: nn.Module, after: str = "none") -> Callable[[torch.Tensor], torch.Tensor]:
-    """The outputs of linear modules for one input, concatenated, and what comes after; plain ones are one matrix."""
+    """The concatenated outputs of linear modules for one input, then an operation; plain modules become one matrix."""
     if not all(map(is_plain, modules)):
         return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
     weights: list[Any] = [module.weight for module in modules]
@@ -89,14 +89,14 @@ def side_by_side(*modules: nn.Module, after: str = "none") -> Callable[[torch.Te
 
 
 def rows_of(module: Any, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Some of the outputs of a linear module; a plain one computes no others."""
+    """Some of the outputs of a linear module; a plain module computes only these."""
     if not is_plain(module):
         return lambda states: module(states)[..., rows]
     return for_few_rows(module.weight[rows], None if module.bias is None else module.bias[rows])
 
 
 class PackedProducts(TorchFunctionMode):
-    """Inside `with PackedProducts(maps):`, linear maps of weights that `maps` knows by their id are packed ones."""
+    """Inside `with PackedProducts(maps):`, linear maps whose weights' ids are in `maps` use the packed weights."""
 
     def __init__(self, maps: dict[int, Callable[[torch.Tensor], torch.Tensor]]):
         super().__init__()
@@ -141,9 +141,9 @@ WORDS_AT_ONCE = 2**17
 
 def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
     """
-    The sums of the rows and of the columns of a matrix or vector, whose bits are read as whole numbers, modulo 2^64.
+    A checksum: the sums of the rows and of the columns of a matrix or vector, its bits read as integers, modulo 2^64.
 
-    Whoever changes or moves values changes them. torch's own count of changes leaves out those made through `.data`.
+    Changed or moved values change the sums. torch's version counter does not count changes made through `.data`.
     """
     rows = torch.atleast_2d(tensor.detach()).contiguous()
     start, size = rows.storage_offset() * rows.itemsize, rows.shape[1] * rows.itemsize
@@ -156,7 +156,7 @@ def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class StepWeights:
-    """A model's linear maps for the steps of a search, packed where that helps."""
+    """A model's linear maps for the steps of a search, packed where that is faster."""
 
     _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
     _fixed: weakref.WeakSet = weakref.WeakSet()
@@ -166,7 +166,7 @@ class StepWeights:
 
     @cached_property
     def layers(self) -> list[StepLayer]:
-        """Of the decoder's layers; what several use is laid out once."""
+        """The maps of each decoder layer; layers that share weights share their packed copy."""
         decoder, once = self.model.get_decoder(), cache(side_by_side)
         layers = [StepLayer(layer, once) for layer in decoder.layers]
         return [layers[number] for number in decoder.layer_order]
@@ -185,7 +185,7 @@ class StepWeights:
 
     @cached_property
     def source(self) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
-        """Those of the encoder, and of keys and values for the decoder, by the ids of their weights."""
+        """The maps of the encoder, and of the decoder's keys and values of the source, by the ids of their weights."""
         cross = [layer.encoder_attn for layer in self.model.get_decoder().layers]
         read = [getattr(one.maps, name) for one in cross for name, _ in one.roles[1:]]
         modules = dict.fromkeys([*self.model.get_encoder().modules(), *read])
@@ -193,17 +193,17 @@ class StepWeights:
         return {id(module.weight): pack(module.weight, module.bias) for module in plain if is_packable(module.weight)}
 
     def reading_the_source(self) -> AbstractContextManager:
-        """Inside, the maps of `source` take the place of the modules' own."""
+        """A context in which the maps of `source` replace the modules' own."""
         return PackedProducts(self.source) if self.source else nullcontext()
 
     @classmethod
     def of(cls, model: Any, read: bool = True) -> "StepWeights":
         """
-        Those of this model as it is now. Packed ones are kept until its weights change or it is gone; copies of
-        other kinds take less time to make than to check.
+        The maps of this model as it is now. Packed maps are kept until the weights change or the model is deleted;
+        other copies are faster to make than to check.
 
         Args:
-            read: Look for what torch does not count, too.
+            read: Detect changes through `.data`, too.
         """
         modules = [*model.modules()]
         maps: list[Any] = [module for module in modules if is_plain(module)]
@@ -224,12 +224,12 @@ class StepWeights:
 
     @classmethod
     def expect_fixed(cls, model: Any) -> None:
-        """Look no more for what torch does not count, until `forget`."""
+        """Do not look for changes through `.data` any more, until `forget`."""
         cls._kept.pop(model, None)
         cls._fixed.add(model)
 
     @classmethod
     def forget(cls, model: Any) -> None:
-        """Free the memory that this model's take, as much as its weights."""
+        """Free this model's packed maps, which take as much memory as its weights."""
         cls._kept.pop(model, None)
         cls._fixed.discard(model)

@@ -1,5 +1,5 @@
 """
-What a position scheme is: hooks that do nothing, of which each scheme overrides some.
+The base of position schemes: hooks that do nothing. Each scheme overrides some of them.
 
 A scheme says what it adds to the embeddings (`forward`), how it turns queries and keys (`turn_at`), what it adds to
 the scores of self-attention (`bias`), and what it does inside the self-attention of each layer (`relations`). The
@@ -20,7 +20,7 @@ from transformers import initialization as init
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 
 
-# What a scheme does to queries or keys (B, H, T, d_k) at their positions.
+# A function that a scheme applies to queries or keys (B, H, T, d_k) at their positions.
 Turn = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -30,14 +30,14 @@ def keep(states: torch.Tensor) -> torch.Tensor:
 
 
 class Relation:
-    """What a scheme does inside the self-attention of one layer: hooks that do nothing."""
+    """The part of a scheme inside the self-attention of one layer: hooks that do nothing."""
 
     def kept_keys(self, keys: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        """Keys (B, H, S, d_k) with what else is kept of the states (B, S, D) that they are made of."""
+        """Keys (B, H, S, d_k) with further features of the states (B, S, D) that are cached with them."""
         return keys
 
     def scores(self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, scaling: float) -> torch.Tensor:
-        """Queries (B, H, T, d_k) and keys as they were kept to scores (B, H, T, S), to which the mask is added."""
+        """Queries (B, H, T, d_k) and cached keys to scores (B, H, T, S), to which the caller adds the mask."""
         return torch.matmul(query, keys.transpose(2, 3)) * scaling
 
     def outputs(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -46,13 +46,13 @@ class Relation:
 
 
 class PositionEncoding(nn.Module):
-    """Adds nothing: the stack knows no order, except for what the causal mask tells the decoder."""
+    """No positions: the order of tokens has no effect, except through the decoder's causal mask."""
 
-    # Whether the search of this package may compute one token at a time; others go to transformers' own loop.
+    # Whether this package's search can compute it one token at a time; otherwise transformers' loop runs.
     has_step = True
-    # Whether it acts on pairs of a query and a key: it gets the positions of the keys, and a mask of numbers.
+    # Whether it acts on pairs of a query and a key: then it gets the positions of the keys and an additive mask.
     is_relative = False
-    # Features that a key carries beside d_k.
+    # Features that are cached with a key, beyond d_k.
     kept_features = 0
 
     def __init__(self, width: int, longest: int, offset: int):
@@ -63,12 +63,12 @@ class PositionEncoding(nn.Module):
     def of(
         cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
     ) -> "PositionEncoding":
-        """The scheme of a stack of this width and so many heads, for up to `longest` positions."""
+        """Build the scheme of a stack of this width and number of heads, for up to `longest` positions."""
         return cls(width, longest, config.position_offset)
 
     @property
     def longest(self) -> int | None:
-        """How many positions there are, None for any number."""
+        """The largest number of positions; None without a limit."""
         return None
 
     def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
@@ -76,29 +76,30 @@ class PositionEncoding(nn.Module):
         return embeddings
 
     def turn_at(self, position_ids: torch.Tensor) -> Turn:
-        """What is done to the queries and keys of self-attention at positions (B or 1, T)."""
+        """The function applied to queries and keys of self-attention at positions (B or 1, T)."""
         return keep
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
-        """What is added to the scores of queries (B or 1, T) and keys (B or 1, S), as (B or 1, H, T, S)."""
+        """The bias (B or 1, H, T, S) added to the scores of queries at (B or 1, T) and keys at (B or 1, S)."""
         return query_positions.new_zeros((), dtype=torch.float32)
 
     def relations(
         self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
     ) -> Iterable[Relation | None]:
-        """For each layer, what happens in its attention of queries (B or 1, T) and keys (B or 1, S), if anything."""
+        """For each layer the `Relation` of queries at (B or 1, T) and keys at (B or 1, S), or None."""
         return repeat(None)
 
     def key_positions(
         self, mask: torch.Tensor | None, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any
     ) -> torch.Tensor | None:
         """
-        Positions of the keys (B or 1, S) that queries at `position_ids` (B or 1, T) see, where they are needed.
+        Positions of the keys (B or 1, S) that queries at `position_ids` (B or 1, T) attend to; None if the scheme does
+        not need them.
 
         Args:
             mask: transformers' mask for the attention in use.
             padding: 1 for a token, 0 for padding, of past and present (B, past + T), or None.
-            cache: Where earlier keys stand, or None.
+            cache: The cache with earlier keys, or None.
         """
         return None
 
@@ -110,12 +111,12 @@ class PositionEncoding(nn.Module):
         dtype: torch.dtype,
     ) -> torch.Tensor | None:
         """
-        The mask of self-attention, with the bias where there is one.
+        The mask of self-attention plus the scheme's bias, if it has one.
 
         Args:
             mask: transformers' mask for the attention in use.
             query_positions: (B or 1, T).
-            key_positions: (B or 1, S), where they are needed.
+            key_positions: (B or 1, S), or None if the scheme does not need them.
             dtype: Type of the scores.
         """
         return mask
@@ -133,7 +134,7 @@ class TrainedPositionEncoding(PositionEncoding):
 
 
 class RelativePositionEncoding(PositionEncoding):
-    """What schemes have in common that act on pairs of a query and a key."""
+    """The base of schemes that act on pairs of a query and a key."""
 
     is_relative = True
 
@@ -142,16 +143,16 @@ class RelativePositionEncoding(PositionEncoding):
     ) -> torch.Tensor | None:
         """
         Raises:
-            ValueError: The attention in use has no mask of numbers.
+            ValueError: The attention implementation has no additive mask.
         """
         if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
             raise ValueError(
-                f"{type(self).__name__} needs an attention with a mask of numbers: set attn_implementation to 'eager' "
+                f"{type(self).__name__} needs an attention with an additive mask: set attn_implementation to 'eager' "
                 "or 'sdpa'"
             )
         if cache is None:
             return position_ids
-        # Behind keys of the past, and before room that is not used yet.
+        # After the keys of the past, and before unused room of a static cache.
         length = position_ids.shape[1]
         index = torch.arange(mask.shape[-1], device=position_ids.device) - cache.get_seq_length()  # (S)
         own, past = position_ids[:, index.clamp(0, length - 1)], position_ids[:, :1] + index  # (B or 1, S)
@@ -176,7 +177,7 @@ def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:
     Rows `ids` (B, T) of `weight` (V, D), as (B, T, D).
 
     Raises:
-        IndexError: On a CPU, an id has no row. An accelerator would have to be waited for to find that out.
+        IndexError: On a CPU, an id has no row. On an accelerator the check would force a synchronisation.
     """
     try:
         return F.embedding(ids, weight)
@@ -189,7 +190,8 @@ def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:
 def check_rows(ids: torch.Tensor, count: int, what: str):
     """
     Raises:
-        IndexError: On a CPU, an id lies outside 0 to `count` - 1. While a graph is traced, nothing is known of ids.
+        IndexError: On a CPU, an id lies outside 0 to `count` - 1. While a graph is traced, ids have no values to
+        check.
     """
     if ids.device.type != "cpu" or torch.compiler.is_compiling():
         return
@@ -199,5 +201,5 @@ def check_rows(ids: torch.Tensor, count: int, what: str):
 
 
 def counted(padding: torch.Tensor) -> torch.Tensor:
-    """Position of each token (B, T), where 1 is a token and 0 is padding, which does not count."""
+    """Position of each token (B, T), from a mask with 1 for tokens and 0 for padding, which is not counted."""
     return (padding.long().cumsum(dim=-1) - 1).clamp(min=0)

@@ -1,7 +1,7 @@
 """
 Position schemes: how a stack knows the order of its tokens. One instance in each stack, one class a scheme.
 
-This file has those that add to the embeddings or turn queries and keys, and the table of all.
+This file has the schemes that add to the embeddings or rotate queries and keys, and the table of all schemes.
 
 Shapes: B sentences, T positions, D = d_model, H heads.
 """
@@ -51,7 +51,7 @@ class SinusoidalPositionEncoding(PositionEncoding):
 
 
 class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding):
-    """The same sines and cosines, first all sines, then all cosines, as in Marian."""
+    """The same values, first all sines, then all cosines, as in Marian."""
 
     def arrange(self, angles: torch.Tensor) -> torch.Tensor:
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
@@ -113,8 +113,8 @@ class HierarchicalPositionEncoding(LearnedPositionEncoding):
 
 class RotaryPositionEncoding(PositionEncoding):
     """
-    Queries and keys turned by their position: (x_2i, x_2i+1) by the angle pos · base^(-2i/r), where r = fraction · d_k
-    features are turned and the others stay; Su et al. 2021, arXiv 2104.09864, equation 34.
+    Queries and keys rotated by their position: (x_2i, x_2i+1) by the angle pos · base^(-2i/r), where r = fraction ·
+    d_k features are turned and the others stay; Su et al. 2021, arXiv 2104.09864, equation 34.
 
     Args:
         head_width: d_k.
@@ -148,11 +148,11 @@ class RotaryPositionEncoding(PositionEncoding):
         return turn if self.turned == self.head_width else turn_part
 
     def arrange(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """What belongs to the first and to the second of each pair, in the order of the features."""
+        """Interleave the values of the first and the second member of each pair, in the order of the features."""
         return torch.stack((first, second), dim=-1).flatten(-2)
 
     def swap(self, states: torch.Tensor) -> torch.Tensor:
-        """Each feature in the place of its partner: of its neighbour."""
+        """Swap the two features of each pair."""
         return states.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
 
@@ -184,7 +184,7 @@ POSITION_ENCODINGS: dict[str, type[PositionEncoding]] = {
 
 
 def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
-    """Position of each embedding (B, T, D), as (B or 1, T): padding on the left does not count."""
+    """Position of each embedding (B, T, D), as (B or 1, T): padding on the left is not counted."""
     length = embeddings.shape[1]
     if attention_mask is not None and attention_mask.dim() == 2:
         return counted(attention_mask)[:, -length:]  # (B, T)

@@ -1,4 +1,4 @@
-"""Named sizes: what differs from the defaults of the config, which are the paper's base model."""
+"""Named sizes: their differences from the defaults of the config, which are the paper's base model."""
 
 from typing import Any
 

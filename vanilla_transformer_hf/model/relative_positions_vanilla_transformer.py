@@ -1,5 +1,5 @@
 """
-Relative position schemes: what acts on pairs of a query and a key.
+Relative position schemes, which act on pairs of a query and a key.
 
 Shapes: B sentences, T query positions, S key positions, D = d_model, H heads.
 """
@@ -85,9 +85,9 @@ class T5PositionBias(RelativePositionEncoding, TrainedPositionEncoding):
 
 class DistanceMLP(RelativePositionEncoding):
     """
-    What a small network makes of the logarithm of a distance, for each head, added to the score; as the dynamic
-    position bias of Wang et al. 2021, arXiv 2108.00154, in the form of x-transformers:
-    b = W₃ silu(W₂ silu(W₁ u + b₁) + b₂) + b₃ with u = sign(i - j) log(1 + |i - j|). Any distance has a value.
+    The output of a small network of the logarithm of a distance, for each head, added to the score; like the dynamic
+    position bias of Wang et al. 2021, arXiv 2108.00154, in the form of x-transformers: b = W₃ silu(W₂ silu(W₁ u + b₁)
+    + b₂) + b₃ with u = sign(i - j) log(1 + |i - j|). It is defined for any distance.
 
     Args:
         heads: H.
@@ -115,11 +115,11 @@ class DistanceMLP(RelativePositionEncoding):
 @dataclass
 class VectorRelation(Relation):
     """
-    Vectors that are added to keys and values of one layer, as each query sees them.
+    Vectors that are added to keys and values of one layer, depending on the distance from the query.
 
     Args:
         key_vectors, value_vectors: The vectors of each distance (R, d_k), (R, d_v).
-        rows: Which of them belongs to a query and a key (B or 1, 1, T, S).
+        rows: Index of the vector for each query and key (B or 1, 1, T, S).
     """
 
     key_vectors: torch.Tensor
@@ -144,8 +144,8 @@ class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
     own vectors, of keys and of values, and its heads share them.
 
     Args:
-        order: For each layer of the stack, which vectors it has; layers of the same weights have the same.
-        distance: k, from which all distances are one.
+        order: For each layer of the stack, the index of its vectors; layers that share weights share them.
+        distance: k, to which distances are clipped.
         d_k, d_v: Widths of one head's keys and values.
     """
 
@@ -176,10 +176,10 @@ class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
 @dataclass
 class GateRelation(Relation):
     """
-    Gates that lie between a query and a key before it, of one layer.
+    The gates of one layer between a query and an earlier key.
 
-    A key carries the logarithm of its gate, so that caches and the search keep it, and the sums are taken over the
-    keys that a query sees, in their order.
+    The logarithm of a gate is stored with its key, so that caches and the search keep it; the sums run over the keys
+    that a query attends to, in their order.
 
     Args:
         weight, bias: The map from states (D) to gates (H), or to those of both directions (2 H).
@@ -203,26 +203,26 @@ class GateRelation(Relation):
         return scores + self.sums(gates, seen).to(scores.dtype)
 
     def sums(self, gates: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        """Of the gates (B, H, 1, S, 1) behind a key up to the query, where each query sees (B or 1, 1, T, S)."""
+        """Sums of the gates (B, H, 1, S, 1) after a key up to the query, over visible positions (B or 1, 1, T, S)."""
         return sums_behind(gates[..., 0] * seen)
 
 
 class TwoWayGateRelation(GateRelation):
-    """The same, with gates of their own for the keys behind a query."""
+    """The same, with separate gates for the keys after a query."""
 
     def sums(self, gates: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        past = torch.ones_like(seen[0, 0]).tril()  # (T, S), the query itself too
+        past = torch.ones_like(seen[0, 0]).tril()  # (T, S), including the query itself
         before, behind = gates[..., 0] * (seen * past), gates[..., 1] * (seen * (1 - past))
         return sums_behind(before) + behind.cumsum(dim=-1)
 
 
 def exact(states: torch.Tensor) -> torch.dtype:
-    """The type in which sums are taken."""
+    """The type in which sums are computed."""
     return torch.promote_types(states.dtype, torch.float32)
 
 
 def sums_behind(values: torch.Tensor) -> torch.Tensor:
-    """For each place of the last dimension the sum of those behind it."""
+    """For each index of the last dimension the sum of all later entries."""
     sums = values.cumsum(dim=-1)
     return sums[..., -1:] - sums
 
@@ -230,15 +230,15 @@ def sums_behind(values: torch.Tensor) -> torch.Tensor:
 class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding):
     """
     Σ log f_l over j < l ≤ i added to the score of a query i and a key j before it, and Σ log r_l over i < l ≤ j to
-    that of a key behind it (encoder), with gates f = σ(x W_f + b_f) and r = σ(x W_r + b_r) of the layer's input, for
-    each head: distances that the data decide; Lin et al. 2025, arXiv 2503.02130, for both directions as
-    x-transformers. Positions play no part; padding has no gate. At first a gate is σ(5) = 0.993.
+    that of a later key (encoder), with gates f = σ(x W_f + b_f) and r = σ(x W_r + b_r) of the layer's input, for each
+    head: data-dependent distances; Lin et al. 2025, arXiv 2503.02130, for both directions as x-transformers. Position
+    ids have no effect; padding has no gate. A gate starts as σ(5) = 0.993.
 
     Args:
-        order: For each layer of the stack, which gates it has; layers of the same weights have the same.
+        order: For each layer of the stack, the index of its gates; layers that share weights share them.
         width: D.
         heads: H.
-        is_causal: Whether keys lie before their queries alone.
+        is_causal: Whether queries attend to earlier keys only.
     """
 
     first_bias = 5.0

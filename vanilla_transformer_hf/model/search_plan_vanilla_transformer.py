@@ -1,6 +1,6 @@
 """
-From a call of `generate()` to a search: what the call asks for, what the search then does, and what only the loops of
-transformers can do.
+From a call of `generate()` to a search: the request of the call, the plan of the search, and the conditions under
+which transformers' loops run instead.
 
 Shapes: B sentences, n beams of each.
 """
@@ -32,7 +32,7 @@ REQUESTS = ("ensemble", "prefixes", "recorder", "required_phrases", "shortlist")
 # Options that rank the hypotheses of a beam search, which the loops of transformers ignore.
 RANKING = ("length_penalty_type", "coverage_penalty", "num_beam_groups")
 
-# They look at each row alone, so rows may leave.
+# Processors that treat each row alone, so that rows may leave the batch.
 PROCESSORS = {
     logits_process.ExponentialDecayLengthPenalty,
     logits_process.ForcedBOSTokenLogitsProcessor,
@@ -47,7 +47,7 @@ PROCESSORS = {
     logits_process.SuppressTokensAtBeginLogitsProcessor,
     logits_process.SuppressTokensLogitsProcessor,
 }
-# These count tokens from the end of the decoder prompt, which prefixes would have to move for each row.
+# Processors that count tokens from the end of the decoder prompt, which prefixes would move for each row.
 COUNTING_PROCESSORS = {
     logits_process.ExponentialDecayLengthPenalty,
     logits_process.ForcedEOSTokenLogitsProcessor,
@@ -55,28 +55,29 @@ COUNTING_PROCESSORS = {
     logits_process.SuppressTokensAtBeginLogitsProcessor,
 }
 ATTENTIONS = {"eager", "sdpa"}
-# Arguments that the search uses or that cannot matter to it.
+# Arguments that the search uses or that do not affect it.
 KNOWN = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep", "synced_gpus"}
-# Settings that ask for outputs which only the loops of transformers return.
+# Settings for outputs that only transformers' loops return.
 OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
 @dataclass(eq=False)
 class SearchRequest(StoppingCriteria):
     """
-    What a call of `generate()` asks for beyond what transformers knows.
+    The options of a call of `generate()` that transformers does not know.
 
-    It travels to the loop among the stopping criteria, which `generate()` hands to every loop as they are. In the
-    loops of transformers it ends each hypothesis at the limit of its sentence.
+    It reaches the loop as one of the stopping criteria, which `generate()` passes to every loop unchanged. In
+    transformers' loops it ends each hypothesis at the limit of its sentence.
 
     Attributes:
         options: Options of the search.
-        requests: Arguments of `REQUESTS` that are given.
-        limits: Most tokens of the hypotheses of each sentence (B), decoder prompt included; None: no own ones.
-        most_tokens: Most tokens that the model has positions for, and one.
+        requests: The given arguments among `REQUESTS`.
+        limits: Largest number of tokens of the hypotheses of each sentence (B), decoder prompt included; None: no
+            limit per sentence.
+        most_tokens: The model's number of positions plus one.
         counts_new_tokens: Whether the limits count from the end of the prompt, so that prefixes are not part of them.
         weights: Packed weights of the model and of the members of the ensemble; None where they are not used.
-        memories: What the encoders of the members make of the source.
+        memories: The encoder outputs of the ensemble's members.
         place_in_stream: Number of the batch in a stream, None outside of one.
     """
 
@@ -91,12 +92,12 @@ class SearchRequest(StoppingCriteria):
 
     @classmethod
     def among(cls, criteria: StoppingCriteriaList) -> "SearchRequest":
-        """The one that stands among the criteria; an empty one if there is none."""
+        """The request among the criteria, or an empty one."""
         return next((one for one in criteria if isinstance(one, cls)), None) or cls()
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         for name in self.requests:
-            raise ValueError(f"{name}: only greedy search and beam search can do this, and this is neither")
+            raise ValueError(f"{name}: only greedy search and beam search support this")
         if self.limits is None:
             return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         rows = input_ids.shape[0] // len(self.limits)
@@ -141,24 +142,24 @@ class SearchRequest(StoppingCriteria):
 @dataclass
 class SearchPlan:
     """
-    What a search does, made once from all that it depends on.
+    All settings of a search, derived once from the call.
 
     Attributes:
         prompt: First tokens of the hypotheses of each row (A, P). A row is a sentence, or a group of its beams.
         limits: Most tokens of a hypothesis of each row, prompt included (A).
         beams: Hypotheses of each row.
         eos: Ids that end a sentence, None if there are none.
-        pad: Id that fills up what has ended, None if there is none.
-        processors: What changes the scores of the next tokens; must not know one row from another.
-        constraints: What hypotheses must begin with or contain, and what they may be made of.
-        options: Options of transformers' search that it does not have.
+        pad: Id that fills ended hypotheses, None if there is none.
+        processors: The logits processors; they must treat each row alone.
+        constraints: Required prefixes and phrases, and the shortlist.
+        options: Options of the search that transformers does not have.
         early_stopping, length_penalty: As in transformers' generation config.
         n_best: Sequences to return of each sentence.
         returns_dict: Whether to return a dictionary of outputs.
         joins: Whether to share the search with other batches of a stream.
         groups: Groups of beams of each sentence; its rows follow each other.
         members: Other models of the ensemble.
-        recorder: Is called with what each step of a beam search has found, a `BeamStep`; None: not called.
+        recorder: A function called with the `BeamStep` of each step of a beam search, or None.
     """
 
     prompt: torch.Tensor
@@ -189,12 +190,12 @@ class SearchPlan:
         config: Any,
     ) -> "SearchPlan":
         """
-        The plan for what `generate()` hands to a loop: decoder prompts, one for each beam (B n, P), processors,
-        criteria and its generation config.
+        The plan for the inputs of a loop: decoder prompts, one for each beam (B n, P), processors, criteria and the
+        generation config.
 
         Raises:
-            ValueError: Constraints cannot be read, or a prefix leaves no room, or something counts from the prompt and
-                prefixes alike.
+            ValueError: Constraints are malformed, a prefix leaves no room for another token, or a processor that
+                counts tokens from the prompt is combined with prefixes.
         """
         groups = request.options.num_beam_groups if config.num_beams > 1 else 1
         prompt = input_ids[:: config.num_beams // groups]
@@ -231,10 +232,11 @@ def row_limits(
     criteria: StoppingCriteriaList,
 ) -> torch.Tensor:
     """
-    Most tokens of the hypotheses of each row (A), prompt and prefixes included.
+    Largest number of tokens of the hypotheses of each row (A), prompt and prefixes included.
 
     Raises:
-        ValueError: A prefix leaves no room, or something counts from the prompt and prefixes alike.
+        ValueError: A prefix leaves no room for another token, or a processor that counts tokens from the prompt is
+        combined with prefixes.
     """
     limits = torch.full(prompt.shape[:1], int(criteria.max_length or 0), device=prompt.device)
     prefixes = constraints.prefixes
@@ -254,20 +256,20 @@ def row_limits(
 
 
 def most_target_tokens(model: Any) -> int:
-    """Tokens that the model's decoder has positions for, and the one behind them, which it can still predict."""
+    """The decoder's number of positions plus one: the token after the last position can still be predicted."""
     longest = model.get_decoder().embed_positions.longest
     return sys.maxsize if longest is None else 1 + longest
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What only the loops of transformers can do
+# Calls that need transformers' loops
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def find_obstacle(
     model: Any, processors: LogitsProcessorList, criteria: StoppingCriteriaList, config: Any, kwargs: dict[str, Any]
 ) -> str | None:
-    """What the loop of transformers is needed for, None if the search of this package can do all of it."""
+    """The option or property that needs transformers' loop; None if this package's search can run the call."""
     cache = kwargs.get("past_key_values")
     halves: tuple[Any, ...] = () if cache is None else (cache,)
     if isinstance(cache, EncoderDecoderCache):
@@ -295,9 +297,9 @@ CRITERIA = {EosTokenCriteria, MaxLengthCriteria, SearchRequest}
 
 
 def model_obstacles(model: Any) -> dict[str, bool]:
-    """What of a model a step would not respect, and whether it is so."""
+    """The properties of a model that a step would ignore, each with whether the model has it."""
     stack = model.get_decoder()
-    # What a step does without calling the module, so that nothing may be put around or in place of it.
+    # Modules that a step replaces without calling them, so that they must not have hooks or be replaced.
     layers = [module for layer in stack.layers for module in (layer, *layer.attentions)]
     head = model.lm_head.weight() if callable(model.lm_head.weight) else model.lm_head.weight
     attention = model.config._attn_implementation
@@ -314,8 +316,8 @@ def model_obstacles(model: Any) -> dict[str, bool]:
 
 def is_hooked(module: torch.nn.Module) -> bool:
     """
-    Whether something has been put around the module's forward. What transformers leaves there to record outputs, and
-    Accelerate to compute in another type, does not count.
+    Whether the module has hooks or a wrapped forward. Wrappers of transformers that record outputs, and of Accelerate
+    that change the type, are ignored.
     """
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     strange = any(getattr(hook, "__module__", "") != output_capturing.__name__ for hook in hooks)
@@ -326,9 +328,9 @@ def is_hooked(module: torch.nn.Module) -> bool:
 def check_request(request: SearchRequest, config: Any, obstacle: str) -> None:
     """
     Raises:
-        ValueError: The call asks for something that the loop of transformers cannot do, and needs this loop.
+        ValueError: The call has an option that transformers' loop does not support, but needs this loop.
     """
-    # One hypothesis alone is ranked by nothing; so a saved generation config does not keep anybody from sampling.
+    # A single hypothesis is not ranked, so a saved option for ranking does not prevent sampling.
     default = SearchOptions()
     for name in RANKING if config.num_beams > 1 else ():
         if (value := getattr(request.options, name)) != getattr(default, name):
@@ -343,7 +345,7 @@ def check_request(request: SearchRequest, config: Any, obstacle: str) -> None:
 
 
 def ids_of(config: Any) -> dict[str, int]:
-    """What models must share that take and give the same token ids."""
+    """The properties that the models of an ensemble must share."""
     return {
         "vocab_size": config.vocab_size,
         "source_vocab_size": config.source_vocab_size or config.vocab_size,
@@ -354,7 +356,7 @@ def ids_of(config: Any) -> dict[str, int]:
 def check_ensemble(model: Any, members: Any, has_input_ids: bool) -> None:
     """
     Raises:
-        ValueError: A member of the ensemble does not fit the model, or cannot search as it does.
+        ValueError: A member of the ensemble does not fit the model, or needs transformers' loop.
     """
     if not isinstance(members, (list, tuple)):
         raise ValueError(f"ensemble: must be a list of models, not {type(members).__name__}")

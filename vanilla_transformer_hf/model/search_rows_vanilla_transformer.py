@@ -1,5 +1,6 @@
 """
-What greedy and beam search know of each row of the batch: tensors that leave it and join it together.
+The tensors of greedy and beam search with an entry for each row of the batch; rows leave and join all of them
+together.
 
 Shapes: A rows in the batch, each a sentence or, in diverse beam search, a group of beams of one; n beams of a row,
 L columns.
@@ -15,30 +16,30 @@ import torch.nn.functional as F
 from .incremental_decoder_vanilla_transformer import resized
 
 
-# Kinds of tensors (A, ...) that `Rows` has; those without a kind have a value or a vector for each row.
-# Column numbers (A), which change when columns in front are dropped.
+# Kinds of tensors (A, ...) in `Rows`; fields without a kind have a value or a vector for each row. Column numbers (A),
+# which change when columns in front are dropped.
 NUMBER = {"is_number": True}
-# The last dimension are columns, with `filler` where no token stands; None: the padding.
+# The last dimension is columns, with `filler` in empty columns; None: the padding id.
 COLUMNS: dict[str, Any] = {"is_columns": True, "filler": None}
 PARENTS = {"is_columns": True, "filler": -1}
-# What is written down when a row is done.
+# Results, which are written when a row is done.
 RESULT = {"is_result": True}
 
 
 @dataclass
 class Rows:
     """
-    The tensors of the rows in the batch. Tokens that are chosen at the same step stand in the same column, whenever
-    their sentences have begun.
+    The tensors of the rows in the batch. Tokens that are chosen at the same step are in the same column, no matter
+    when their sentences began.
 
     Attributes:
-        padding: Id that stands where no token does.
+        padding: Id in empty columns.
         owners: Number of the search that a row belongs to (A).
-        places: Which of the rows of this search it is (A).
+        places: Index of the row within that search (A).
         begins: Column of its first token (A).
-        limits: Column behind the last token that it may have (A).
-        written: Whether its results have been written down (A).
-        running: Tokens of the hypotheses that run on (A, ..., L).
+        limits: Column after the last token that it may have (A).
+        written: Whether its results have been written (A).
+        running: Tokens of the running hypotheses (A, ..., L).
     """
 
     padding: int
@@ -59,7 +60,7 @@ class Rows:
                 yield one.name, value, one.metadata
 
     def results(self) -> Iterator[tuple[str, torch.Tensor, bool]]:
-        """Name and tensor of what is written down when a row is done, and whether it has columns."""
+        """Name and tensor of each result, and whether it has columns."""
         for name, tensor, kind in self.tensors():
             if kind.get("is_result"):
                 yield name, tensor, kind.get("is_columns", False)
@@ -71,7 +72,7 @@ class Rows:
 
     def put(self, others: "Rows", places: torch.Tensor, unused: int, prompt_length: int) -> "Rows":
         """
-        These rows with others, whose sentences have not begun, in place of those at `places`.
+        Replace the rows at `places` by others, whose sentences have not begun.
 
         Args:
             unused: Columns in front that no row needs any more; they are dropped.
@@ -107,17 +108,18 @@ class BeamRows(Rows):
     The rows of a beam search, whose `running` is (A, n, L).
 
     Attributes:
-        given: Column behind the decoder prompt and the prefix, which are in no score (A).
-        running_scores: Sums of log-probabilities of the hypotheses that run on (A, n).
-        running_parents: The beam that each token of them continues (A, n, L - P).
-        coverage: Attention that each source token got from them (A, n, S); (A, n, 1) where it is not needed.
+        given: Column after the decoder prompt and the prefix, which are not scored (A).
+        running_scores: Sums of log-probabilities of the running hypotheses (A, n).
+        running_parents: The beam that each of their tokens continues (A, n, L - P).
+        coverage: Sum of attention that each source token received from them (A, n, S); (A, n, 1) where it is not
+            needed.
         improvable: Whether a running hypothesis can still become better than a finished one (A, 1).
-        is_finished: Whether there is a finished hypothesis at this place (A, n).
+        is_finished: Whether this place holds a finished hypothesis (A, n).
         finished: Finished hypotheses, best first (A, n, T).
         finished_scores: Their scores (A, n).
-        finished_lengths: Their tokens behind the decoder prompt (A, n).
-        finished_parents: For each token the beam that it continues, counted over all rows; -1 behind the end.
-        finished_missing: Tokens of required phrases that they lack (A, n), None where there are no phrases.
+        finished_lengths: Their numbers of tokens after the decoder prompt (A, n).
+        finished_parents: For each token the beam that it continues, counted over all rows; -1 after the end.
+        finished_missing: Tokens of required phrases that are still missing (A, n); None without phrases.
     """
 
     given: torch.Tensor = field(metadata=NUMBER)

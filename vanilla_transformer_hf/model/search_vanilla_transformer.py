@@ -1,8 +1,8 @@
 """
-What greedy and beam search share, and several searches that run as one.
+The base of greedy and beam search, and several searches that run as one.
 
-They give the answers of transformers' own loops, sooner: a sentence that cannot change any more leaves the batch, and
-sentences of the next one may take its place.
+They return the results of transformers' own loops, but faster: a sentence that cannot change any more leaves the
+batch, and sentences of the next batch may take its place.
 
 Shapes: A rows in the batch, each a sentence or, in diverse beam search, a group of beams of one; n beams of a row,
 V vocabulary.
@@ -28,18 +28,18 @@ JOINING_SHARE = 1 / 8
 
 class Search(ABC):
     """
-    What greedy and beam search share: sentences that leave the batch when they are done, and others that join it.
+    The base of greedy and beam search: sentences leave the batch when they are done, and others join it.
 
     Args:
-        decoder: What has read the sources.
+        decoder: The decoder, which has read the sources.
         plan: What to do.
 
     Attributes:
-        results (`dict[str, torch.Tensor]`): What was found for the rows of this search, by the names in `Rows`.
-        is_done (`torch.Tensor`): Whether the results of these rows have been written down.
+        results (`dict[str, torch.Tensor]`): The results of this search's rows, by their names in `Rows`.
+        is_done (`torch.Tensor`): Whether the results of these rows have been written.
         is_nan (`torch.Tensor`): Whether the model's scores of these rows were NaN at the end.
         unfinished (`int`): Rows that are not done.
-        length (`int`): Tokens of those that are done when it took longest, prompt included.
+        length (`int`): Largest number of tokens of the rows that are done, prompt included.
         waits (`bool`): Whether others will take the places of sentences that are done.
     """
 
@@ -61,7 +61,7 @@ class Search(ABC):
 
     @abstractmethod
     def first_results(self) -> dict[str, torch.Tensor]:
-        """The results of rows that have found nothing, as long as they can become."""
+        """Empty results, with room for the longest hypotheses."""
 
     @abstractmethod
     def step(self) -> None:
@@ -98,7 +98,7 @@ class Search(ABC):
     def check_scores(self) -> None:
         """
         Raises:
-            ValueError: The model's scores of a sentence were NaN, so that what was found means nothing.
+            ValueError: The model's scores of a sentence were NaN, so its translation is meaningless.
         """
         if self.is_nan.any():
             row = int(self.is_nan.nonzero()[0]) // self.plan.groups
@@ -116,8 +116,8 @@ class Search(ABC):
 
     def absorb(self, other: "Search", rows: slice) -> None:
         """
-        Put these sentences of `other` in the place of some that are done. It must not have begun, and have the same
-        settings.
+        Let these sentences of `other` take the places of some that are done. `other` must not have begun and must have
+        the same settings.
         """
         others = other.rows.keep(rows)
         count, free = len(others), self.rows.written.nonzero()[:, 0]
@@ -134,7 +134,7 @@ class Search(ABC):
         self.rows.owners[free] = self.joined
 
     def leave(self, other: "Search", rows: torch.Tensor) -> None:
-        """Go on without these rows (r) of `other`, which has joined or is this search: nobody waits for them."""
+        """Drop these rows (r) of `other`, a search that has joined or this one; their results are not needed."""
         owner = next((owner for owner, search in self.searches.items() if search is other), -1)
         its = (self.rows.owners == owner) & torch.isin(self.rows.places, rows) & ~self.rows.written
         if its.any():
@@ -144,19 +144,19 @@ class Search(ABC):
             self.keep((~self.rows.written).nonzero()[:, 0])
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Go on with these rows alone."""
+        """Keep only these rows."""
         self.rows = self.rows.keep(rows)
         if len(rows):
             self.decoder.keep(rows)
 
     def _alike(self, rows: torch.Tensor) -> Iterator[tuple["Search", int, torch.Tensor]]:
-        """Of these rows (A) those that have one search and one first column: both, and which they are (A)."""
+        """Group these rows (A) by their search and first column: both, and the rows of each group (A)."""
         owners, begins = self.rows.owners, self.rows.begins
         for owner, begin in sorted({*zip(owners[rows].tolist(), begins[rows].tolist())}):
             yield self.searches[owner], begin, rows & (owners == owner) & (begins == begin)
 
     def _process(self, scores: torch.Tensor) -> torch.Tensor:
-        """What processors make of the scores of the next tokens (A n, V): those of its own search of each sentence."""
+        """Apply to the scores of the next tokens (A n, V) the processors of each sentence's own search."""
         running = self.rows.running
         if not self.joined:
             return process(self.plan.processors, running.flatten(0, -2), scores)
@@ -167,7 +167,7 @@ class Search(ABC):
         return scores.flatten(0, 1)
 
     def _dismiss(self, done: torch.Tensor) -> None:
-        """Write down the results of rows that are done (A), and let these leave the batch."""
+        """Write the results of rows that are done (A), and drop these rows from the batch."""
         rows = self.rows
         new = done & ~rows.written
         if not new.any():
@@ -196,13 +196,13 @@ class Search(ABC):
 
 def run_together(searches: Iterable[Any]) -> Iterator[Any]:
     """
-    Searches as they come to an end, in their order. Sentences of the next one take the places of those that are done
-    (continuous batching, Yu et al. 2022, usenix.org/conference/osdi22/presentation/yu); together they are never more
-    sentences or padded source tokens than one of the searches has had alone.
+    Yield the searches when they are finished, in their order. Sentences of the next one take the places of those that
+    are done (continuous batching, Yu et al. 2022, usenix.org/conference/osdi22/presentation/yu); the batch never has
+    more sentences or padded source tokens than the largest single search.
 
     Args:
-        searches: Those that `can_join` and have the same settings, read one ahead; what is not a search comes back
-            as it is.
+        searches: Searches that `can_join` and have the same settings, read one ahead; other objects are yielded
+            unchanged.
     """
     begun: deque[Any] = deque()
     together: Any = None

@@ -1,5 +1,5 @@
 """
-Segments: which sentence of a pair a source token belongs to, Devlin et al. 2019, arXiv 1810.04805, section 3.2.
+Segments: the sentence of a pair that a source token belongs to, Devlin et al. 2019, arXiv 1810.04805, section 3.2.
 
 Shapes: B sentences, S source positions, D = encoder_d_model.
 """
@@ -11,7 +11,7 @@ from .position_schemes_vanilla_transformer import look_up
 
 
 class SegmentEmbedding(nn.Embedding):
-    """Adds a trained vector of each segment; without ids, all tokens belong to the first."""
+    """Adds a trained vector for each segment; without ids, all tokens belong to the first one."""
 
     def forward(  # type: ignore[override]
         self, embeddings: torch.Tensor, token_type_ids: torch.Tensor | None
@@ -28,7 +28,7 @@ class NoSegments(nn.Module):
     def forward(self, embeddings: torch.Tensor, token_type_ids: torch.Tensor | None) -> torch.Tensor:
         """
         Raises:
-            ValueError: Segments are given; nothing would tell them apart.
+            ValueError: Segments are given, but the model has no segment embeddings.
         """
         if token_type_ids is not None:
             raise ValueError(
@@ -39,5 +39,5 @@ class NoSegments(nn.Module):
 
 
 def segments(count: int, width: int) -> nn.Module:
-    """What tells so many segments apart."""
+    """The module that adds the embeddings of so many segments."""
     return SegmentEmbedding(count, width) if count else NoSegments()

@@ -1,8 +1,8 @@
 """
-Weights that several parts of a model use.
+Weights that several parts of a model share.
 
-A shared matrix belongs to one module under one name, and the others who use it look it up there. So it is saved,
-loaded, counted, averaged, sharded and adapted once, and its gradients are summed, without anybody knowing. Tied
+A shared matrix belongs to one module under one name, and the other modules look it up there. So it is saved, loaded,
+counted, averaged, sharded and adapted once, and its gradients are summed, without special code elsewhere. Tied
 parameters (transformers' `_tied_weights_keys`) would not do: LoRA puts an adapter around each of their names, FSDP2
 finds one parameter in the groups of several layers, and `tie_word_embeddings=False` unties them.
 """
@@ -49,13 +49,13 @@ def layers_and_sets(config: Any, stack: str) -> tuple[int, int]:
 
 
 def layer_order(config: Any, stack: str) -> list[int]:
-    """For each layer of a stack its set of weights."""
+    """For each layer of a stack, the index of its set of weights."""
     layers, sets = layers_and_sets(config, stack)
     return LAYER_SHARING[config.layer_sharing](sets, layers)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Attention: the projections that make queries, keys and values. The names that are left are LoRA's default targets.
+# Attention: the projections that make queries, keys and values. The remaining names are LoRA's default targets.
 # ---------------------------------------------------------------------------------------------------------------------
 
 # K = V, Q = K and Q = K = V, which arXiv 2606.04032 compares. Q = K is Reformer's (Kitaev et al. 2020, arXiv
@@ -69,7 +69,7 @@ PROJECTIONS: dict[str, tuple[str, str, str]] = {
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Feed-forward: whose the encoder's layers use, and whose the decoder's
+# Feed-forward: its owner for the encoder's layers, and for the decoder's
 # ---------------------------------------------------------------------------------------------------------------------
 
 # "encoder_only" is the one wide feed-forward of Pires et al. 2023, arXiv 2309.01826.
@@ -87,18 +87,18 @@ FEED_FORWARD_OWNERS: dict[str, tuple[str, str]] = {
 
 
 class Borrower(nn.Module):
-    """A module whose linear maps may be those of another one, its lender, to which alone they belong."""
+    """A module that may use the linear maps of another module, its lender, which owns them."""
 
     lender: nn.Module | None = None
 
     def borrow(self, lender: nn.Module | None):
-        """Use the maps of `lender`, whatever takes their place there later; None: have maps of one's own."""
+        """Use the maps of `lender`, also after they are replaced there; None: the module has its own."""
         if lender is not None:
-            object.__setattr__(self, "lender", lender)  # nn.Module would make it a part of this one
+            object.__setattr__(self, "lender", lender)  # nn.Module would register it as a submodule
 
     @property
     def maps(self) -> Any:
-        """What has the maps."""
+        """The module that owns the maps."""
         return self if self.lender is None else self.lender
 
     def _replicate_for_data_parallel(self):
@@ -118,7 +118,7 @@ class Borrower(nn.Module):
 def check_sharing(config: Any):
     """
     Raises:
-        ValueError: Weights cannot be shared, or would not be, as a config says.
+        ValueError: The config's sharing is impossible or has no effect.
     """
     fewer = False
     for stack in ("encoder", "decoder"):

@@ -1,4 +1,4 @@
-"""What models of one stack have in common: the config of the stack alone, and its embeddings."""
+"""The base of models with one stack: the config of that stack alone, and its embeddings."""
 
 import copy
 from typing import Any, ClassVar, Literal
@@ -14,12 +14,12 @@ def of_one_stack(
     config: VanillaTransformerConfig, stack: Literal["encoder", "decoder"], model: str
 ) -> VanillaTransformerConfig:
     """
-    The config of that stack alone: a copy in which the other stack's fields have the values of this one, so that
-    names for both, such as `num_hidden_layers`, mean this stack; the config itself if it is one already.
+    The config of one stack: a copy in which the other stack's fields have the same values, so that common names, such
+    as `num_hidden_layers`, refer to this stack; the config itself if it already describes one stack.
 
     Raises:
-        ValueError: It is the config of the other stack alone; or the decoder's layers would use a feed-forward that
-            belongs to the encoder.
+        ValueError: The config describes the other stack only; or the decoder's layers use a feed-forward that belongs
+            to the encoder.
     """
     if not config.is_encoder_decoder:
         check_stacks(config, stack, model)
@@ -45,7 +45,7 @@ def of_one_stack(
             name, own = (follower, followed) if stack == "encoder" else (followed, follower)
             setattr(config, name, getattr(config, own))
     layers, sets = layers_and_sets(config, stack)
-    if layers == sets:  # the other stack's layers were those that shared
+    if layers == sets:  # only the other stack's layers were shared
         config.layer_sharing = "sequence"
     config.is_encoder_decoder, config.is_decoder = False, stack == "decoder"
     return config
@@ -53,8 +53,8 @@ def of_one_stack(
 
 class SingleStackModel(VanillaTransformerPreTrainedModel):
     """
-    One stack and its embeddings, under the names that they have in the encoder-decoder, so that the weights of one
-    open in the other.
+    One stack and its embeddings, with the same parameter names as in the encoder-decoder, so that either loads the
+    weights of the other.
     """
 
     stack_name: ClassVar[Literal["encoder", "decoder"]]

@@ -30,13 +30,13 @@ from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 TOKENIZER_FILES = {"tokenizer_file": "tokenizer.json", "source_tokenizer_file": "source_tokenizer.json"}
 
-# Their places in this list are their ids in every trained vocabulary.
+# Their indices in this list are their ids in every trained vocabulary.
 SPECIAL_TOKENS = ["<pad>", "</s>", "<unk>"]
-# The roles of special tokens that steer the model: in a text that users type, their names are plain text.
+# The special tokens that control the model: in texts of users their names are plain text.
 CONTROL_ROLES = ("pad_token", "bos_token", "eos_token", "unk_token")
 
-# A word takes the space before it along. Marks stay with their letters (Devanagari, decomposed accents). The bound
-# keeps a text without spaces from becoming one word, on which WordPiece would spend quadratic time.
+# A word includes the space before it. Marks stay with their letters (Devanagari, decomposed accents). The limit of 64
+# keeps a text without spaces from becoming one word, which would take WordPiece quadratic time.
 WORDS = r" ?[\p{L}\p{M}]{1,64}| ?\p{N}{1,64}| ?[^\s\p{L}\p{M}\p{N}]{1,64}|\s{1,64}(?!\S)|\s{1,64}"
 
 # Name -> (empty model, trainer). WordPiece marks the start of a word (by its space) and not the continuation, as in
@@ -49,7 +49,7 @@ MODELS = {
     ),
 }
 
-# Set by the host between the two texts of a call; each thread has its own.
+# Set by transformers between the two texts of a call; each thread has its own value.
 NEXT_TEXT_IS_TARGET = ContextVar("NEXT_TEXT_IS_TARGET", default=False)
 
 UNICODE_NORMALIZATIONS = {name: getattr(normalizers, name) for name in ("NFC", "NFKC", "NFD", "NFKD")}
@@ -58,11 +58,11 @@ UNICODE_NORMALIZATIONS = {name: getattr(normalizers, name) for name in ("NFC", "
 class VanillaTransformerTokenizer(TokenizersBackend):
     """Text to token ids and back, with one vocabulary for both languages or one for each.
 
-    Texts become ids of the source vocabulary, and of the target vocabulary under `text_target=`. Everything else
-    speaks the target vocabulary, which the decoder predicts: `decode`, `batch_decode`, `get_vocab`, `vocab_size`,
-    `len` and the conversions between tokens and ids; only `decode_source` and the `source_...` properties speak the
-    source. Tokens added later go into both vocabularies. The sizes for a config are `vocab_size=len(tokenizer)` and
-    `source_vocab_size=tokenizer.source_vocab_size`.
+    Texts become ids of the source vocabulary, and of the target vocabulary under `text_target=`. Everything else uses
+    the target vocabulary, which the decoder predicts: `decode`, `batch_decode`, `get_vocab`, `vocab_size`, `len` and
+    the conversions between tokens and ids; only `decode_source` and the `source_...` properties use the source
+    vocabulary. Tokens added later go into both vocabularies. The sizes for a config are `vocab_size=len(tokenizer)`
+    and `source_vocab_size=tokenizer.source_vocab_size`.
 
     With `split_special_tokens=True`, which `train` sets, the names of the padding, begin, end and unknown tokens in a
     text are plain text ("</s>" is cut into pieces). All other special tokens, such as language tags registered with
@@ -70,8 +70,8 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     recognised in texts as in any tokenizer of transformers. With `split_special_tokens=False`, here or in a call, all
     special tokens are recognised.
 
-    A pair of texts becomes one source, an end behind each; with `return_token_type_ids=True`, `token_type_ids` are 0
-    in the first and 1 in the second, for models with `type_vocab_size` 2.
+    A pair of texts becomes one source, each followed by an end token; with `return_token_type_ids=True`,
+    `token_type_ids` are 0 in the first and 1 in the second, for models with `type_vocab_size` 2.
 
     Files: `tokenizer.json` holds the shared or target vocabulary, `source_tokenizer.json` a separate source
     vocabulary.
@@ -80,8 +80,9 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         separate_vocabularies: Whether the source has its own vocabulary.
         src_lang: Source language, recorded in `tokenizer_config.json`.
         tgt_lang: Target language, recorded likewise.
-        listed_pieces: Size of the (target) vocabulary where the backend has pieces behind it that only lead to longer
-            ones, as a toolkit's do that cuts words first and looks the pieces up afterwards: they become unknown.
+        listed_pieces: Size of the (target) vocabulary if the backend has additional pieces after it that are only
+            intermediate merges, as in toolkits that segment words first and look the pieces up afterwards: these
+            become the unknown token.
         source_listed_pieces: The same for a separate source vocabulary.
         kwargs: The host's arguments, such as `tokenizer_object` (a `tokenizers.Tokenizer`), the special tokens or
             `model_max_length`; `source_tokenizer_object` is the backend of the separate source vocabulary.
@@ -122,7 +123,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
                 source_listed_pieces=source_listed_pieces,
                 **kwargs,
             )
-        # How this object was loaded is not a setting of it: kept, it would change the files at the next save.
+        # Arguments of loading are not settings: if they were kept, the next save would write other files.
         for name in ("is_local", "local_files_only"):
             self.init_kwargs.pop(name, None)
         for name in ("pad_token_id", "eos_token_id"):
@@ -152,15 +153,16 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         """Train on texts read once, in memory that grows with the number of distinct words only.
 
         The defaults are the paper's English-German setting (section 5.1); its English-French one is
-        `model="wordpiece", vocab_size=32000`. `decode` gives every text back unchanged, except for what `lowercase`
-        and `unicode_normalization` take away on purpose; the names "</s>", "<pad>" and "<unk>" inside a text are plain
-        text (`split_special_tokens`). The same texts in any order give the same vocabulary.
+        `model="wordpiece", vocab_size=32000`. `decode` gives every text back unchanged, except for the changes of
+        `lowercase` and `unicode_normalization`; the names "</s>", "<pad>" and "<unk>" inside a text are plain text
+        (`split_special_tokens`). The same texts in any order give the same vocabulary.
 
         Args:
             source_texts: Texts of the source language.
             target_texts: Texts of the target language.
-            vocab_size: Largest size of each vocabulary, special tokens included; a small corpus gives less.
-            model: How a word is cut into pieces: by the learned merges ("bpe") or longest piece first ("wordpiece").
+            vocab_size: Largest size of each vocabulary, special tokens included; a small corpus may yield fewer
+                pieces.
+            model: How a word is split into pieces: by learned merges ("bpe") or longest piece first ("wordpiece").
             separate_vocabularies: Whether source and target each get a vocabulary of their own.
             lowercase: Whether texts are lower-cased, after Unicode normalisation.
             unicode_normalization: Unicode normal form into which texts are brought.
@@ -201,7 +203,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         if self.separate_vocabularies:
             raise ValueError("This method trains one vocabulary; use train(..., separate_vocabularies=True) for two.")
         prefix = getattr(self.backend_tokenizer.model, "continuing_subword_prefix", None)
-        if prefix is not None:  # the host passes it on for BPE only
+        if prefix is not None:  # transformers passes it on for BPE only
             kwargs.setdefault("continuing_subword_prefix", prefix)
         return super().train_new_from_iterator(text_iterator, vocab_size, *args, **kwargs)
 
@@ -230,7 +232,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         return side
 
     def _is_listed(self, token_id: int) -> bool:
-        # What was added later stands behind the pieces that only lead to others.
+        # Added tokens come after the intermediate pieces.
         limit = self.listed_pieces
         return limit is None or token_id < limit or token_id >= super().vocab_size
 
@@ -267,7 +269,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
 
     def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
         side = self if NEXT_TEXT_IS_TARGET.get() else self._source_side()
-        NEXT_TEXT_IS_TARGET.set(False)  # the host would stay in target mode after an error
+        NEXT_TEXT_IS_TARGET.set(False)  # transformers would stay in target mode after an error
         if side is not self:
             return side._encode_plus(*args, **kwargs)
         splits = kwargs.get("split_special_tokens")
@@ -281,7 +283,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         added = sorted(whole.get_added_tokens_decoder().items())
         if not any(token.special and token.content not in control for _, token in added):
             return self
-        # A backend leaves out all of its special tokens or none: for reading, the tags are ordinary added tokens. The
+        # A backend splits all of its special tokens or none: for reading, the tags are ordinary added tokens. The
         # parts are shared, not copied, so this takes 0.1 ms and follows every change of them, such as BPE-dropout.
         backend = Tokenizer(whole.model)
         for part in ("normalizer", "pre_tokenizer", "post_processor"):
@@ -309,7 +311,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     ) -> tuple[str, ...]:
         for file, backend in zip(TOKENIZER_FILES.values(), (self._tokenizer, self._source_tokenizer), strict=True):
             if backend is not None:
-                # What the last call padded and truncated to is not saved; each call sets it anew.
+                # Padding and truncation of the last call are not saved; each call sets them again.
                 backend.no_padding()
                 backend.no_truncation()
                 path = os.path.join(save_directory, f"{filename_prefix}-{file}" if filename_prefix else file)
@@ -335,12 +337,12 @@ class VanillaTransformerTokenizer(TokenizersBackend):
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """Leave the files to `__init__`: the host would rebuild the backend without its normalizer."""
+        """Let `__init__` read the files: transformers would rebuild the backend without its normalizer."""
         return kwargs
 
     @classmethod
     def _patch_mistral_regex(cls, tokenizer: Tokenizer, *args: Any, **kwargs: Any) -> Tokenizer:
-        """Keep the backend as it is: the host would ask the Hub whether a large vocabulary is Mistral's."""
+        """Keep the backend unchanged: transformers would ask the Hub whether a large vocabulary is Mistral's."""
         return tokenizer
 
 
@@ -351,7 +353,7 @@ def _read_backend(path: str) -> Tokenizer:
 
 @contextmanager
 def _naming_damage(path: str | None) -> Iterator[None]:
-    """Say which file the backend could not read: it raises `Exception` itself, and no class of its own."""
+    """Name the file that the backend could not read: it raises a plain `Exception`."""
     try:
         yield
     except Exception as error:
@@ -401,7 +403,8 @@ def _train_backend(
     if lowercase:
         steps.append(normalizers.Lowercase())
     # A space is put before the text, so that a word has the same pieces first in a sentence as inside it, and the
-    # decoder takes one space away. Metaspace leaves out its space where one stands already: double that one.
+    # decoder takes one space away. Metaspace adds no space where the text already begins with one, so that one is
+    # doubled.
     steps.append(normalizers.Replace(Regex(r"\A "), "  "))
     backend = Tokenizer(make_model())
     backend.normalizer = normalizers.Sequence(steps)
