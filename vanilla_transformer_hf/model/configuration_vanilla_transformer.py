@@ -347,8 +347,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields; one with its default from another field is None, so that an override of that field changes
-        both."""
+        """The fields; one that takes its default from another is None, so that an override of that changes both."""
         fields = super().to_dict()
         for name, other in FOLLOWERS.items():
             if name in fields and fields[name] == fields.get(other):
