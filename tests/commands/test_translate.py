@@ -120,7 +120,7 @@ def test_a_killed_run_leaves_whole_lines_and_the_same_command_continues_it(run, 
     assert "was begun with num_beams=2, and now it is 3" in errors
     code, _, errors = run(folder, "--output", output, *options, text=text)
     assert code == 0
-    assert re.fullmatch(rf"{output}: continued behind line \d+\n", errors)
+    assert re.fullmatch(rf"{output}: continued after line \d+\n", errors)
     assert output.read_bytes() == whole
     assert [entry.name for entry in tmp_path.iterdir()] == ["output"]
 
@@ -219,7 +219,7 @@ def test_errors_are_one_line_and_leave_nothing(run, folder, tmp_path):
         "processes=0": (folder, "--processes", 0, "--output", output),
         "window=-1": (folder, "--window", -1, "--output", output),
         "num_beams": (folder, "--n_best", 9, "--output", output),
-        "room for one translation": (folder, "--n_best", 2, "--format", "text", "--output", output),
+        "holds only one translation": (folder, "--n_best", 2, "--format", "text", "--output", output),
     }
     for message, arguments in cases.items():
         code, _, errors = run(*arguments, "--matmul", "default", text=b"one\n")

@@ -111,7 +111,7 @@ def test_pipes_and_devices_are_not_opened(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("/dev/zero")
     for path in (tmp_path / "fifo", tmp_path / "link", "/dev/zero"):
-        with pytest.raises(ValueError, match="is not a regular file: give what comes from a pipe on standard input"):
+        with pytest.raises(ValueError, match="is not a regular file: read a pipe from standard input"):
             next(files.read_lines(path))
     reading, writing = os.pipe()
     os.write(writing, b"from a shell\n")

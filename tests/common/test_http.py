@@ -39,7 +39,7 @@ def application():
         (b"[1]", "application/json", 400, "must be a JSON object, got list"),
         (b"text=a", "application/x-www-form-urlencoded", 415, "send application/json"),
         (b'{"busy": true}', "application/json", 429, "busy: too many"),
-        (b"{}", "application/json", 500, "an error of the server"),
+        (b"{}", "application/json", 500, "internal server error"),
     ],
 )
 def test_errors_are_json_and_say_what_is_wrong(content, kind, status, said):

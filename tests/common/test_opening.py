@@ -154,7 +154,7 @@ def test_layers_that_the_config_leaves_out_are_refused(broken):
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     message = _one_line(broken)
     assert (
-        "tensors have no place in the model that the config describes, the first is model.decoder.layers.1." in message
+        "tensors do not belong to the model that the config describes, the first is model.decoder.layers.1." in message
     )
 
 

@@ -132,7 +132,7 @@ def test_every_value_of_a_recipe_can_be_unset(parse):
 
 def test_a_recipe_says_what_has_to_be_given(parse):
     """A model is not trained anew by a recipe that was made to train one further."""
-    assert "model_name_or_path has to be given: --model_name_or_path VALUE" in parse("model_name_or_path: ???")
+    assert "model_name_or_path must be set: --model_name_or_path VALUE" in parse("model_name_or_path: ???")
     assert parse("model_name_or_path: ???", "--model_name_or_path=x")[0].model.model_name_or_path == "x"
     line = RecipeParser(prog="train.py")
     with pytest.raises(SystemExit):

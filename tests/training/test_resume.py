@@ -73,7 +73,7 @@ def test_without_a_whole_checkpoint_nothing_is_trained_anew(prepare, trained):
     for step in (2, 4):
         (checkpoints / f"checkpoint-{step}" / "optimizer.pt").unlink()
     with pytest.raises(
-        ValueError, match=r"no whole checkpoint .*checkpoint-4: optimizer.pt is missing; checkpoint-2: "
+        ValueError, match=r"no complete checkpoint .*checkpoint-4: optimizer.pt is missing; checkpoint-2: "
     ):
         prepare(**STEPS)
     assert {path.name for path in checkpoints.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}

@@ -179,7 +179,7 @@ def test_long_training_pairs_bring_no_warning_of_the_host(prepare, warnings_of_t
 
 def test_the_best_are_not_looked_for_without_scores(prepare):
     settings = {"load_best_model_at_end": False, "metric_for_best_model": None, "early_stopping_patience": None}
-    with pytest.raises(ValueError, match="eval_strategy=no leaves no scores"):
+    with pytest.raises(ValueError, match="eval_strategy=no gives no scores"):
         prepare(**settings, average_best=2, eval_strategy="no", save_total_limit=None, moving_average=None)
 
 
@@ -212,13 +212,13 @@ def test_a_card_that_was_edited_stays(prepare, tmp_path, capsys):
     card = tmp_path / "out" / "README.md"
     assert "in less than a minute on" in card.read_text()
     run_job(prepare(**settings))
-    assert "stays as it is" not in capsys.readouterr().out
+    assert "is kept, because it was edited" not in capsys.readouterr().out
     assert "in less than a minute on" in card.read_text()  # there was nothing left to do
     text = card.read_text() + "\nIn my own words.\n"
     for _ in range(2):
         card.write_text(text)
         run_job(prepare(**settings))
-        assert card.read_text() == text and "stays as it is" in capsys.readouterr().out
+        assert card.read_text() == text and "is kept, because it was edited" in capsys.readouterr().out
 
 
 def test_a_damaged_record_is_found_before_training(prepare, tmp_path):
@@ -271,7 +271,7 @@ def test_an_upload_that_is_refused_says_that_the_model_is_complete(prepare, tmp_
     job = prepare(max_steps=2, save_steps=2, eval_steps=2)
     job.trainer.args.push_to_hub = True
     monkeypatch.setattr(job.trainer, "upload", refuse)
-    with pytest.raises(OSError, match="out is complete, and was not published: no such owner"):
+    with pytest.raises(OSError, match="out is complete but was not published: no such owner"):
         run_job(job)
 
 

@@ -173,5 +173,5 @@ def test_what_tells_no_attention_is_refused(translator, monkeypatch):
     with pytest.raises(ValueError, match="does not return the attention of its decoder"):
         translator.align("one", "eins")
     monkeypatch.setattr(type(translator.tokenizer), "is_fast", False)
-    with pytest.raises(ValueError, match="does not know where in a text its pieces stand"):
+    with pytest.raises(ValueError, match="does not return the offsets of its pieces"):
         translator.align("one", "eins")

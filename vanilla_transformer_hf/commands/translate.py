@@ -48,9 +48,9 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         "--max_extra_tokens",
         type=int,
         metavar="N",
-        help="most tokens that a translation may have beyond the number of its source",
+        help="maximum number of tokens that a translation may have beyond the number of its source",
     )
-    search.add_argument("--max_new_tokens", type=int, metavar="N", help="most tokens of a translation")
+    search.add_argument("--max_new_tokens", type=int, metavar="N", help="maximum number of tokens of a translation")
     search.add_argument(
         "--num_beam_groups",
         type=int,

@@ -1,6 +1,6 @@
 """
-Checksums of the files of a folder: `SHA256SUMS`, as `sha256sum` writes and reads it, what the Hub's cache knows of
-what it downloaded, and what a model card says of the checkpoint that its model was converted from.
+Checksums of the files of a folder: `SHA256SUMS`, as `sha256sum` writes and reads it, the checksums in the Hub's cache,
+and those in a model card of the checkpoint that its model was converted from.
 """
 
 import hashlib
@@ -17,14 +17,17 @@ from .settings import read_text
 SUMS_FILE = "SHA256SUMS"
 # A folder of a training run beside its model; each checkpoint in it has checksums of its own.
 CHECKPOINTS = "checkpoints"
-# What a model is opened from. A card or a picture may be edited at any time.
+# The files that a model is opened from. A card or a picture may be edited at any time.
 OPENED = (".json", ".py", ".safetensors")
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _ROW_OF_CARD = re.compile(r"\| ([^|/]+) \| [\d,]+ \| `([0-9a-f]{64})` \|")
 
 
 class Verified(NamedTuple):
-    """What was compared: files whose checksums are right, wrong or missing files, and files without a checksum."""
+    """
+    The result of a comparison: files with the right checksum, wrong or missing files, and files without a
+    checksum.
+    """
 
     right: list[str]
     wrong: list[str]
@@ -32,7 +35,7 @@ class Verified(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A checksum, who has it, and when it was written: a file that is newer was written anew."""
+    """A checksum, its origin, and when it was written: a newer file has been rewritten since."""
 
     digest: str
     origin: str
@@ -40,7 +43,10 @@ class Known(NamedTuple):
 
 
 def digest(path: Path, kind: str = "sha256") -> str:
-    """The checksum of a file; `git` is what the Hub calls a small file by: SHA-1 of its length and its bytes."""
+    """
+    The checksum of a file; `git` is git's blob id, which the Hub uses for small files: SHA-1 of its length and
+    bytes.
+    """
     with path.open("rb") as file:
         if kind != "git":
             return hashlib.file_digest(file, kind).hexdigest()
@@ -102,9 +108,9 @@ def read_checksums(folder: Path) -> dict[str, str]:
 
 def verify_folder(folder: str | os.PathLike, card: str | os.PathLike | None = None) -> Verified:
     """
-    Compare the files of a folder with the checksums that it holds: those of `SHA256SUMS`, and those that the Hub's
-    cache has of what it downloaded. With `card`, a model card, compare the files of a checkpoint with those that the
-    card says its model was converted from.
+    Compare the files of a folder with the checksums that it holds: those of `SHA256SUMS`, and those in the Hub's
+    cache. With `card`, a model card, compare the files of a checkpoint with the checksums in the card of the model
+    that was converted from it.
 
     Raises:
         FileNotFoundError: The folder or the card does not exist.
@@ -115,7 +121,7 @@ def verify_folder(folder: str | os.PathLike, card: str | os.PathLike | None = No
         raise FileNotFoundError(f"{folder}: no such folder")
     expected = _known(folder) if card is None else _known_to_the_card(Path(card))
     if not expected and card is None:
-        raise ValueError(f"{folder} holds no checksums: neither {SUMS_FILE} nor what the Hub's cache knows of it")
+        raise ValueError(f"{folder} holds no checksums: neither {SUMS_FILE} nor metadata of the Hub's cache")
     if not expected:
         raise ValueError(f"{card} does not list the files of a checkpoint with their checksums")
     right: list[str] = []
@@ -128,12 +134,12 @@ def verify_folder(folder: str | os.PathLike, card: str | os.PathLike | None = No
 
 def check_unchanged(folder: str | os.PathLike):
     """
-    Compare what a model is opened from with the checksums of its folder, where it has some. A file that is newer than
-    its checksum was written anew on purpose, as `save_pretrained` does; damage on a disk or on the way leaves the time
-    alone.
+    Compare the files that a model is opened from with the checksums of its folder, if it has some. A file that is
+    newer than its checksum was rewritten on purpose, as by `save_pretrained`; damage on a disk or in a transfer does
+    not change the time.
 
     Raises:
-        ValueError: A file is damaged; or was changed, and copied since then.
+        ValueError: A file is damaged, or was changed and then copied.
     """
     folder = Path(folder)
     for name, known in _known(folder).items():
@@ -163,7 +169,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _known(folder: Path) -> dict[str, Known]:
-    """What `SHA256SUMS` has and, where it is newer, what the Hub has."""
+    """The checksums of `SHA256SUMS` or, where they are newer, of the Hub's cache."""
     sums = folder / SUMS_FILE
     if not sums.is_file():
         return _known_to_the_hub(folder)
@@ -173,7 +179,7 @@ def _known(folder: Path) -> dict[str, Known]:
 
 
 def _known_to_the_hub(folder: Path) -> dict[str, Known]:
-    """Of a snapshot in the Hub's cache, whose links name the checksums, or of a folder that was downloaded."""
+    """The checksums of a snapshot in the Hub's cache, whose links name them, or of a downloaded folder."""
     found = dict[str, Known]()
     if not folder.is_dir():
         return found

@@ -9,18 +9,18 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 
 
-# What the user of a command can mend.
+# Errors that the user of a command can fix.
 ERRORS = (OSError, ValueError, StrictDataclassError)
 
 
 def make_parser(prog: str, description: str | None, **settings: Any) -> argparse.ArgumentParser:
-    """A parser whose --help shows `description`, with its examples, line by line as it is written."""
+    """A parser whose --help shows `description` with its examples, keeping its line breaks."""
     formatter = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(prog=prog, description=description, formatter_class=formatter, **settings)
 
 
 def message_of(error: BaseException) -> str:
-    """The text of an error. Of one from a check of a config: that of the check, without the host's preamble."""
+    """The text of an error; of an invalid config only the message of the check, without transformers' preamble."""
     while isinstance(error, StrictDataclassError) and error.__cause__ is not None:
         error = error.__cause__
     return str(error)
@@ -33,8 +33,8 @@ def run(main: Callable[[], None], prog: str | None = None) -> None:
     """
     try:
         main()
-        print(end="", flush=True)  # a broken pipe shows here, not after the end
-    except BrokenPipeError:  # the reader of standard output has seen enough
+        print(end="", flush=True)  # a broken pipe raises here, not at exit
+    except BrokenPipeError:  # the reader of standard output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(130)

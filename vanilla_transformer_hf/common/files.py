@@ -1,6 +1,6 @@
 """
-Text files, line by line: only `\\n` and `\\r\\n` end a line, so that what Unicode calls a line separator inside a
-sentence (U+2028, U+0085, …) never splits one. And new files and folders: whole, or not at all.
+Text files, line by line: only `\\n` and `\\r\\n` end a line, so that Unicode line separators inside a sentence
+(U+2028, U+0085, …) never split it. Also new files and folders, written completely or not at all.
 """
 
 import codecs
@@ -30,10 +30,10 @@ except ImportError:  # Windows
 logger = logging.getLogger(__name__)
 
 LONGEST_LINE = 16 * 2**20  # bytes
-# What a shell calls pipes whose other end it holds itself, such as those of `<(zcat file)`.
+# Names under which a shell passes pipes, such as those of `<(zcat file)`.
 PIPES_OF_THE_SHELL = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
-# What becomes of bytes that are not UTF-8 -> the `errors` of `bytes.decode`, and how a warning says so.
+# Treatment of bytes that are not UTF-8 -> the `errors` of `bytes.decode`, and the word for it in warnings.
 ON_BAD_BYTES = {"error": ("strict", ""), "replace": ("replace", "replaced by U+FFFD"), "skip": ("ignore", "left out")}
 
 
@@ -47,9 +47,9 @@ def decode_lines(
 
     Args:
         lines: The lines, with their ends.
-        name: What messages call the file.
-        keep_ends: Leave the ends of lines where they are.
-        on_bad_bytes: What becomes of bytes that are not UTF-8: "error"; "replace" by U+FFFD, or "skip" them, with a
+        name: Name of the file in messages.
+        keep_ends: Keep the ends of lines.
+        on_bad_bytes: Treatment of bytes that are not UTF-8: "error"; "replace" by U+FFFD, or "skip" them, with a
             warning that counts the lines.
 
     Raises:
@@ -83,7 +83,7 @@ def decode_lines(
 
 def bounded_lines(lines: Iterable[bytes], name: str | os.PathLike) -> Iterator[bytes]:
     """
-    The lines of an open file, or of a list: none is read on without an end.
+    The lines of an open file or of a list, of limited length.
 
     Raises:
         ValueError: A line has more than `LONGEST_LINE` bytes.
@@ -109,7 +109,7 @@ def open_input(path: str | os.PathLike) -> BinaryIO:
     """
     is_odd = not (stat.S_ISREG(mode := os.stat(path).st_mode) or stat.S_ISDIR(mode))
     if is_odd and not os.path.abspath(path).startswith((*PIPES_OF_THE_SHELL, os.devnull)):
-        raise ValueError(f"{path} is not a regular file: give what comes from a pipe on standard input")
+        raise ValueError(f"{path} is not a regular file: read a pipe from standard input")
     return gzip.open(path, "rb") if Path(path).suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
 
 
@@ -127,8 +127,8 @@ def read_lines(path: str | os.PathLike, keep_ends: bool = False) -> Iterator[str
 
 def beside(folder: str | os.PathLike, name: object) -> Path:
     """
-    The path in `folder` of what another file names. Only the base name counts: a checkpoint may state where a file
-    lay on the machine that trained it, and must not choose what is read on this one.
+    The path in `folder` of a file that another file names. Only the base name is used: a checkpoint may record a path
+    of the machine that trained it, and must not choose which files are read on this one.
 
     Raises:
         ValueError: The name is not the name of a file, or it is a link that leads out of the folder. Links from the
@@ -150,12 +150,11 @@ def beside(folder: str | os.PathLike, name: object) -> Path:
 
 def regular_file(path: str | os.PathLike) -> Path:
     """
-    The path of a file that a program has found and not been named by its user, before it is read.
+    Check the path of a file that was found by a program, not named by its user, before it is read.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: It is something else than a regular file, such as a named pipe or a device, or a link out of its
-            folder.
+        ValueError: It is not a regular file but, for example, a named pipe, a device, or a link out of its folder.
     """
     path = beside(Path(path).parent, Path(path).name)
     if not stat.S_ISREG(path.stat().st_mode):
@@ -165,7 +164,7 @@ def regular_file(path: str | os.PathLike) -> Path:
 
 def refuse_overwriting(output: str | os.PathLike | None, inputs: Iterable[str | os.PathLike | None]) -> None:
     """
-    See that a command does not write where it reads; called before anything is opened.
+    Check that a command does not write where it reads; called before anything is opened.
 
     Args:
         output: File to write; None: standard output.
@@ -196,10 +195,9 @@ def refuse_overwriting(output: str | os.PathLike | None, inputs: Iterable[str | 
 @contextmanager
 def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """
-    A new file, whole or not at all: it is written beside, as `path` + ".partial", and takes its name when it is on the
-    disk.
+    Write a new file completely or not at all: it is written as `path` + ".partial", synced to disk, and then renamed.
 
-    On an exception the partial file is removed. What is not a regular file, such as a pipe, is written to directly.
+    On an exception the partial file is removed. A pipe or device is written to directly.
 
     Raises:
         OSError: The file cannot be written.
@@ -216,8 +214,8 @@ def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
 @contextmanager
 def new_file(path: str | os.PathLike) -> Iterator[Path]:
     """
-    A new file, whole or not at all, for what writes to a path: as `path` + ".partial", which takes its name when it is
-    on the disk.
+    A new file, complete or not at all, for functions that write to a path: `path` + ".partial", which is synced to
+    disk and then renamed.
 
     On an exception the partial file is removed.
 
@@ -237,14 +235,14 @@ def new_file(path: str | os.PathLike) -> Iterator[Path]:
 
 def read_regular_file(path: str | os.PathLike) -> bytes:
     """
-    The content of a regular file that has this path itself.
+    The content of a regular file that is not a link.
 
     Raises:
         FileNotFoundError: The file does not exist.
         ValueError: It is a symbolic link, which is not followed, or a folder, a pipe or a device.
     """
     check_regular_file(path)
-    # A link that has come since then fails here; Windows has neither flag.
+    # A link that was created since then fails here; Windows has neither flag.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
         return file.read()
@@ -252,7 +250,7 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
 
 def check_regular_file(path: str | os.PathLike):
     """
-    See that a path is that of a regular file itself.
+    Check that a path is a regular file and not a link.
 
     Raises:
         FileNotFoundError, ValueError: As `read_regular_file`.
@@ -267,7 +265,7 @@ def check_regular_file(path: str | os.PathLike):
 def check_new(output: str | os.PathLike):
     """
     Raises:
-        ValueError: There is something at `output` already that is not an empty folder.
+        ValueError: `output` exists already and is not an empty folder.
     """
     output = Path(output)
     if os.path.lexists(output) and (not output.is_dir() or any(output.iterdir())):
@@ -277,14 +275,14 @@ def check_new(output: str | os.PathLike):
 @contextmanager
 def new_folder(output: str | os.PathLike) -> Iterator[Path]:
     """
-    A new folder, whole or not at all: it is filled beside, as `.NAME.unfinished`, gets the checksums of its files
-    (`SHA256SUMS`), and takes its name when all of it is on the disk.
+    A new folder, complete or not at all: it is filled as `.NAME.unfinished`, gets the checksums of its files
+    (`SHA256SUMS`), is synced to disk and then renamed.
 
-    On an exception, on Ctrl-C and on SIGTERM the unfinished folder is removed. What a process leaves that could not do
-    so (SIGKILL, a power cut) is removed by the next one that writes the same output.
+    On an exception, on Ctrl-C and on SIGTERM the unfinished folder is removed. After a SIGKILL or a power cut, the
+    next process that writes the same output removes it.
 
     Raises:
-        ValueError: There is something at `output` already, or another process is writing it.
+        ValueError: `output` exists already, or another process is writing it.
         OSError: The folder cannot be written.
     """
     output = Path(os.path.abspath(output))
@@ -303,15 +301,15 @@ def new_folder(output: str | os.PathLike) -> Iterator[Path]:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
-# Inside a folder: what is being written or deleted.
+# Subfolder for files that are being written or deleted.
 UNFINISHED = ".unfinished"
 
 
 @contextmanager
 def new_files(folder: str | os.PathLike) -> Iterator[Path]:
     """
-    New files of a folder that may hold others: they are written into the folder `.unfinished` inside, and take their
-    places, one by one, when all of them are on the disk. Older files of these names are replaced.
+    New files of a folder that may have others: they are written into its subfolder `.unfinished` and, when all of them
+    are on disk, moved to their places one by one. Older files of these names are replaced.
 
     On an exception, on Ctrl-C and on SIGTERM the unfinished files are removed, as `new_folder` does it.
 
@@ -335,7 +333,7 @@ def new_files(folder: str | os.PathLike) -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """An empty folder that no other process fills; one that a dead process left is emptied."""
+    """An empty folder, locked against other processes; the leftovers of a dead process are removed."""
     if fcntl is None:  # Windows: a folder that is in use cannot be removed
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -361,7 +359,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM as an exception, so that a process which it ends cleans up; unless it has another handler."""
+    """Raise SIGTERM as an exception, so that the process cleans up, unless it has another handler."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
@@ -378,15 +376,15 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def sync_tree(folder: Path):
-    """Have a folder with all that is in it on the disk."""
+    """Sync a folder and everything in it to disk."""
     for path in sorted(folder.rglob("*"), reverse=True):
         sync(path)
     sync(folder)
 
 
 def sync(path: Path):
-    """Have a file's bytes, or a folder's names, on the disk before anything else is done."""
-    if path.is_symlink() or (fcntl is None and path.is_dir()):  # Windows opens no folders
+    """Sync a file's bytes, or a folder's entries, to disk."""
+    if path.is_symlink() or (fcntl is None and path.is_dir()):  # Windows cannot open folders
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

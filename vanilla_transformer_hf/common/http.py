@@ -1,5 +1,6 @@
 """
-What the HTTP servers of this package share: bodies with limits, errors as JSON, a clean end. Needs the extra `serve`.
+The common parts of this package's HTTP servers: bodies with limits, errors as JSON, a clean shutdown. Needs the extra
+`serve`.
 
 Every error is answered as {"error": message, "field": name or null}.
 """
@@ -51,7 +52,7 @@ async def read_body(request: Request, most_bytes: int, seconds: float) -> bytes:
 
     Raises:
         RequestError: It is larger (413), or does not arrive in so many seconds (408).
-        ClientDisconnect: The client left before it had sent all.
+        ClientDisconnect: The client left before it had sent the whole body.
     """
     pieces, size = list[bytes](), 0
     try:
@@ -70,7 +71,7 @@ def parse_object(content: bytes) -> dict[str, Any]:
     A JSON object.
 
     Raises:
-        RequestError: It is something else.
+        RequestError: The body is not a JSON object.
     """
     try:
         body = json.loads(content)
@@ -88,7 +89,7 @@ async def read_object(request: Request, most_bytes: int = 2**20, seconds: float 
     The JSON object that a request brings.
 
     Raises:
-        RequestError: As `read_body`; or the body is something else, or is said to be (415).
+        RequestError: As `read_body`; or the body is not a JSON object, or has another content type (415).
     """
     kind = media_type(request)
     if kind != "application/json":
@@ -97,7 +98,7 @@ async def read_object(request: Request, most_bytes: int = 2**20, seconds: float 
 
 
 def media_type(request: Request) -> str:
-    """The type of the body, without parameters; JSON where the client does not say."""
+    """The content type of the body, without parameters; JSON if the client names none."""
     return request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
 
 
@@ -117,7 +118,7 @@ def _left(request: Request, error: Any) -> Response:
 
 
 def _failed(request: Request, error: Any) -> Response:
-    return JSONResponse({"error": "an error of the server; its log says more", "field": None}, 500)
+    return JSONResponse({"error": "internal server error; the server's log has the details", "field": None}, 500)
 
 
 # Settings of uvicorn: it logs no addresses, which may hold texts.
@@ -134,7 +135,7 @@ ERROR_HANDLERS: Mapping[Any, Callable[[Request, Any], Response]] = {
 
 def bind(host: str, port: int) -> socket.socket:
     """
-    A socket that listens there; port 0 takes one that is free.
+    A listening socket; port 0 chooses a free port.
 
     Raises:
         OSError: The address cannot be used; the message names it.
@@ -156,21 +157,21 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(listening: socket.socket) -> str:
-    """The URL of what listens on this socket."""
+    """The URL of a server that listens on this socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def run_server(application: Any, listening: socket.socket, seconds_to_finish: int = 60, **settings: Any) -> None:
     """
-    Answer requests until SIGTERM or Ctrl-C; then finish those that run, for so many seconds, and return. To be called
-    in the main thread, which gets the signals.
+    Serve requests until SIGTERM or Ctrl-C; then let running requests finish, for at most `seconds_to_finish`, and
+    return. Call it in the main thread, which receives the signals.
 
-    Nothing of requests is logged here: their addresses may hold texts.
+    Requests are not logged here: their URLs may contain texts.
 
     Args:
         application: The ASGI application.
-        listening: Where it listens, of `bind`.
+        listening: The socket, from `bind`.
         seconds_to_finish: How long running requests may take after the signal.
         settings: Other settings of `uvicorn.Config`.
     """

@@ -1,12 +1,12 @@
 """
-Which library computes float32 matrix products on this machine's processor: measured once, remembered, and chosen only
-where the difference is clear.
+The library that computes float32 matrix products on this machine's processor: measured once, cached, and replaced only
+if another is clearly faster.
 
 torch's default is one library, and oneDNN is another that it also ships; on some processors the second is two to three
-times as fast. It is reached through a switch that allows it to round to bfloat16, which it does where there are matrix
-units for that. So its error is measured each time, and it is refused if it rounds. The two libraries add in different
-orders, so the choice changes the last bits of a training: it must not depend on how busy the machine is. Nothing
-happens on import; accelerators are not touched.
+times as fast. The switch that selects it also allows it to round to bfloat16, which it does on processors with matrix
+units for bfloat16. So its error is measured each time, and it is refused if it rounds. The two libraries add in
+different orders, so the choice changes the last bits of a training: it must not depend on how busy the machine is.
+Nothing happens on import; accelerators are not touched.
 """
 
 import json
@@ -39,7 +39,7 @@ ROWS, INNER, COLUMNS, REPEATS = 256, 512, 1024, 15
 
 
 class MatmulRow(NamedTuple):
-    """What was measured of one backend: its name, median GFLOP/s, and the largest error against float64."""
+    """Measurements of one backend: its name, median GFLOP/s, and the largest error against float64."""
 
     name: str
     gflops: float
@@ -52,7 +52,7 @@ def _switch() -> Any:
 
 
 def available_matmuls() -> list[str]:
-    """The backends that this build of torch has, the default first."""
+    """The backends of this build of torch, the default first."""
     return list(MATMULS) if _switch() is not None else ["default"]
 
 
@@ -69,15 +69,15 @@ def set_matmul(name: str) -> None:
         switch.fp32_precision = MATMULS[name]
 
 
-# The switch is one for the whole process. What is inside `matmul`, in any thread, in the order of entering: its name,
-# and before the first the value of the switch.
+# The switch applies to the whole process. The stack of active `matmul` contexts of all threads: their names, and below
+# them the original value of the switch.
 _lock, _active = threading.Lock(), list[Any]()
 
 
 @contextmanager
 def matmul(name: str) -> Iterator[None]:
     """Inside `with matmul(name):`, float32 products are computed with this backend; afterwards as before."""
-    switch, entry = _switch(), [name]  # a list, as equal names are different entries
+    switch, entry = _switch(), [name]  # a list, because equal names are different entries
     with _lock:
         before = getattr(switch, "fp32_precision", None)
         set_matmul(name)
@@ -110,8 +110,8 @@ def _products(generator: torch.Generator) -> list[tuple[Callable[..., torch.Tens
 
 def probe_matmul() -> list[MatmulRow]:
     """
-    The speed of the backends, as it was measured when this was first called on this machine, and their errors,
-    measured now in some milliseconds.
+    The speed of the backends, measured by the first call on this machine, and their errors, measured now in a few
+    milliseconds.
 
     Returns:
         A row for each backend, the default first. An error above `TOLERANCE` says that the backend rounds.
@@ -127,12 +127,12 @@ def probe_matmul() -> list[MatmulRow]:
 
 
 def _memory() -> Path:
-    """The file of the measured speeds, where the host's libraries keep what they derive (HF_ASSETS_CACHE)."""
+    """The file of the measured speeds, in the assets cache of the Hugging Face libraries (HF_ASSETS_CACHE)."""
     return cached_assets_path("vanilla_transformer_hf", "matmul", "speeds") / "gflops.json"
 
 
 def _machine() -> str:
-    """What the speeds depend on: processor, threads and torch."""
+    """The key of the measured speeds: processor, threads and torch."""
     build = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         fields = dict(line.split(":", 1) for line in file.read().split("\n\n")[0].splitlines() if ":" in line)
@@ -154,7 +154,7 @@ def _recall() -> dict[str, dict[str, float]]:
 
 
 def _remember(known: dict[str, dict[str, float]]) -> None:
-    # Where nothing can be written, the speeds are measured each time.
+    # If the file cannot be written, the speeds are measured each time.
     with suppress(OSError), open_output(_memory()) as file:
         file.write(json.dumps(known, indent=2).encode())
 
@@ -221,6 +221,6 @@ def choose_matmul(name: str = "auto", rows: list[MatmulRow] | None = None) -> st
 
 
 def describe_matmul(name: str, rows: list[MatmulRow]) -> str:
-    """One line for people: the backend in use and what was measured of each."""
+    """One line for users: the backend in use and the measurements of each."""
     measured = ", ".join(f"{row.name} {row.gflops:.0f} GFLOP/s with error {row.error:.0e}" for row in rows)
     return f"float32 matrix products: {name} ({measured})"

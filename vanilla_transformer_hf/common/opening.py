@@ -1,4 +1,7 @@
-"""Models that translate, opened with their tokenizers from folders and from the Hub: whole and fitting, or refused."""
+"""
+Open translation models with their tokenizers from folders and from the Hub; refuse incomplete or mismatched
+ones.
+"""
 
 import os
 import pickle
@@ -38,17 +41,19 @@ except ImportError:
 
 HUB_TIMEOUT = 10  # seconds
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
-# Models often carry some rows more than their tokenizer has pieces, up to a multiple of this.
+# Models often have a few more rows than their tokenizer has pieces, rounded up to a multiple of this.
 VOCABULARY_PADDING = 128
-# What transformers reads of a folder when it opens a model: settings, and files that a vocabulary makes large.
+# The files of a folder that transformers reads when it opens a model: settings, and files that are large because of
+# the vocabulary.
 SETTINGS_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 VOCABULARY_FILES = ("tokenizer.json", "added_tokens.json", "vocab.json", "target_vocab.json")
 LARGEST_VOCABULARY = 256 * 2**20  # bytes
-# Parameters that a config may describe for each byte of the weights, and those that do not matter.
+# The most parameters that a config may describe for each byte of the weights, and a number of parameters that is
+# always allowed.
 COST_FACTOR, SMALLEST_COST = 4, 2**26
 
 
-# What the readers of a model's files raise where a file is damaged, missing or of another kind.
+# Errors that the readers of a model's files raise for damaged, missing or wrong files.
 DAMAGE = (
     OSError,
     ValueError,
@@ -69,7 +74,10 @@ DAMAGE = (
 
 
 def is_own(config: Any) -> bool:
-    """Whether a config, or the content of a config.json, is of this package's model type, whichever code it runs."""
+    """
+    Whether a config, or the content of a config.json, has this package's model type, no matter which code it
+    runs.
+    """
     found = config.get("model_type") if isinstance(config, dict) else getattr(config, "model_type", None)
     return found == VanillaTransformerConfig.model_type
 
@@ -104,7 +112,7 @@ def open_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
     The config of a saved encoder–decoder.
 
     Raises:
-        OSError: It is missing or damaged, or another of the folder's settings or files is; one line says so.
+        OSError: It, or another file of the folder, is missing or damaged; the message is one line.
         ValueError: The model does not translate.
     """
     config = open_any_config(name, **hub)
@@ -118,7 +126,7 @@ def open_any_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
     The config of a saved model.
 
     Raises:
-        OSError: It is missing or damaged, or another of the folder's settings or files is; one line says so.
+        OSError: It, or another file of the folder, is missing or damaged; the message is one line.
     """
     if Path(name).is_file() or not (Path(name).is_dir() or REPO_ID.fullmatch(str(name))):
         raise FileNotFoundError(f"{name}: no such folder")
@@ -131,8 +139,8 @@ def open_any_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
 
 def check_settings(folder: Path):
     """
-    See that transformers can read the settings of a saved folder without waiting for a pipe, filling the memory or
-    recursing without end, which its own reader does not ask. A folder that does not exist is a Hub id.
+    Check that transformers can read the settings of a saved folder without waiting for a pipe, filling the memory or
+    recursing too deeply, which its own reader does not check. A folder that does not exist is a Hub id.
 
     Raises:
         ValueError: One is not a regular file, is too large, or is nested too deeply.
@@ -156,10 +164,10 @@ def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBa
 
 def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **settings: Any) -> PreTrainedModel:
     """
-    A model with all of its weights, by the Auto class `kind`; `settings` are those of the host's `from_pretrained`.
+    A model with all of its weights, by the Auto class `kind`; `settings` are those of transformers' `from_pretrained`.
 
     Raises:
-        OSError: Weights are missing, of another shape, left over, or not finite; one line says which.
+        OSError: Weights are missing, have another shape, are unexpected, or are not finite; the message is one line.
     """
     with naming("weights", name):
         check_cost(settings.get("config"), Path(name))
@@ -170,7 +178,7 @@ def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **s
             raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")
         if surplus := sorted(report["unexpected_keys"]):
             raise ValueError(
-                f"{len(surplus)} tensors have no place in the model that the config describes, the first is "
+                f"{len(surplus)} tensors do not belong to the model that the config describes, the first is "
                 f"{surplus[0]}"
             )
         check_finite(model)
@@ -179,16 +187,16 @@ def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **s
 
 def check_cost(config: Any, folder: Path):
     """
-    See that the model which a config describes is not far larger than the weights beside it: the host would take
-    memory for all of it, and fill what the weights lack with random numbers.
+    Check that the model described by a config is not far larger than its weights: transformers would allocate all of
+    it and fill missing weights with random numbers.
 
     Raises:
-        ValueError: It has more parameters than the weights have bytes, by far.
+        ValueError: It has far more parameters than the weights have bytes.
     """
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")] if folder.is_dir() else []
     if not sizes or not is_own(config):
         return
-    is_shared = config.feed_forward_sharing != "none"  # then each layer has its norms, at least
+    is_shared = config.feed_forward_sharing != "none"  # then each layer has at least its norms
     least = config.vocab_size * config.d_model + sum(
         sets * 2 * width * (1 if is_shared else ffn_dim)
         for sets, width, ffn_dim in (
@@ -204,8 +212,8 @@ def check_cost(config: Any, folder: Path):
 
 def _reach_hub(name: str) -> None:
     """
-    Ask the Hub once for what is neither a folder nor in the cache: the host asks several times, for half a minute,
-    where there is no network. What the Hub answers is left to the host's messages.
+    Ask the Hub once for a model that is neither a folder nor in the cache: without a network, transformers retries for
+    half a minute. Answers of the Hub are handled by transformers.
     """
     if constants.HF_HUB_OFFLINE or Path(name).is_dir() or try_to_load_from_cache(name, "config.json") is not None:
         return
@@ -215,7 +223,7 @@ def _reach_hub(name: str) -> None:
 
 def check_finite(model: torch.nn.Module) -> None:
     """
-    See that all weights are numbers.
+    Check that all weights are finite.
 
     Raises:
         ValueError: A tensor holds NaN or infinity; the message names the first.
@@ -229,20 +237,20 @@ def is_finite(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds neither NaN nor infinite values."""
     if not tensor.is_floating_point() or not tensor.numel():
         return True
-    values = tensor.float() if tensor.dtype.itemsize == 1 else tensor  # torch finds no extremes of eight-bit floats
-    smallest, largest = values.aminmax()  # one pass and no copy; NaN if there is one
+    values = tensor.float() if tensor.dtype.itemsize == 1 else tensor  # torch has no amax for eight-bit floats
+    smallest, largest = values.aminmax()  # one pass without a copy; NaN propagates
     return bool(torch.isfinite(smallest) and torch.isfinite(largest))
 
 
 def vocabularies(tokenizer: Any) -> list[dict[str, int]]:
-    """Those of the target and of the source."""
+    """The target and the source vocabulary."""
     source = getattr(tokenizer, "source_backend_tokenizer", None)
     return [tokenizer.get_vocab(), *([] if source is None else [source.get_vocab()])]
 
 
 def check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """
-    See that the two belong together.
+    Check that model and tokenizer belong together.
 
     Raises:
         ValueError: The model does not generate from a source, or the tokenizer's vocabulary does not fit it.
@@ -251,7 +259,7 @@ def check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Non
         raise ValueError(f"{type(model).__name__} is not an encoder–decoder that can generate text")
     if tokenizer.pad_token_id is None:
         raise ValueError(f"{type(tokenizer).__name__} has no pad token")
-    # `len` counts the target vocabulary where there are two; MarianMT's tokenizer has it count the source.
+    # `len` counts the target vocabulary if there are two; that of MarianMT's tokenizer counts the source.
     pieces = {"source": getattr(tokenizer, "source_vocab_size", None) or len(tokenizer), "target": len(tokenizer)}
     stacks = {"source": model.get_encoder(), "target": model.get_decoder()}
     if getattr(tokenizer, "separate_vocabs", False):
@@ -270,19 +278,17 @@ def _to_device(model: Any, device: str | torch.device | None) -> PreTrainedModel
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
     try:
         return model.to(device)
-    except (AssertionError, RuntimeError) as error:  # torch built without it, or none there, or no such name
+    except (AssertionError, RuntimeError) as error:  # not built into torch, not present, or a wrong name
         raise ValueError(f"device {str(device)!r} cannot be used here: {_first_line(error)}") from error
 
 
 @contextmanager
 def naming(part: str, name: str | os.PathLike) -> Iterator[None]:
-    """Say in one line which part of which model could not be opened, whatever the reader of its format raises."""
+    """Turn any error of a file reader into one line that names the part and the model that could not be opened."""
     try:
         yield
     except Exception as error:
-        if (
-            not isinstance(error, DAMAGE) and type(error) is not Exception
-        ):  # which tokenizers raises for a damaged file
+        if not isinstance(error, DAMAGE) and type(error) is not Exception:  # tokenizers raises it for a damaged file
             raise
         where = f"{name}" if Path(name).exists() else f"{name} (no such folder, so taken as a Hub id)"
         raise OSError(f"cannot open the {part} of {where}: {_first_line(error)}") from error
@@ -293,9 +299,12 @@ def _first_line(error: Exception) -> str:
 
 
 def settings_without_ours(model: Any) -> tuple[GenerationConfig, list[str]]:
-    """How a model decodes, without the options of our own search, which others ignore; and what was left out."""
+    """
+    A model's generation settings without the options of this package's search, which other engines ignore; and the
+    omitted ones.
+    """
     settings, notes = GenerationConfig.from_dict(model.generation_config.to_dict()), []
     for name, default in SEARCH_OPTIONS.items():
         if (value := vars(settings).pop(name, None)) not in (None, default):
-            notes.append(f"{name}={value!r} is left out: another search may not have it")
+            notes.append(f"{name}={value!r} is left out: another engine may not support it")
     return settings, notes

@@ -1,7 +1,7 @@
 """
-Settings in JSON and YAML as plain values. A file may come from a stranger, so what could cost more than the file is
-worth is refused before a parser sees it: what is not a regular file, sizes beyond a few MiB, deep nesting (C parsers
-recurse), YAML's anchors (which multiply), and text that cannot be written again.
+Settings in JSON and YAML as plain values. Files may come from untrusted sources, so costly content is refused before
+it is parsed: special files, sizes beyond a few MiB, deep nesting (C parsers recurse), YAML's anchors (which multiply),
+and text that cannot be encoded again.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 
-LARGEST = 4 * 2**20  # bytes of a file with settings
+LARGEST = 4 * 2**20  # bytes of a settings file
 DEEPEST = 50
 MOST_VALUES = 200_000  # of a YAML file, each of which takes its parser some 10 µs
 
@@ -27,10 +27,10 @@ def read_bounded(path: str | os.PathLike, largest: int = LARGEST) -> bytes:
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: It is something else than a regular file, such as a named pipe or a device, or is larger than
-            `largest` bytes.
+        ValueError: It is not a regular file but, for example, a named pipe or a device, or it is larger than `largest`
+            bytes.
     """
-    # Without waiting, should it be a pipe without a writer.
+    # Do not block on a pipe without a writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -57,10 +57,10 @@ def read_text(path: str | os.PathLike, largest: int = LARGEST) -> str:
 
 def parse_json(text: str, where: str | os.PathLike) -> Any:
     """
-    The value of a JSON text that stands in `where`.
+    The value of a JSON text; `where` names it in messages.
 
     Raises:
-        ValueError: It is not JSON, is nested too deeply, or holds half a character (a lone surrogate).
+        ValueError: It is not JSON, is nested too deeply, or has a lone surrogate.
     """
     if text.count("[") + text.count("{") > DEEPEST:
         depth = 0
@@ -92,14 +92,14 @@ def read_json(path: str | os.PathLike, largest: int = LARGEST) -> Any:
 
 def parse_yaml(text: str, where: str | os.PathLike, loader: Any = yaml.SafeLoader, most: int = MOST_VALUES) -> Any:
     """
-    The value of a YAML text that stands in `where`, read by a loader that makes plain values only.
+    The value of a YAML text, read by a loader that creates plain values only; `where` names it in messages.
 
     Raises:
         ValueError: It is not YAML, is nested too deeply, has more than `most` values, or has anchors and aliases.
     """
     try:
         depth = 0
-        # Events come one at a time and take no recursion, so that what is wrong is found before a loader recurses.
+        # Events are read one at a time without recursion, so that errors are found before the loader recurses.
         for number, event in enumerate(yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if getattr(event, "anchor", None) is not None:

@@ -1,5 +1,5 @@
 """
-What happens to a text with more tokens than are allowed: one vocabulary for translation, scoring and training.
+What happens to a text with too many tokens: the same values for translation, scoring and training.
 
 | value | meaning |
 | --- | --- |
@@ -12,16 +12,16 @@ What happens to a text with more tokens than are allowed: one vocabulary for tra
 from typing import Literal, get_args
 
 
-# Of each purpose the first is the default. A translation in parts lacks nothing; it cannot leave a line out, because
-# line n of the output belongs to line n of the input.
+# The first value of each purpose is the default. Splitting loses nothing in translation; "drop" is not allowed there,
+# because line n of the output belongs to line n of the input.
 TooLongToTranslate = Literal["split", "truncate", "error"]
-# The score or the alignment of the beginning of a pair is that of another pair than the one that was given.
+# Scores and alignments of truncated pairs are not those of the given pairs.
 TooLongToScore = Literal["error", "truncate"]
-# From a source with the beginning of its translation, a model learns to leave text out.
+# From truncated pairs a model learns to leave text out.
 TooLongToTrain = Literal["drop", "truncate"]
 TooLong = Literal["split", "truncate", "drop", "error"]
 
-# What versions before called a value -> its name.
+# Name of a value in earlier versions -> its name.
 OLD_NAMES = {"cut": "truncate"}
 
 
@@ -35,7 +35,7 @@ def check_too_long(value: str, purpose: object) -> str:
     The name of a value of `too_long` for a purpose, one of the types above.
 
     Raises:
-        ValueError: The value is not one of those that the purpose has.
+        ValueError: The value is not allowed for this purpose.
     """
     choices = get_args(purpose)
     if current_name(value) not in choices:

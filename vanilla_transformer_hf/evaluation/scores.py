@@ -14,10 +14,10 @@ from pathlib import Path
 # The path that evaluate.load() takes; `evaluate`'s own metrics would have to be downloaded first.
 EVALUATE_MODULE = str(Path(__file__).with_name("evaluate_module.py"))
 
-# So many lines that end in " ." look tokenized; the number is sacreBLEU's.
+# Number of lines ending in " ." from which a text counts as tokenized, as in sacreBLEU.
 TOKENIZED_LINES = 100
 
-# Field of `Scores` -> what it is called.
+# Field of `Scores` -> its heading.
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
 
 
@@ -60,7 +60,7 @@ def score_translations(
     """
     if len(translations) != len(references) or not references:
         raise ValueError(
-            f"{len(translations)} translations for {len(references)} references; one for each, and at least one."
+            f"{len(translations)} translations for {len(references)} references: expected equal numbers, at least one."
         )
     if tokenize is None and sum(text.endswith(" .") for text in translations) >= TOKENIZED_LINES:
         warnings.warn(

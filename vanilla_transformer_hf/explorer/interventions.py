@@ -58,7 +58,7 @@ def stack_of(model: Any, part: str) -> Any:
 
 
 def count_layers(model: Any, part: str) -> int:
-    """Layers of a stack, by the host's config where the model is not one of this package."""
+    """Layers of a stack, by transformers' config where the model is not one of this package."""
     stack = stack_of(model, part)
     if hasattr(stack, "layer_order"):
         return len(stack.layer_order)

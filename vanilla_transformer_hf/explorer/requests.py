@@ -1,7 +1,7 @@
 """
 What can be asked, field by field, and how it is read from JSON.
 
-Token ids of a target are those behind the decoder's start token, the end-of-sentence token included. What is switched
+Token ids of a target are those after the decoder's start token, the end-of-sentence token included. What is switched
 off is a list of names: "encoder.0.3" is head 3 of layer 0 of the encoder, "cross.1.2" and "decoder.1.2" are heads of
 the two attentions of the decoder's layer 1, "cross.1" is all of them, "encoder.0" and "decoder.1" are whole layers.
 """

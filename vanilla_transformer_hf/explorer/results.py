@@ -116,7 +116,7 @@ class Hypothesis:
 
     Attributes:
         text: Without special tokens.
-        ids: Token ids behind the decoder's start token.
+        ids: Token ids after the decoder's start token.
         log_probability: Sum over the steps that are not given.
         score: What the search ranks by.
         is_complete: Whether the model has ended it.

@@ -196,7 +196,7 @@ class Pass:
     Attributes:
         copy: The model.
         inputs: What it reads.
-        outputs: The host's outputs, with attentions.
+        outputs: transformers' outputs, with attentions.
         source_pieces, read, predicted: Pieces that the encoder reads (S), that the decoder reads (T), and that it is
             to predict (T).
     """

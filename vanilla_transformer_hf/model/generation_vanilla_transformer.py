@@ -87,7 +87,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     Three are arguments of `generate()` and entries of generation_config.json:
 
     - `length_penalty_type`: "power" divides a hypothesis' log-probability by |Y|^α, "gnmt" by ((5 + |Y|) / 6)^α as the
-      paper does (section 6.1); α is `length_penalty`, |Y| counts the tokens behind the decoder prompt.
+      paper does (section 6.1); α is `length_penalty`, |Y| counts the tokens after the decoder prompt.
     - `coverage_penalty`: β ≥ 0 of Wu et al. 2016, arXiv 1609.08144, equation 14; adds β Σ_j log min(Σ_i p_ij, 1) to
       the score, with p_ij the mean attention over the heads of the last layer.
     - `max_extra_tokens`: a hypothesis has at most this many tokens more than its source ("input length + 50" in

@@ -730,8 +730,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Labels (B, T) shifted right after the start token, with padding in place of -100: "I love you" to "<pad> I
-        love"."""
+        """
+        Labels (B, T) shifted right after the start token, with padding in place of -100: "I love you" to "<pad> I
+        love".
+        """
         shifted = F.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
 

@@ -146,7 +146,7 @@ class SearchPlan:
 
     Attributes:
         prompt: First tokens of the hypotheses of each row (A, P). A row is a sentence, or a group of its beams.
-        limits: Most tokens of a hypothesis of each row, prompt included (A).
+        limits: Maximum number of tokens of a hypothesis of each row, prompt included (A).
         beams: Hypotheses of each row.
         eos: Ids that end a sentence, None if there are none.
         pad: Id that fills ended hypotheses, None if there is none.

@@ -84,7 +84,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
             intermediate merges, as in toolkits that segment words first and look the pieces up afterwards: these
             become the unknown token.
         source_listed_pieces: The same for a separate source vocabulary.
-        kwargs: The host's arguments, such as `tokenizer_object` (a `tokenizers.Tokenizer`), the special tokens or
+        kwargs: transformers' arguments, such as `tokenizer_object` (a `tokenizers.Tokenizer`), the special tokens or
             `model_max_length`; `source_tokenizer_object` is the backend of the separate source vocabulary.
 
     Raises:
@@ -166,7 +166,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
             separate_vocabularies: Whether source and target each get a vocabulary of their own.
             lowercase: Whether texts are lower-cased, after Unicode normalisation.
             unicode_normalization: Unicode normal form into which texts are brought.
-            min_frequency: Fewest occurrences of a pair of pieces for it to become a piece.
+            min_frequency: Minimum number of occurrences of a pair of pieces for it to become a piece.
             src_lang: Source language, recorded with the tokenizer.
             tgt_lang: Target language, recorded likewise.
             show_progress: Whether progress bars are shown.
@@ -199,7 +199,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         )
 
     def train_new_from_iterator(self, text_iterator: Any, vocab_size: int, *args: Any, **kwargs: Any) -> Any:
-        """Train a vocabulary anew with this tokenizer's pipeline (the host's method; one shared vocabulary only)."""
+        """Train a new shared vocabulary with this tokenizer's pipeline (transformers' method)."""
         if self.separate_vocabularies:
             raise ValueError("This method trains one vocabulary; use train(..., separate_vocabularies=True) for two.")
         prefix = getattr(self.backend_tokenizer.model, "continuing_subword_prefix", None)

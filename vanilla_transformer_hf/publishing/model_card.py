@@ -181,7 +181,7 @@ class CardFacts:
                 path = state
                 log = json.loads(read_regular_file(path))
                 known |= {"name": None, "steps": log.get("global_step", 0), "epochs": log.get("epoch") or 0.0}
-                if known.get("pairs", 1) is None:  # the host counts a stream as one epoch
+                if known.get("pairs", 1) is None:  # transformers counts a stream as one epoch
                     known["epochs"] = 0.0
             facts = cls(**{name: value for name, value in known.items() if name in cls.__annotations__})
             facts.scored = [ScoredText(part["role"], Scores(**part["scores"])) for part in facts.scored]  # type: ignore

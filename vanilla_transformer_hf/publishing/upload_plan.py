@@ -287,7 +287,7 @@ def _configs(folder: Path, config: VanillaTransformerConfig) -> dict[str, bytes]
     """The configs of a model, without what tells of the machine that wrote them."""
     models = AUTO_MODELS[config.stacks]
     plain = {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **models}
-    # The cache the host's Trainer switches off for as long as it trains.
+    # The cache transformers' Trainer switches off for as long as it trains.
     changes = {"auto_map": plain | (config.to_dict().get("auto_map") or {}), "use_cache": True}
     return _cleaned(folder, CONFIG_NAME, **changes) | _cleaned(folder, GENERATION_CONFIG_NAME)
 

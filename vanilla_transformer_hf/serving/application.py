@@ -193,7 +193,7 @@ class Service:
             yield _event("error", error.body)
         except Exception:
             logger.exception("a search failed")
-            yield _event("error", {"error": "an error of the server; its log says more", "field": None})
+            yield _event("error", {"error": "internal server error; the server's log has the details", "field": None})
         finally:
             ticket.cancel()
 

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 # A request of more parts is a long one: it has a search of its own, which takes turns with that of the short ones.
 SHORT_PARTS = 8
-# Most sentences in the search of long ones: each of its steps makes the short ones wait.
+# Maximum number of sentences in the search of long ones: each of its steps makes the short ones wait.
 LONG_ROWS = 16
 # What waits joins at once if it is this share of those in the search.
 JOINING_SHARE = 1 / 4
@@ -183,8 +183,8 @@ class Batcher:
     Args:
         translator: What translates; not to be used by others meanwhile.
         make_search: Options of `generate()` to a search with them; that of the translator's model, if not given.
-        most_rows: Most sentences that are searched together. 1 translates one after the other.
-        most_tokens: Most source tokens that are, padding included.
+        most_rows: Maximum number of sentences that are searched together. 1 translates one after the other.
+        most_tokens: Maximum number of source tokens that are, padding included.
         most_waiting: Most parts of texts that may wait.
 
     Attributes:

@@ -27,20 +27,19 @@ from ..publishing.model_card import (
 from .checkpoint_weights import assign, mean_of, open_checkpoints, read_json, save_weights
 
 
-# What a model's folder holds beside its weights. Optimizer states are not part of a model, nor is what was measured
-# of one checkpoint true of an average.
+# Files of a model's folder beside its weights. Optimizer states are not part of a model, and measurements of one
+# checkpoint are not true of an average.
 CARRIED_ALONG = {".json", ".py", ".txt", ".model", ".spm", ".vocab", ".jinja"}
 LEFT_BEHIND = {TRAINER_STATE_FILE, SAFE_WEIGHTS_INDEX_NAME, FACTS_FILE}
 
 
 def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.PathLike) -> Path:
     """
-    Write a folder like those given whose weights are their mean.
+    Write a model folder whose weights are the mean of those of the given folders.
 
-    Config, generation config, tokenizer and code are those of the last folder; the card says what is known of the run
-    and what was averaged. Weights are read tensor by tensor and
-    written file by file, so that one of the first folder's files is the most that is held in memory. The folder takes
-    its name when it is whole.
+    Config, generation config, tokenizer and code are copied from the last folder; the card describes the run and the
+    average. Weights are read tensor by tensor and written file by file, so that at most one file of the first folder
+    is in memory. The folder is renamed to `output` when it is complete.
 
     Args:
         folders: Checkpoints of one model; the weights as safetensors, in one file or several.
@@ -49,7 +48,7 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
     Raises:
         FileNotFoundError: A folder is not a checkpoint, or has no safetensors.
         ValueError: A file is damaged; the models differ in a field of their config or in a tensor's name, type or
-            shape; a tensor holds NaN; there is something at `output` already, or another process is writing it.
+            shape; a tensor has NaN; `output` exists already, or another process is writing it.
         OSError: A file cannot be written.
     """
     output = Path(output)
@@ -140,7 +139,7 @@ def select_checkpoints(
 
     Raises:
         FileNotFoundError: The folder does not exist or holds no checkpoints.
-        ValueError: Not exactly one of `last` and `best` is given, or there are fewer checkpoints than that.
+        ValueError: Both or neither of `last` and `best` are given, or there are fewer checkpoints than requested.
     """
     count = last or best
     if (last is None) == (best is None) or count is None or count < 1:
@@ -155,16 +154,16 @@ def select_checkpoints(
 
 class AverageCheckpointsCallback(TrainerCallback):
     """
-    At the end of training, gives the model the average of the last or of the best checkpoints of the run.
+    At the end of training, sets the model to the average of the last or of the best checkpoints of the run.
 
-    The Trainer has to keep them: `save_total_limit` is checked before training. `folders` then are those that were
-    averaged, all that there are if a run has fewer. Every process reads the checkpoints.
+    The Trainer must keep them: `save_total_limit` is checked before training. Afterwards `folders` are the averaged
+    checkpoints, which are all checkpoints if the run has fewer. Every process reads the checkpoints.
 
     Args:
         last, best, metric: As in `select_checkpoints`.
 
     Raises:
-        ValueError: Not exactly one of `last` and `best` is given; or, when the Trainer is made or training begins,
+        ValueError: Both or neither of `last` and `best` are given; or, when the Trainer is created or training begins,
             its arguments would not keep the checkpoints.
     """
 
@@ -179,7 +178,7 @@ class AverageCheckpointsCallback(TrainerCallback):
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         limit = args.save_total_limit or 0
-        # The host keeps the best checkpoint too, as one of the number.
+        # transformers also keeps the best checkpoint, within the same limit.
         needed = self.count + (args.metric_for_best_model is not None)
         if args.save_strategy == SaveStrategy.NO:
             raise ValueError("save_strategy=no leaves no checkpoints to average.")
@@ -188,7 +187,7 @@ class AverageCheckpointsCallback(TrainerCallback):
         if 0 < limit < needed:
             raise ValueError(f"save_total_limit={limit}: averaging {self.count} checkpoints needs {needed} or more.")
         if self.metric is not None and args.eval_strategy == IntervalStrategy.NO:
-            raise ValueError("eval_strategy=no leaves no scores to tell the best checkpoints by.")
+            raise ValueError("eval_strategy=no gives no scores to find the best checkpoints with.")
 
     on_train_begin = on_init_end
 
@@ -204,7 +203,7 @@ class AverageCheckpointsCallback(TrainerCallback):
             return
         if distributed.is_initialized():
             distributed.barrier()  # the main process may still be writing the last one
-        # Later ones are left over from a run that was taken up again from an earlier step.
+        # Later ones are left over from a run that was continued from an earlier step.
         found = {
             step: path for step, path in _find_checkpoints(str(args.output_dir)).items() if step <= state.global_step
         }

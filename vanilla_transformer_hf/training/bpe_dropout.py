@@ -18,14 +18,14 @@ from .tokenized_corpus import truncate
 
 class BpeDropout:
     """
-    Segments words by byte pairs, where before each step each possible merge is passed over with probability p;
-    Provilkov et al. 2020, arXiv 1910.13267, algorithm 1.
+    Segments words by byte pairs; before each step each possible merge is skipped with probability p; Provilkov et al.
+    2020, arXiv 1910.13267, algorithm 1.
 
-    `tokenizers` has the same option, but draws from a generator that cannot be seeded: no run could be repeated, or
-    continued as if it had not been interrupted. Here the pieces depend on the text and on `key` alone.
+    `tokenizers` has the same option, but draws from a generator that cannot be seeded: runs could neither be repeated
+    nor continued exactly. Here the pieces depend only on the text and on `key`.
 
     Args:
-        tokenizer: A tokenizer with a BPE model. It still decides what a word is and what surrounds a sentence.
+        tokenizer: A tokenizer with a BPE model. It still defines words and special tokens.
         probability: p, from 0 (the tokenizer's own pieces) to 1 (single characters or bytes).
 
     Raises:
@@ -43,14 +43,14 @@ class BpeDropout:
             )
         self._tokenizer, self._probability = tokenizer, probability
         self._suffix = model["end_of_word_suffix"] or ""
-        # Pieces that do not spell their text: words that have one stay as they are.
+        # Words with a piece that does not spell its text are not changed.
         self._opaque = {token["content"] for token in whole["added_tokens"]}
         self._opaque |= {model["unk_token"]}
         if model["byte_fallback"]:
             self._opaque |= {f"<0x{byte:02X}>" for byte in range(256)}
         self._vocabulary: dict[str, int] = model["vocab"]
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
-        # Text has few words and a word few states, so nearly every step has been seen before.
+        # Text has few distinct words and a word few states, so nearly every step is cached.
         self._merges = lru_cache(maxsize=1 << 17)(self._find_merges)
 
     def __call__(self, texts: list[str], keys: list[str]) -> list[list[int]]:
@@ -80,7 +80,7 @@ class BpeDropout:
         return None if None in ids else ids  # type: ignore[return-value]
 
     def _find_merges(self, symbols: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """What a word can become by one merge, the merge of the highest priority first."""
+        """The results of one merge in a word, the merge of the highest priority first."""
         places = sorted(
             (rank, place)
             for place, pair in enumerate(pairwise(symbols))
@@ -92,10 +92,10 @@ class BpeDropout:
 @dataclass
 class BpeDropoutCollator(TranslationCollator):
     """
-    A `TranslationCollator` that segments the columns "source" and "target" anew, another way in each epoch.
+    A `TranslationCollator` that segments the columns "source" and "target" differently in each epoch.
 
-    A batch has about the number of tokens that it was filled to, somewhat more with a high probability. `limits` are
-    the most tokens of a source and of a target sentence.
+    A batch has about the number of tokens that it was filled to, slightly more with a high dropout probability.
+    `limits` are the maximum number of tokens of a source and of a target sentence.
     """
 
     probability: float = 0.0
@@ -110,7 +110,7 @@ class BpeDropoutCollator(TranslationCollator):
         self._segment = {side: BpeDropout(part, self.probability) for side, part in zip(SIDES, (source, target))}
 
     def set_epoch(self, epoch: int):
-        """Epochs differ in the pieces of their text."""
+        """Set the epoch, on which the pieces of the text depend."""
         self.epoch = epoch
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:

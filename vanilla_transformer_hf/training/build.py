@@ -42,7 +42,7 @@ from .resume import Start
 from .tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 
 
-# Sentence pairs at the beginning of a stream that a new tokenizer is trained on.
+# Number of sentence pairs at the beginning of a stream that a new tokenizer is trained on.
 STREAM_SAMPLE = 1_000_000
 
 
@@ -72,7 +72,7 @@ def paper_learning_rate(d_model: int, warmup_steps: float) -> float:
 
 
 def load_corpora(arguments: DataArguments) -> dict[str, Any]:
-    """The corpora that are named, by role: train, validation, test."""
+    """The named corpora by role: train, validation, test."""
     corpora = {}
     for role in ("train", "validation", "test"):
         source = getattr(arguments, f"{role}_source")
@@ -93,7 +93,7 @@ def load_corpora(arguments: DataArguments) -> dict[str, Any]:
 
 
 def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> dict[str, Any]:
-    """Token ids of the corpora, by role; what was left out or truncated is shown."""
+    """Token ids of the corpora by role; prints the numbers of dropped and truncated pairs."""
     data, arguments = {}, run.data
     held_out_rules = CorpusFilter(arguments.max_source_length, arguments.max_target_length, "truncate")
     train_rules = replace(
@@ -121,7 +121,7 @@ def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: R
 
 
 def plan_config(run: RunArguments) -> VanillaTransformerConfig:
-    """The config of a new model before its tokenizer is trained: `vocab_size` is what is asked for."""
+    """The config of a new model before its tokenizer is trained: `vocab_size` is the requested one."""
     config = VanillaTransformerConfig.from_preset(run.model.preset or "base", **run.config)
     if run.model.separate_vocabularies:
         config.source_vocab_size = config.vocab_size
@@ -131,8 +131,8 @@ def plan_config(run: RunArguments) -> VanillaTransformerConfig:
 
 def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | None = None) -> PreTrainedTokenizerBase:
     """
-    The tokenizer of the checkpoint that the run continues from, unless another one was named since; else the one that
-    is named or belongs to the named model; else a new one, trained once and kept in `folder`.
+    The tokenizer of the checkpoint that the run continues from, unless another one is named; else the named one or
+    that of the named model; else a new one, trained once and kept in `folder`.
 
     Raises:
         OSError: The tokenizer cannot be opened.
@@ -176,12 +176,12 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokeni
         # With rstrip, "<2de> one" and "<2de>one" are the same.
         added = [AddedToken(tag, special=True, normalized=False, rstrip=True) for tag in tags.values()]
         tokenizer.add_tokens(added, special_tokens=True)
-        tokenizer.init_kwargs[TARGET_LANG_TAGS] = tags  # which is saved with it
+        tokenizer.init_kwargs[TARGET_LANG_TAGS] = tags  # saved with the tokenizer
     return tokenizer
 
 
 def _without_tags(texts: Iterator[str], found: dict[str, int]) -> Iterator[str]:
-    """Texts without the tag that they begin with, which is counted: as text, it would be cut into pieces."""
+    """Texts without their language tags, which are counted: as text, tags would be split into pieces."""
     for text in texts:
         tag = next((tag for tag in found if text.startswith(tag)), "")
         if tag:
@@ -203,11 +203,11 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) ->
 
 def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments, train: Any) -> None:
     """
-    Save how long sentences were as the tokenizer's `model_max_length`: translation splits longer texts, as the model
-    has seen none of their length. It is `max_source_length`, or less where the tokenized `train` has no sentence of
-    so many tokens (`length` counts the longer side of a pair). What nearly all sentences have at most is saved as
-    `part_max_length`, to which longer sentences are cut. A model that is trained further keeps larger ones that it
-    was trained with before.
+    Save the length of the training sentences as the tokenizer's `model_max_length`: translation splits longer texts,
+    because the model has never seen their length. It is `max_source_length`, or the longest sentence of the tokenized
+    `train` if that is shorter (`length` counts the longer side of a pair). The length that nearly all sentences stay
+    below is saved as `part_max_length`, to which longer sentences are split. A model that is trained further keeps
+    larger values from its earlier training.
     """
     is_further = run.model.model_name_or_path is not None
     longest = run.data.max_source_length
@@ -219,7 +219,7 @@ def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments,
             known_part, min(longest, math.ceil(np.percentile(lengths, COMMON)))
         )
     known = tokenizer.model_max_length if is_further else 0
-    known = known if known <= LARGE_INTEGER else 0  # the host's mark for "not known"
+    known = known if known <= LARGE_INTEGER else 0  # transformers' mark for "not known"
     tokenizer.model_max_length = max(known, longest)
 
 
@@ -231,12 +231,12 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         OSError: The model cannot be opened.
         ValueError: The tokenizer does not fit the model.
     """
-    # At the lengths of sentences, the CPU's fused kernel is the slower one, backward above all.
+    # At the lengths of sentences, the CPU's fused kernel is slower, above all in the backward pass.
     default = "eager" if run.training.device.type == "cpu" else None
     attention = run.model.attn_implementation or default
     backend = {"attn_implementation": attention} if attention else {}
     if run.model.model_name_or_path:
-        # Updates are too small for weights in half precision, which a published model may have.
+        # A published model may have weights in half precision, which is too coarse for updates.
         with naming("config", run.model.model_name_or_path):
             config = AutoConfig.from_pretrained(run.model.model_name_or_path, **run.config)
         model = open_weights(run.model.model_name_or_path, config=config, dtype=torch.float32, **backend)
@@ -246,7 +246,7 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
                 "(merge_and_unload of peft)."
             )
     else:
-        # A newly trained vocabulary may have come out smaller than it was asked to be.
+        # A newly trained vocabulary may be smaller than requested.
         wanted = run.config.get("vocab_size") if run.model.tokenizer_name_or_path else None
         config = VanillaTransformerConfig.from_preset(
             run.model.preset or "base",
@@ -266,8 +266,8 @@ def make_generation_config(
     run: RunArguments, config: PreTrainedConfig, base: GenerationConfig | None
 ) -> GenerationConfig:
     """
-    The search that the recipe states, and otherwise that of the model that is trained further (`base`), with a limit
-    of length: the host's default would cut every translation at 20 tokens.
+    The search of the recipe, otherwise that of the model that is trained further (`base`), with a limit of length:
+    transformers' default would cut every translation at 20 tokens.
 
     Raises:
         ValueError: The model does not support these settings of the search.
@@ -275,7 +275,7 @@ def make_generation_config(
     generation_config: GenerationConfig = VanillaTransformerGenerationConfig(num_beams=4)
     if base is not None:
         generation_config = copy.deepcopy(base)
-        generation_config._from_model_config = False  # or of its file only the host's own fields would be read
+        generation_config._from_model_config = False  # otherwise only transformers' own fields are read
     for name in ("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens"):
         if (value := getattr(run.model, name)) is not None:
             if not hasattr(generation_config, name):
@@ -292,7 +292,7 @@ def make_generation_config(
         bos_token_id=config.bos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
     )
-    if generation_config.num_beams == 1:  # the host refuses settings of a beam search where there is none
+    if generation_config.num_beams == 1:  # transformers refuses settings of a beam search where there is none
         generation_config.length_penalty = generation_config.early_stopping = None
     generation_config.validate(strict=True)
     return generation_config
@@ -318,7 +318,7 @@ def make_collators(
 
 
 def make_callbacks(training: TranslationTrainingArguments, checkpoint: Path | None) -> list[TrainerCallback]:
-    """Early stopping and averages, as the arguments say."""
+    """Callbacks for early stopping and averages, as the arguments request."""
     callbacks: list[TrainerCallback] = []
     if training.early_stopping_patience is not None:
         callbacks.append(EarlyStopping(training.early_stopping_patience))

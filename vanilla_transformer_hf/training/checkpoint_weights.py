@@ -1,4 +1,4 @@
-"""The weights of checkpoints: safetensors, in which shared matrices stand once, read and averaged tensor by tensor."""
+"""The weights of checkpoints: safetensors, in which shared matrices occur once, read and averaged tensor by tensor."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 from ..model.configuration_vanilla_transformer import VERSION_FIELD
 
 
-# Fields of a config that say nothing about the weights.
+# Fields of a config that do not affect the weights.
 IGNORED_FIELDS = {"transformers_version", VERSION_FIELD, "_name_or_path"}
 
 
@@ -46,8 +46,8 @@ def save_weights(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[st
 
 class CheckpointWeights:
     """
-    The weights of a folder, in one file or several: `files`, their names, and `tensors`: the name of each with that
-    of its file and its type and shape, such as "F32 [99, 32]".
+    The weights of a folder, in one file or several: `files` are their names; `tensors` maps each name to its file,
+    type and shape, such as "F32 [99, 32]".
     """
 
     def __init__(self, folder: str | os.PathLike):
@@ -67,7 +67,7 @@ class CheckpointWeights:
         return self.folder / self.tensors[tensor][0]
 
     def read(self, tensor: str) -> torch.Tensor:
-        # Opened anew each time: what was read of an open file stays mapped into memory.
+        # Opened each time: pages read from an open file stay mapped into memory.
         return open_weights(self.path(tensor)).get_tensor(tensor)
 
 
@@ -98,7 +98,7 @@ def open_checkpoints(folders: Sequence[str | os.PathLike]) -> list[CheckpointWei
 
 
 def mean_of(checkpoints: Sequence[CheckpointWeights], tensor: str) -> torch.Tensor:
-    """The mean, summed in float64, in the type in which the tensor is stored; whole numbers are the last one's."""
+    """The mean, summed in float64, in the stored type; integers are taken from the last checkpoint."""
     last = checkpoints[-1].read(tensor)
     if not last.is_floating_point():
         return last
@@ -112,7 +112,7 @@ def mean_of(checkpoints: Sequence[CheckpointWeights], tensor: str) -> torch.Tens
 
 
 def assign(target: torch.Tensor, value: torch.Tensor):
-    """Copy the values of a whole tensor into one that may be sharded (FSDP2); then every process has to call this."""
+    """Copy a full tensor into one that may be sharded (FSDP2); then every process must call this."""
     if isinstance(target, DTensor):
         value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
     target.copy_(value)

@@ -1,4 +1,4 @@
-"""The host's Trainer with checkpoints that are whole or absent, and runs that stop on a signal and go on exactly."""
+"""transformers' Trainer with complete checkpoints only, and runs that stop on a signal and continue exactly."""
 
 import shutil
 from collections.abc import Callable
@@ -30,12 +30,12 @@ from .recipe import TranslationTrainingArguments
 from .sharding import gather_optimizer_state, gather_weights, load_optimizer_state, shard
 
 
-# In the state of a checkpoint: the sum of the losses that are not logged yet, of each process.
+# Key in a checkpoint's state: the sum of each process's losses that are not logged yet.
 UNLOGGED_LOSS = "UnloggedLoss"
 
 
 class _RecallUnloggedLoss(TrainerCallback):
-    """Called when the host has set its sums to zero, before the first step."""
+    """Restores the sums after transformers has set them to zero, before the first step."""
 
     def __init__(self, recall: Callable[[], None]):
         self.recall = recall
@@ -46,14 +46,14 @@ class _RecallUnloggedLoss(TrainerCallback):
 
 class CheckpointingTrainer(Seq2SeqTrainer):
     """
-    The host's `Seq2SeqTrainer` with checkpoints that are whole or absent, of sharded (FSDP2) and of whole models.
+    transformers' `Seq2SeqTrainer` with complete checkpoints only, of sharded (FSDP2) and unsharded models.
 
     Raises:
-        TrainingInterrupted: From `train`, after SIGTERM or Ctrl-C, when a checkpoint is saved.
+        TrainingInterrupted: From `train`, after SIGTERM or Ctrl-C, once a checkpoint is saved.
         OSError: A checkpoint cannot be written. Those before it are intact.
     """
 
-    # What the host leaves open.
+    # Defaults for arguments that transformers does not set.
     model: PreTrainedModel
     args: TranslationTrainingArguments
     processing_class: PreTrainedTokenizerBase
@@ -88,7 +88,10 @@ class CheckpointingTrainer(Seq2SeqTrainer):
         return str(self._checkpoint_place or super()._get_output_dir(trial))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """The host's checkpoint, written beside its place and moved there when every process has written its part."""
+        """
+        transformers' checkpoint, written to a temporary folder and moved to its place when every process has
+        written its part.
+        """
         folder = Path(self._get_output_dir(trial))
         place = folder / UNFINISHED
         checkpoint = place / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
@@ -125,7 +128,7 @@ class CheckpointingTrainer(Seq2SeqTrainer):
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(folder / checkpoint.name))
 
-    # The host logs the mean loss of the steps since it last logged, and forgets those before an interruption.
+    # transformers logs the mean loss of the steps since its last log, and loses those before an interruption.
 
     def _keep_unlogged_loss(self) -> None:
         losses = self.accelerator.gather(self._tr_loss.reshape(1).to(self.args.device)).tolist()
@@ -139,15 +142,15 @@ class CheckpointingTrainer(Seq2SeqTrainer):
         if self.state.global_step == 0 or kept is None:
             return
         losses = kept["losses"]
-        # On another number of processes each has the mean, which is what the host logs of all of them.
+        # With another number of processes each gets the mean, because transformers logs the mean over processes.
         is_own = len(losses) == self.args.world_size
         self._tr_loss += losses[self.args.process_index] if is_own else sum(losses) / len(losses)
         self._globalstep_last_logged = kept["last_logged_step"]
 
     def _remove_what_a_signal_left(self, newest: Path) -> None:
         """
-        Delete the checkpoint that this run went on from, if it was not due: an average over the last checkpoints would
-        be another than that of a run without interruptions.
+        Delete the checkpoint that this run continued from if it was saved on a signal: it would change the average
+        over the last checkpoints.
         """
         began, self._began_from = self._began_from, None
         if began is None or began.parent.resolve() != newest.parent.resolve() or began.name == newest.name:
@@ -156,11 +159,11 @@ class CheckpointingTrainer(Seq2SeqTrainer):
         if not is_best and is_complete(began) and not is_planned(began, self.args, self.state.save_steps):
             remove(began)
 
-    # Sharded over processes (FSDP2) or not, a checkpoint holds whole tensors in the same files, and a run continues
-    # on any number of processes. The host's own files of sharded runs fit sharded runs alone.
+    # Sharded over processes (FSDP2) or not, a checkpoint has full tensors in the same files, and a run continues with
+    # any number of processes. transformers' own files of sharded runs fit only sharded runs.
 
     def gather_weights(self) -> dict[str, torch.Tensor] | None:
-        """The whole weights of a model that is sharded, or None. Every process has to call this."""
+        """The full weights of a sharded model, or None if it is not sharded. Every process must call this."""
         return gather_weights(self.model) if self.is_fsdp_enabled else None
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
@@ -170,7 +173,7 @@ class CheckpointingTrainer(Seq2SeqTrainer):
         self._save(output_dir, state_dict=self.gather_weights())
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        # The host saves its arguments beside the weights; the token among them is a secret.
+        # transformers saves its arguments beside the weights; the token among them is a secret.
         token, self.args.hub_token = self.args.hub_token, None
         try:
             super()._save(output_dir, state_dict)
@@ -217,18 +220,18 @@ class CheckpointingTrainer(Seq2SeqTrainer):
 
 
 def optimizer_settings(optimizer: Any) -> list[dict[str, Any]]:
-    """What the arguments say of an optimizer, such as its learning rate, by parameter group."""
+    """The settings of the optimizer from the arguments, such as its learning rate, by parameter group."""
     return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
 
 
 def set_optimizer_settings(optimizer: Any, scheduler: Any, settings: list[dict[str, Any]]) -> None:
     """
-    Give an optimizer and its schedule the settings of this run, where they have just taken over those of a checkpoint.
+    Give an optimizer and its schedule, just loaded from a checkpoint, the settings of this run.
 
-    A run that is continued with another learning rate trains with it; where nothing was changed, nothing changes.
+    A run that is continued with another learning rate then trains with it.
     """
     if not isinstance(getattr(scheduler, "scheduler", scheduler), LambdaLR):
-        # Their rates depend on more than the step, which a checkpoint holds; `resume.check_rate` refuses another one.
+        # Their rates depend on a state in the checkpoint, not only on the step; `resume.check_rate` refuses changes.
         for group, own in zip(optimizer.param_groups, settings):
             group.update({name: value for name, value in own.items() if name not in ("lr", "initial_lr")})
         return

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or absent, and what ends a run with one: a signal, or scores that do not improve."""
+"""Complete checkpoints, and the callbacks that end a run with one: signals and early stopping."""
 
 import hashlib
 import json
@@ -29,10 +29,10 @@ logger = logging.getLogger(__name__)
 
 def find_damage(checkpoint: Path) -> str | None:
     """
-    What keeps a run from continuing from a checkpoint, in a few words; None: nothing.
+    The damage of a checkpoint that prevents continuing, in a few words; None if it is complete.
 
-    Every file is compared with its checksum. A checkpoint without checksums, of an earlier version, has to have all
-    files that a run of one process needs, and those of torch, which are zip archives, have checksums inside.
+    Every file is compared with its checksum. A checkpoint of an earlier version has no checksums: it must have all
+    files that a run of one process needs; torch's files are zip archives with checksums inside.
     """
     try:
         state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ def find_damage(checkpoint: Path) -> str | None:
     except (OSError, ValueError) as error:
         return f"{TRAINER_STATE_NAME} is damaged ({error})"
     step = state.get("global_step") if isinstance(state, dict) else None
-    is_named = checkpoint.name.startswith(f"{PREFIX_CHECKPOINT_DIR}-")  # one that was renamed may still be whole
+    is_named = checkpoint.name.startswith(f"{PREFIX_CHECKPOINT_DIR}-")  # a renamed checkpoint may still be complete
     if step is None or (is_named and checkpoint.name != f"{PREFIX_CHECKPOINT_DIR}-{step}"):
         return f"{TRAINER_STATE_NAME} is of another step"
     if not (checkpoint / SUMS_FILE).is_file():
@@ -81,12 +81,12 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def find_last_checkpoint(folder: Path) -> str | None:
-    """The newest checkpoint in a folder that is whole, if there is one."""
+    """The newest complete checkpoint in a folder, if there is one."""
     return next((path for path in reversed(list_checkpoints(folder)) if is_complete(Path(path))), None)
 
 
 def list_checkpoints(folder: Path) -> list[str]:
-    """The checkpoints in a folder by their steps, whole or not."""
+    """The checkpoints in a folder by their steps, complete or not."""
     return sort_checkpoints(str(folder)) if folder.is_dir() else []
 
 
@@ -97,7 +97,7 @@ def step_of(checkpoint: str | Path) -> int:
 
 
 def move_in(checkpoint: Path, folder: Path):
-    """Give a written checkpoint its checksums, and then its place in `folder`, in one step."""
+    """Write the checksums of a checkpoint and move it into `folder` atomically."""
     write_checksums(checkpoint)
     sync_tree(checkpoint)
     place = folder / checkpoint.name
@@ -108,7 +108,7 @@ def move_in(checkpoint: Path, folder: Path):
 
 
 def remove(checkpoint: Path):
-    """Delete a checkpoint: gone first, then deleted, so that an interruption leaves none that is half there."""
+    """Delete a checkpoint: it is renamed first, so that an interruption leaves no partial checkpoint."""
     unnamed = checkpoint.parent / UNFINISHED / f"deleted-{checkpoint.name}"
     unnamed.parent.mkdir(exist_ok=True)
     shutil.rmtree(unnamed, ignore_errors=True)
@@ -117,7 +117,7 @@ def remove(checkpoint: Path):
 
 
 def is_planned(checkpoint: Path, args: TrainingArguments, save_steps: int) -> bool:
-    """Whether a checkpoint was saved because its step or epoch was due, not because a signal came."""
+    """Whether a checkpoint was saved because its step or epoch was due, not because of a signal."""
     state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     if args.save_strategy == SaveStrategy.EPOCH:
         return float(state["epoch"]).is_integer()
@@ -126,9 +126,9 @@ def is_planned(checkpoint: Path, args: TrainingArguments, save_steps: int) -> bo
 
 def set_aside_later(folder: Path, step: int) -> list[Path]:
     """
-    Move the checkpoints of later steps out of the way of a run that goes on from `step`, into `folder`/set_aside.
+    Move checkpoints after `step` into `folder`/set_aside, for a run that continues from `step`.
 
-    Left where they are, they would pass for the run's last ones: to continue from, to average, to keep.
+    Otherwise they would count as the run's last ones when continuing, averaging and deleting.
     """
     moved = []
     for path in map(Path, sort_checkpoints(str(folder))):
@@ -153,7 +153,7 @@ def remove_surplus(folder: Path, limit: int | None, best: str | None):
 
 class TrainingInterrupted(KeyboardInterrupt):
     """
-    Training was told to stop by a signal, and has saved a checkpoint.
+    Training was stopped by a signal and has saved a checkpoint.
 
     `signal` is the number of the signal, `step` the last step that was done.
     """
@@ -165,10 +165,10 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 class StopOnSignal(TrainerCallback):
     """
-    On SIGTERM or Ctrl-C, ends the step, or the evaluation, that is going on, saves a checkpoint and raises
+    On SIGTERM or Ctrl-C, finishes the current step or stops the current evaluation, saves a checkpoint and raises
     `TrainingInterrupted`. A second signal stops at once and saves nothing.
 
-    Listens inside `with callback.listening():`, in the main thread. With several processes, a signal to one stops all.
+    Active inside `with callback.listening():`, in the main thread. With several processes, a signal to one stops all.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -178,7 +178,7 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take over the signals while training runs. Python lets only the main thread do that."""
+        """Handle the signals while training runs. In Python only the main thread can do that."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -195,15 +195,15 @@ class StopOnSignal(TrainerCallback):
             raise KeyboardInterrupt
         self.received = number
         print(
-            f"\n{signal.Signals(number).name}: saving a checkpoint after this step; once more to stop without it.",
+            f"\n{signal.Signals(number).name}: saving a checkpoint after this step; again to stop without one.",
             flush=True,
         )
 
     def _received_by_any(self, args: TrainingArguments) -> int | None:
-        """The signal that one of the processes got; each has to ask at the same places."""
+        """The signal that any process received; all processes must call this at the same points."""
         if args.world_size <= 1 or not distributed.is_initialized():
             return self.received
-        # Processes that stopped at different steps would wait for each other for ever.
+        # Processes that stopped at different steps would deadlock.
         signals = torch.tensor(self.received or 0, device=args.device)
         distributed.all_reduce(signals, distributed.ReduceOp.MAX)
         self.received = int(signals) or None
@@ -225,17 +225,17 @@ class StopOnSignal(TrainerCallback):
 
 class EarlyStopping(TrainerCallback):
     """
-    Stops training, with a checkpoint, after so many evaluations without a better `metric_for_best_model`.
+    Stops training, with a checkpoint, after `patience` evaluations without a better `metric_for_best_model`.
 
-    The evaluations are counted in the Trainer's log, which checkpoints hold: unlike with the host's callback, a run
+    The evaluations are counted in the Trainer's log, which checkpoints hold: unlike with transformers' callback, a run
     that is continued stops where it would have stopped uninterrupted, and one that has stopped stays stopped.
 
     Args:
         patience: Evaluations in a row that are no better than the best before them.
 
     Raises:
-        ValueError: `patience` is below 1; or, when the Trainer is made or training begins, its arguments name no
-            metric, or no evaluation.
+        ValueError: `patience` is below 1; or, when the Trainer is created or training begins, its arguments have no
+            metric or no evaluations.
     """
 
     def __init__(self, patience: int):
@@ -273,10 +273,10 @@ class EarlyStopping(TrainerCallback):
 
 def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
     """
-    The files of a checkpoint that continuing from it needs, to be published in the folder `place`.
+    The files of a checkpoint that are needed to continue from it, to be published in the folder `place`.
 
-    It is the optimizer's state, in pickles of the host's. Not among them are the host's arguments, in which a token
-    may stand; and its log names no folders of this machine.
+    These are the optimizer's state and others, which transformers pickles. Its arguments are left out, because they
+    may contain a token; paths of this machine are removed from its log.
     """
     files: dict[str, Path | bytes] = {}
     for path in sorted(checkpoint.iterdir()):

@@ -1,4 +1,4 @@
-"""What is wrong with the plan of a run, found before any text is read."""
+"""Checks of a run's arguments, before any text is read."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from .build import make_generation_config, paper_learning_rate, plan_config
 from .recipe import CHANGEABLE_FIELDS, SENTENCE_FIELDS, RunArguments
 
 
-# What a checkpoint can be the best of.
+# Metrics for the best checkpoint.
 SCORES = (*METRICS, "loss")
 
 
@@ -59,10 +59,10 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
         given = "the tokenizer is that of tokenizer_name_or_path or model_name_or_path, and none is trained"
         reasons |= dict.fromkeys(("tokenizer_model", "separate_vocabularies", "target_lang_tags"), given)
     if not training.do_train:
-        evaluated = "training always scores validation_source and test_source at its end"
+        evaluated = "training always scores validation_source and test_source at the end"
         reasons |= dict.fromkeys(("do_eval", "do_predict"), evaluated)
     if training.device.type == "cpu":
-        reasons["fp16"] = "a CPU does not compute in it; bf16 is what a CPU can do"
+        reasons["fp16"] = "CPUs do not support it; use bf16"
     return reasons
 
 

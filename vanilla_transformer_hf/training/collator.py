@@ -26,8 +26,7 @@ class TranslationCollator(DataCollatorForSeq2Seq):
     Pads a batch to its longest sentence and refuses ids that the model has no embedding for.
 
     `__call__` returns `input_ids`, `attention_mask` (B, S) and `labels` (B, T), padded with -100, and `line` (B,) and
-    `token_type_ids` (B, S) where the pairs have them; the decoder input is left to the model, which shifts the labels
-    itself.
+    `token_type_ids` (B, S) where the pairs have them; the model makes the decoder input by shifting the labels.
 
     Raises:
         ValueError: An id lies outside its vocabulary; the message names both.

@@ -1,4 +1,4 @@
-"""Comparisons of variants: the runs, each in a process of its own: one that fails or is killed loses no other."""
+"""Comparisons of variants: each run has its own process, so that a failed or killed run does not affect the others."""
 
 import os
 import shutil
@@ -21,13 +21,13 @@ from .resume import lock_folder
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# Seconds between two looks at the processes.
+# Seconds between two checks of the processes.
 PAUSE = 0.2
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A run of a comparison with its result, as `measure_run` gives it."""
+    """A run of a comparison with its result from `measure_run`."""
 
     run: PlannedRun
     result: dict[str, Any]
@@ -35,7 +35,7 @@ class MeasuredRun:
 
 def prepare_data(plan: Plan, output: Path) -> str:
     """
-    Make the tokenizer and the tokenized text that all runs share, unless they are there; returns the tokenizer's name.
+    Make the tokenizer and the tokenized text that all runs share, unless they exist; returns the tokenizer's name.
 
     Raises:
         OSError, ValueError: A text or a tokenizer is missing or unusable.
@@ -51,7 +51,10 @@ def prepare_data(plan: Plan, output: Path) -> str:
 
 
 def start_process(run: PlannedRun, seconds: float | None, processes: int) -> subprocess.Popen:
-    """Start the process of a run. Its output goes to the run's log; it ends, with a checkpoint, when this one does."""
+    """
+    Start the process of a run. Its output goes to the run's log; it ends with a checkpoint when this process
+    ends.
+    """
     threads = max(1, (os.cpu_count() or 1) // processes)
     paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -81,7 +84,7 @@ def run_comparison(
     tell: Callable[[str], None] = print,
 ) -> list[MeasuredRun]:
     """
-    Train and measure the runs of a plan that have not ended before, so many at a time; the results of all, in order.
+    Train and measure the unfinished runs of a plan, several at a time; return the results of all runs, in order.
 
     A run that fails is in the results with its error, and is tried again by the next call; finished and diverged ones
     are not repeated.
@@ -145,7 +148,7 @@ def _finish(run: PlannedRun, code: int) -> dict[str, Any]:
         result = {"status": FAILED, "error": f"{how}; {said}" if said else how}
         write_result(run.beside(".json"), result)
     if result["status"] != FAILED:
-        shutil.rmtree(run.place / "checkpoints", ignore_errors=True)  # nothing continues from them
+        shutil.rmtree(run.place / "checkpoints", ignore_errors=True)  # they are not needed any more
     return result
 
 
@@ -163,7 +166,7 @@ def _in_words(result: dict[str, Any]) -> str:
 
 @contextmanager
 def _exit_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the process as an exception does, which passes the signal on to the runs."""
+    """Turn SIGTERM into an exception, so that the signal is passed on to the runs."""
 
     def leave(number: int, frame: Any):
         sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""What a comparison trains: variants of one recipe, read from a file, and the recipe of each of their runs."""
+"""The plan of a comparison: variants of one recipe, read from a file, and the recipe of each run."""
 
 import io
 import json
@@ -29,9 +29,9 @@ SHARED_FIELDS = (
     *("tokenizer_name_or_path", "model_name_or_path", "output_dir", "seed", "data_seed", "max_steps"),
     *("num_train_epochs", "resume_from_checkpoint", "push_to_hub"),
 )
-# Schedules of the learning rate that do not depend on the last step, which a budget of seconds does not know.
+# Schedules of the learning rate that do not depend on the last step, which is unknown with a budget of seconds.
 SCHEDULES_WITHOUT_END = ("inverse_sqrt", "constant", "constant_with_warmup")
-# Steps of a run that ends after so many seconds.
+# `max_steps` of a run with a budget of seconds.
 WITHOUT_LIMIT = 10_000_000
 
 
@@ -56,7 +56,7 @@ class PlannedRun:
         return f"{self.variant}, seed {self.seed}"
 
     def beside(self, suffix: str) -> Path:
-        """Its file that ends in `suffix`: `.yaml` for the recipe, `.log` for the output, `.json` for the result."""
+        """Its file with this suffix: `.yaml` for the recipe, `.log` for the output, `.json` for the result."""
         return self.place.with_name(self.place.name + suffix)
 
 

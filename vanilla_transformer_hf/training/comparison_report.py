@@ -1,4 +1,4 @@
-"""What a comparison found: a table in Markdown and in CSV, and a picture of the curves."""
+"""The report of a comparison: a table in Markdown and in CSV, and a picture of the curves."""
 
 import csv
 import io
@@ -48,8 +48,8 @@ STYLES = ["-", "--", ":", "-."]
 @dataclass(frozen=True)
 class Row:
     """
-    A variant in the table: values by key, and what is to be said of runs that did not finish. Losses and scores are
-    those of its finished runs; sizes and speeds those of all.
+    A variant in the table: values by key, and notes about runs that did not finish. Losses and scores are those of its
+    finished runs; sizes and speeds those of all.
     """
 
     variant: str

@@ -1,10 +1,10 @@
 """
-One run of a comparison, in a process of its own: trained as `vanilla-transformer train` does, and measured.
+One run of a comparison, in its own process: trained as by `vanilla-transformer train`, and measured.
 
     python -m vanilla_transformer_hf.training.comparison_run RECIPE.yaml [SECONDS]
 
-The result is written beside the recipe, as RECIPE.json. When standard input ends, because the process that compares is
-gone, the run saves a checkpoint and ends.
+The result is written beside the recipe, as RECIPE.json. When standard input ends, because the comparing process has
+ended, the run saves a checkpoint and ends.
 """
 
 import json
@@ -36,9 +36,9 @@ DIVERGED_BY = 1.0
 
 class Stopwatch(TrainerCallback, ExportableState):
     """
-    Counts the seconds of training steps, without evaluations and checkpoints, and ends a run whose `budget` of
-    seconds is used: those of the clock, and those that the processor computed, which other work on the machine changes
-    less. Checkpoints hold the counts, so that a run that is continued has the same budget.
+    Counts the seconds of training steps, without evaluations and checkpoints, and ends a run whose `budget` of seconds
+    is used. It counts wall-clock seconds and seconds of processor time, which other work on the machine affects less.
+    Checkpoints store the counts, so that a continued run has the same budget.
     """
 
     def __init__(self, budget: float | None = None):
@@ -98,7 +98,7 @@ class FinalScores(TrainerCallback):
     def _timed(self, *args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
         found = self._generate(*args, **kwargs)
-        self._tokens += int((found[:, 1:] != self._pad).sum())  # waits for the device, too
+        self._tokens += int((found[:, 1:] != self._pad).sum())  # also waits for the device
         self._seconds += time.perf_counter() - began
         return found
 
@@ -116,7 +116,7 @@ class FinalScores(TrainerCallback):
 
 
 def peak_memory() -> float | None:
-    """The most memory that this process has had, in MiB: of the GPU if it computes on one, else all of its own."""
+    """Peak memory of this process in MiB: of the GPU if it uses one, else resident memory."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated() / 2**20
     try:
@@ -128,7 +128,7 @@ def peak_memory() -> float | None:
 
 
 def find_divergence(losses: list[tuple[int, float]], vocab_size: int) -> str | None:
-    """What shows that the training losses, (step, nats per token), ended far above where they were; None: nothing."""
+    """A sentence if the training losses, (step, nats per token), ended far above their minimum; else None."""
     if len(losses) < 2:
         return None
     (step, last), (lowest_step, lowest) = losses[-1], min(losses, key=lambda point: point[1])
@@ -140,7 +140,7 @@ def find_divergence(losses: list[tuple[int, float]], vocab_size: int) -> str | N
 
 def measure_run(recipe: Path, seconds: float | None = None) -> dict[str, Any]:
     """
-    Train as a recipe says, for at most so many seconds of training if they are given, and return what was measured.
+    Train a recipe, for at most `seconds` of training if given, and return the measurements.
 
     Raises:
         OSError, ValueError, StrictDataclassError, RuntimeError: As `prepare_job`.
@@ -193,7 +193,7 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Train and measure the recipe that is named, write its result, and return the exit status."""
+    """Train and measure the named recipe, write its result, and return the exit status."""
     recipe, seconds = Path(argv[0]), float(argv[1]) if len(argv) > 1 else None
     try:
         result = measure_run(recipe, seconds)

@@ -43,7 +43,7 @@ def _from_rows(
             fingerprint=Hasher.hash((reader.__name__, states, arguments)),
         )
     except DatasetGenerationError as error:
-        # The builder wraps what the reader says; the reader's own line is the one that helps.
+        # The builder wraps the reader's error; the reader's own message is the useful one.
         if isinstance(error.__cause__, ValueError):
             raise error.__cause__ from None
         raise
@@ -121,7 +121,7 @@ def load_parallel_text(
         source_column, target_column: Column names, or languages under a "translation" column; if not given, the
             language codes, then "source" and "target". A TSV file may have no header: the first two columns then.
         source_lang, target_lang: Language codes.
-        streaming: Read the rows when they are asked for; nothing is stored.
+        streaming: Read rows on demand; nothing is stored.
 
     Raises:
         FileNotFoundError: No such file, folder or dataset.

@@ -9,7 +9,7 @@ from ..common.files import read_lines
 
 
 SIDES = ("source", "target")
-Names = tuple[tuple[str, ...], ...]  # the names that the column of each side may have
+Names = tuple[tuple[str, ...], ...]  # possible column names of each side
 
 
 def text_pairs(source: str, target: str) -> Iterator[dict[str, str]]:
@@ -33,7 +33,7 @@ def tsv_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
     positions = [0, 1]
     for number, line in enumerate(read_lines(path), start=1):
         cells = line.split("\t")
-        # Columns that were asked for must be there; language codes may also stand over no column at all.
+        # Named columns must exist; language codes need not be column names.
         is_header = any(len(side) == 1 for side in names) or all(set(side) & set(cells) for side in names)
         if number == 1 and is_header:
             positions = [cells.index(name) for name in find_columns(path, cells, names)]
@@ -67,7 +67,7 @@ def json_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
             continue
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError) as error:  # numbers of too many digits, and too many brackets, too
+        except (ValueError, RecursionError) as error:  # also for numbers with too many digits and too deep nesting
             raise ValueError(f"{path}, line {number}: not JSON ({error}); one object per line is expected.") from error
         if isinstance(row, dict) and isinstance(row.get("translation"), dict):
             row = row["translation"]
@@ -84,7 +84,7 @@ ROW_READERS = {".tsv": tsv_pairs, ".csv": csv_pairs, ".jsonl": json_pairs, ".jso
 
 
 def find_columns(where: str, columns: list[str], names: Names) -> list[str]:
-    """The source and the target column among `columns`: the first of each side's `names` that is there."""
+    """The source and the target column: for each side, the first of its `names` that is among `columns`."""
     found = []
     for side, candidates in zip(SIDES, names):
         present = [name for name in candidates if name in columns]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ..evaluation.scores import METRICS
 
 
-# Colours that stay apart for every kind of colour vision (Okabe and Ito 2008).
+# Colours that are distinguishable with every kind of colour vision (Okabe and Ito 2008).
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#666666"
 
 
@@ -87,9 +87,9 @@ def draw_curves(
 
     Args:
         best_step: Step of the best checkpoint, which is marked; if not given, that with the highest BLEU.
-        published: BLEU of the finished model on the validation text, drawn as a line: it may be an average of
-            checkpoints, and decoded with more beams than were used during training.
-        epochs: Of the run, to be named at the axis; if not given, those of the log.
+        published: BLEU of the finished model on the validation text, drawn as a line: the model may be an average of
+            checkpoints, decoded with more beams than during training.
+        epochs: Epochs of the run, for the label of the axis; if not given, those of the log.
     """
     bleu = _points(log_history, "eval_bleu")
     if best_step is None and bleu:

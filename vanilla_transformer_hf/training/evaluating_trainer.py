@@ -38,7 +38,7 @@ class EvaluatingTrainer(CheckpointingTrainer):
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         data = self.eval_dataset if eval_dataset is None else eval_dataset
-        # Of several datasets the host evaluates one after the other, here.
+        # transformers evaluates several datasets one after the other by calling this.
         if self.args.predict_with_generate and not isinstance(data, dict):
             self.references = list(data["target"])
         self._keep_in_step(kwargs)
@@ -57,27 +57,27 @@ class EvaluatingTrainer(CheckpointingTrainer):
             self.args.predict_with_generate, self.compute_metrics = before
 
     def _keep_in_step(self, generation: dict[str, Any]) -> None:
-        # Each process holds a part of every weight, so none may end its search before the others.
+        # Each process has a part of every weight, so all must run the search to the same step.
         if self.is_fsdp_enabled:
             generation["synced_gpus"] = True
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """With the moving average of the weights, if there is one, and without drawing from the random numbers."""
+        """Use the moving average of the weights, if there is one, and keep the state of the random generators."""
         average = self._moving_average()
         devices = range(torch.cuda.device_count())
         with torch.random.fork_rng(devices), average.applied() if average is not None else nullcontext():
             yield
 
     def _score(self, prediction: EvalPrediction) -> dict[str, float]:
-        # Several processes fill up their last batch with repeated sentences.
+        # With several processes the last batch is padded with repeated sentences.
         token_ids = np.asarray(prediction.predictions)[: len(self.references)]
         self.translations = decode_predictions(self.processing_class, token_ids)
         self.scores = score_translations(self.translations, self.references, self.target_lang, self.args.bleu_tokenize)
         return {"bleu": self.scores.bleu, "chrf": self.scores.chrf, "exact_match": self.scores.exact_match}
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
-        """The host's, with the loss as the mean over tokens, as in training. The host's is one over sentences."""
+        """transformers' loop, but the loss is the mean over tokens, as in training, not over sentences."""
         self._likelihood = torch.zeros(2, dtype=torch.float64)
         self._evaluation_data, self._batches_seen = dataloader.dataset, 0
         output = super().evaluation_loop(dataloader, *args, **kwargs)
@@ -86,10 +86,10 @@ class EvaluatingTrainer(CheckpointingTrainer):
         return output._replace(metrics={**(output.metrics or {}), **loss})
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        # The host fills the model's generation config with global defaults here, a max_length of 20 among them.
+        # transformers fills the model's generation config with global defaults here, a max_length of 20 among them.
         generation_config = self.model.generation_config
         self.model.generation_config = copy.deepcopy(generation_config)
-        if self._gen_kwargs.get("num_beams") == 1:  # the host warns of settings that greedy search does not use
+        if self._gen_kwargs.get("num_beams") == 1:  # transformers warns of settings that greedy search does not use
             self.model.generation_config.length_penalty = self.model.generation_config.early_stopping = None
         inputs = self._without_repeats(inputs)
         try:
@@ -102,7 +102,10 @@ class EvaluatingTrainer(CheckpointingTrainer):
         return loss, generated, labels
 
     def _without_repeats(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The batch; repeated sentences, which fill up the last round of several processes, have no labels in it."""
+        """
+        The batch, with the labels removed from repeated sentences that only pad the last round of several
+        processes.
+        """
         if self.args.world_size == 1 or "labels" not in inputs or not has_length(self._evaluation_data):
             return inputs
         before = (self._batches_seen * self.args.world_size + self.args.process_index) * self.args.eval_batch_size
@@ -117,7 +120,7 @@ class EvaluatingTrainer(CheckpointingTrainer):
 
 
 def decode_predictions(tokenizer: PreTrainedTokenizerBase, token_ids: np.ndarray) -> list[str]:
-    """Texts of generated ids (N, T); the -100 with which the host fills up a batch becomes padding."""
+    """Texts of generated ids (N, T); transformers' filler -100 becomes padding."""
     return tokenizer.batch_decode(
         np.where(token_ids == IGNORED_LABEL, tokenizer.pad_token_id, token_ids), skip_special_tokens=True
     )

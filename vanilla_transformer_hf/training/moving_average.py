@@ -22,12 +22,12 @@ MOVING_AVERAGE_FILE = "moving_average.safetensors"
 
 class MovingAverageCallback(TrainerCallback):
     """
-    Keeps an exponential moving average of the trained weights; at the end of training it is what the model has.
+    Keeps an exponential moving average of the trained weights, which become the model's at the end of training.
 
     After update t, average = d · average + (1 - d) · weights with d = min(decay, (1 + t) / (10 + t)), so that the
-    first, untrained weights are soon forgotten. It is held in float32, saved in every checkpoint as
-    moving_average.safetensors and read back when training continues from one. With `load_best_model_at_end` the model
-    gets the average of the best checkpoint. Evaluation uses it inside `applied()`.
+    first, untrained weights are soon forgotten. It is kept in float32, saved in every checkpoint as
+    moving_average.safetensors and loaded when training continues. With `load_best_model_at_end` the model gets the
+    average of the best checkpoint. Evaluation uses it inside `applied()`.
 
     Args:
         decay: Weight of the past, from 0 to below 1.
@@ -90,7 +90,10 @@ class MovingAverageCallback(TrainerCallback):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """While this context lasts, the model that is being trained has the averaged weights; else nothing happens."""
+        """
+        A context in which the model in training has the averaged weights; without a moving average it does
+        nothing.
+        """
         trained = {name: self.parameters[name].detach().clone() for name in self.averages}
         try:
             self._assign_averages()
@@ -104,8 +107,8 @@ class MovingAverageCallback(TrainerCallback):
         """
         Write the average to a checkpoint's folder, unless `write` is false.
 
-        Sharded weights (FSDP2) are gathered, so every process has to call this, and one of them to write. A Trainer
-        that gives a checkpoint its name when it is whole calls it before that; else `on_save` does.
+        Sharded weights (FSDP2) are gathered, so every process must call this, and one writes. A Trainer that renames
+        complete checkpoints calls it before that; otherwise `on_save` does.
 
         Raises:
             OSError: The file cannot be written.

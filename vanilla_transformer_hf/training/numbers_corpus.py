@@ -1,5 +1,5 @@
 """
-A small real translation task that needs no download: numbers and dates, spelled out in English and German.
+A small translation task that needs no download: numbers and dates, spelled out in English and German.
 
 German turns units and tens around and writes a number as one word: "three hundred and forty-five thousand, six hundred
 and seventy-eight" is "dreihundertfünfundvierzigtausendsechshundertachtundsiebzig".
@@ -15,12 +15,12 @@ from typing import Any
 from ..common.files import open_output
 
 
-# Smallest and largest number, and how many of that size the corpus holds.
+# Smallest and largest number, and how many numbers of this range are in the corpus.
 NUMBERS = ((0, 999, 1_000), (1_000, 9_999, 3_000), (10_000, 99_999, 6_000), (100_000, 999_999, 12_000))
 DATES = (datetime.date(1800, 1, 1), datetime.date(2099, 12, 31), 8_000)
 HELD_OUT = {"valid": 500, "test": 1_000}
-# Of this many training lines, one has a full stop, and one is a list of up to so many phrases: a model that has seen
-# neither would not know what to do with them in a text.
+# One in this many training lines has a full stop, and one is a list of up to this many phrases: a model that has never
+# seen them could not translate them in texts.
 FULL_STOP_EVERY, LIST_EVERY, LONGEST_LIST = 4, 6, 3
 BETWEEN_PHRASES = (". ", "; ", ", ", " ")
 LISTS = 12_000  # lines of a corpus of lists of numbers
@@ -146,7 +146,7 @@ def _write_parts(
 
 
 def _as_lines(pairs: list[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
-    """A line for each pair: the pair, with a full stop, or with others behind it."""
+    """A line for each pair: the pair alone, with a full stop, or followed by other pairs."""
     rng = random.Random(seed)
     lines = []
     for pair in pairs:

@@ -1,4 +1,7 @@
-"""What a run shows while it trains: loss, tokens per second and time left, as a bar on a terminal and line by line."""
+"""
+The progress of a training run: loss, tokens per second and remaining time, as a bar on a terminal and line by
+line.
+"""
 
 import sys
 import time
@@ -17,7 +20,7 @@ from transformers.utils import logging
 
 TOKENS_PER_SECOND = "target_tokens_per_second"
 
-# Key of the Trainer's logs -> how it is shown.
+# Key of the Trainer's logs -> its format.
 TRAINING_FIELDS = {
     "loss": "loss {:.4f}",
     "grad_norm": "gradient norm {:.3g}",
@@ -77,9 +80,9 @@ class Speedometer(TrainerCallback):
 
 class Progress(ProgressCallback):
     """
-    The host's progress bar with the time that is left of a continued run too, and one readable line for each log.
+    transformers' progress bar, with the correct remaining time of continued runs, and one readable line for each log.
 
-    Where there is no terminal, or with `disable_tqdm`, there is no bar, and the lines alone tell how far the run is.
+    Without a terminal, or with `disable_tqdm`, only the lines are printed.
     """
 
     training_bar: Any
@@ -91,7 +94,7 @@ class Progress(ProgressCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         self._began, self._first_step = time.perf_counter(), state.global_step
-        # Of a stream, the host's count of epochs says how many of the steps are done.
+        # For a stream, transformers' epoch is the fraction of steps that are done.
         data = getattr(kwargs.get("train_dataloader"), "dataset", None)
         self._counts_epochs = not isinstance(data, IterableDataset)
         self.current_step = state.global_step
@@ -100,7 +103,7 @@ class Progress(ProgressCallback):
                 total=state.max_steps,
                 initial=state.global_step,
                 unit="step",
-                smoothing=0,  # the mean of the whole run foresees evaluations too
+                smoothing=0,  # the mean over the whole run includes evaluations
                 dynamic_ncols=True,
                 disable=args.disable_tqdm or None,
             )
@@ -154,8 +157,7 @@ class Progress(ProgressCallback):
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """
-    Show the bars of datasets on terminals only, and none of transformers for files that take a moment: in a log, or
-    amid the lines of a run, they are noise.
+    Show the progress bars of datasets only on terminals, and hide transformers' short ones for loading files.
     """
     had_bars = logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()
     logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""Publishing from the Trainer: model cards, curves and uploads with the facts of this step."""
+"""Publishing from the Trainer: model cards, curves and uploads with the facts of the current step."""
 
 import os
 import tempfile
@@ -20,7 +20,7 @@ from .evaluating_trainer import EvaluatingTrainer
 
 logger = logging.get_logger(__name__)
 
-# Facts for a card as the host's `push_to_hub` calls them -> as ours; None: the tokenizer and the model tell.
+# Names of facts in transformers' `push_to_hub` -> our names; None: taken from the tokenizer and the model.
 HOST_FACTS = {
     **{"finetuned_from": "base_model", "dataset": "corpus", "dataset_tags": "datasets", "model_name": "name"},
     **dict.fromkeys(("tasks", "tags", "language", "dataset_args")),
@@ -28,13 +28,13 @@ HOST_FACTS = {
 
 
 def _known_facts(model: PreTrainedModel) -> CardFacts:
-    """What a model tells by itself: the repository that it was opened from."""
+    """The facts in a model itself: the repository that it was opened from."""
     name = model.name_or_path
     return CardFacts(further=bool(name), base_model=None if not name or Path(name).exists() else name)
 
 
 def _stated_facts(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Facts for a card in our names; `datasets` as a list, since the host takes one too."""
+    """Facts for a card under our names; `datasets` becomes a list, because transformers accepts a single name."""
     named = {HOST_FACTS.get(name, name): value for name, value in arguments.items() if value is not None}
     stated = {name: value for name, value in named.items() if name is not None}
     if isinstance(stated.get("datasets"), str):
@@ -43,15 +43,15 @@ def _stated_facts(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 class PublishingTrainer(EvaluatingTrainer):
-    """Its cards say what it measures, and `facts`."""
+    """Its cards contain its measurements and `facts`."""
 
     def __init__(self, *args: Any, facts: CardFacts | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.facts = facts or _known_facts(self.model)
 
     def current_facts(self) -> CardFacts:
-        """What is known of the model at this step, for its card."""
-        is_stream = isinstance(self.train_dataset, datasets.IterableDataset)  # of which the host knows no epochs
+        """The facts about the model at this step, for its card."""
+        is_stream = isinstance(self.train_dataset, datasets.IterableDataset)  # whose epochs transformers does not know
         epochs = 0.0 if is_stream else float(self.state.epoch or 0)
         return replace(self.facts, steps=self.state.global_step, epochs=epochs)
 
@@ -71,7 +71,7 @@ class PublishingTrainer(EvaluatingTrainer):
             kwargs: Facts for the card, as in `push_to_hub`.
 
         Raises:
-            OSError: There is no model in `output_dir`.
+            OSError: `output_dir` has no model.
             TypeError: A fact has an unknown name.
         """
         if args:
@@ -102,7 +102,7 @@ class PublishingTrainer(EvaluatingTrainer):
         Publish the model as `hub.publish_folder` does, with its card and curves, and wait until it is there.
 
         Args:
-            kwargs: Facts for the card, as fields of `CardFacts` or as the host calls them (`finetuned_from`).
+            kwargs: Facts for the card, as fields of `CardFacts` or as transformers calls them (`finetuned_from`).
 
         Returns:
             Where it is (`hub.Published`); None on other processes than the first.
@@ -149,7 +149,7 @@ class PublishingTrainer(EvaluatingTrainer):
         )
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Publish a checkpoint that is whole; with it, by `hub_strategy`, what a run needs to continue from it."""
+        """Publish a complete checkpoint and, depending on `hub_strategy`, the files needed to continue from it."""
         strategy = HubStrategy(self.args.hub_strategy)
         if self._checkpoint_place is not None or strategy == HubStrategy.END or not self.is_world_process_zero():
             return

@@ -1,4 +1,4 @@
-"""R-Drop, Liang et al. 2021, arXiv 2106.14448: two dropout masks for each sentence have to agree."""
+"""R-Drop, Liang et al. 2021, arXiv 2106.14448: the outputs of each sentence under two dropout masks must agree."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import torch
 from ..model.loss_vanilla_transformer import count_of, scaled
 
 
-# Values of the logits that are worked on at once: they stay in a processor's cache, where these sums take half the
-# time that they take in memory. An accelerator has to be asked less often.
+# Logits that are processed at once: they fit into a processor's cache, which halves the time. An accelerator processes
+# more, to launch fewer kernels.
 VALUES_AT_ONCE = 2**16
 VALUES_AT_ONCE_ELSEWHERE = 2**24
 
@@ -22,7 +22,7 @@ class RDropLoss(torch.autograd.Function):
         exact = torch.promote_types(logits.dtype, torch.float32)
         loss = logits.new_zeros((), dtype=exact)
         gradient, ctx.dtype, vocab_size = None, logits.dtype, logits.shape[-1]
-        if ctx.needs_input_grad[0]:  # float16 would lose what backward makes large enough for it
+        if ctx.needs_input_grad[0]:  # float16 would underflow before backward scales the gradient
             gradient = torch.empty_like(logits, dtype=exact if logits.dtype == torch.float16 else logits.dtype)
         at_once = VALUES_AT_ONCE if logits.device.type == "cpu" else VALUES_AT_ONCE_ELSEWHERE
         count_at_once, half = max(1, at_once // vocab_size), weight / 2
@@ -74,7 +74,7 @@ def r_drop_loss(
 
     Args:
         logits: (2B, T, V) of the same B sentences twice, under two dropout masks.
-        labels: (B, T), -100 where they do not count.
+        labels: (B, T), -100 where they are ignored.
         weight: α.
         num_items_in_batch: Labels of all accumulated batches, each sentence counted once.
     """

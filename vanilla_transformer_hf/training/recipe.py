@@ -1,4 +1,4 @@
-"""Recipes: what a training run can be told, in a YAML file and on the command line."""
+"""Recipes: the arguments of a training run, in a YAML file and on the command line."""
 
 import argparse
 import os
@@ -24,13 +24,13 @@ def _help(text: str, default: Any = None) -> Any:
     return field(default=default, metadata={"help": text})
 
 
-# The value of a recipe's field that the command line has to give.
+# The value of a recipe's field that the command line must set.
 REQUIRED = "???"
 
 
 @dataclass
 class DataArguments:
-    """Where the parallel text is and how long its sentences may be."""
+    """The parallel text and the limits of its sentences."""
 
     _argument_group_name = "data"
 
@@ -64,20 +64,24 @@ class DataArguments:
     streaming: bool = _help(
         "read the training text while training, for text larger than the disk; needs max_steps", False
     )
-    max_source_length: int = _help("most tokens of a source sentence", 256)
-    max_target_length: int = _help("most tokens of a target sentence, also in generation", 256)
+    max_source_length: int = _help("maximum number of tokens of a source sentence", 256)
+    max_target_length: int = _help("maximum number of tokens of a target sentence, also in generation", 256)
     too_long: TooLongToTrain = _help(  # noqa: RUF009
         "what happens to longer training pairs; held-out text is truncated", "drop"
     )
-    max_length_ratio: float | None = _help("leave out training pairs with a side so many times longer than the other")
+    max_length_ratio: float | None = _help(
+        "leave out training pairs with a side over this many times as long as the other"
+    )
     drop_duplicates: bool = _help("leave out training pairs that occurred before", False)
-    bpe_dropout: float = _help("chance to pass over a merge, so that each epoch has other pieces (BPE-dropout)", 0.0)
+    bpe_dropout: float = _help(
+        "probability of skipping a merge, which varies the pieces of each epoch (BPE-dropout)", 0.0
+    )
     preprocessing_num_workers: int | None = _help("processes that tokenize")
 
 
 @dataclass
 class ModelArguments:
-    """Which model is trained, or trained further, and with which tokenizer."""
+    """The model that is trained or trained further, and its tokenizer."""
 
     _argument_group_name = "model and tokenizer"
 
@@ -87,7 +91,7 @@ class ModelArguments:
     tokenizer_model: Literal["bpe", "wordpiece"] = _help("kind of a newly trained tokenizer", "bpe")
     separate_vocabularies: bool = _help("train one vocabulary for each language, not one for both", False)
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] | None = _help(
-        "attention backend; if not given, plain products (eager) on a CPU, where they are faster, else the host's"
+        "attention backend; if not given, plain products (eager) on a CPU, where they are faster, else transformers'"
     )
     num_beams: int | None = _help(
         "beams of the final scores and of generation_config.json; of a new model 4, and as with the other options of "
@@ -100,7 +104,7 @@ class ModelArguments:
         "gnmt, as in the paper: scores are divided by ((5 + length) / 6)^α"
     )
     max_extra_tokens: int | None = _help(
-        "most tokens of a translation beyond those of its source, 50 in the paper; of a new model, "
+        "maximum number of tokens of a translation beyond those of its source, 50 in the paper; of a new model, "
         "generation_max_length or max_target_length is the limit"
     )
     license: str | None = _help("licence of the model for its card, such as apache-2.0; never assumed")
@@ -131,7 +135,7 @@ ConfigArguments = _config_arguments()
 @dataclass
 class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     """
-    The host's arguments with the optimizer settings of the paper (section 5.3) as defaults.
+    transformers' arguments with the optimizer settings of the paper (section 5.3) as defaults.
 
     Raises:
         ValueError: `label_smoothing_factor` is given, while the model smooths its own loss; arguments exclude each
@@ -155,10 +159,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     )
     optim: str = _help("optimizer; with weight_decay 0, AdamW is the paper's Adam", "adamw_torch_fused")
     ddp_find_unused_parameters: bool | None = _help(
-        "have several processes look in each step for parameters without a gradient; this model has none", False
+        "let several processes search for parameters without a gradient in each step; this model has none", False
     )
     tokens_per_step: int | None = _help(
-        "tokens of an optimizer step, of the longer side, padding counted, over all devices and accumulated batches; "
+        "tokens of an optimizer step, on the longer side, with padding, over all devices and accumulated batches; "
         "the paper has 25000. If not given: per_device_train_batch_size sentences, gradient_accumulation_steps times"
     )
     per_device_train_tokens: int = _help(
@@ -167,14 +171,16 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     shuffle_buffer_size: int = _help(
         "sentence pairs of a stream that are in memory to be sorted and shuffled", 100_000
     )
-    r_drop: float = _help("weight of R-Drop: two dropout masks for each sentence have to agree; twice the work", 0.0)
-    average_last: int | None = _help("publish the average of the last so many checkpoints")
-    average_best: int | None = _help("publish the average of the best so many checkpoints by metric_for_best_model")
+    r_drop: float = _help(
+        "weight of R-Drop, which makes outputs under two dropout masks agree; about twice the work", 0.0
+    )
+    average_last: int | None = _help("publish the average of this many last checkpoints")
+    average_best: int | None = _help("publish the average of this many best checkpoints by metric_for_best_model")
     moving_average: float | None = _help(
         "decay of a moving average of the weights to evaluate and publish, such as 0.999"
     )
     early_stopping_patience: int | None = _help(
-        "stop after so many evaluations without a better metric_for_best_model"
+        "stop after this many evaluations without a better metric_for_best_model"
     )
     matmul: Literal["auto", "default", "onednn"] = _help(
         "library of float32 matrix products on a CPU; auto: torch's default, unless oneDNN is clearly faster on this "
@@ -183,7 +189,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self):
-        # Without an accelerator the host runs on the CPU all the same, but wants to be told so for bfloat16.
+        # Without an accelerator transformers uses the CPU, but bfloat16 needs use_cpu to be set.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         super().__post_init__()
         if self.n_gpu > 1:
@@ -205,13 +211,13 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"{' and '.join(averages)} exclude each other: one model is published.")
         if self.load_best_model_at_end and averages and averages != ["moving_average"]:
             raise ValueError(f"load_best_model_at_end and {averages[0]} exclude each other: one model is published.")
-        # The loss is checked at each step, and one that is not a number stops the run.
+        # The loss is checked at each step, and NaN stops the run.
         self.logging_nan_inf_filter = False
-        # The host would say at every evaluation that there is nothing to pin memory for.
+        # transformers would warn at every evaluation that pinned memory has no effect.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
 
     def _divide_step(self):
-        """Accumulate as many equally large batches as a step needs here."""
+        """Set the number of accumulated batches of equal size for each step."""
         tokens, room = int(self.tokens_per_step or 0), self.per_device_train_tokens
         if min(tokens, room) < 1:
             raise ValueError(f"tokens_per_step={tokens}, per_device_train_tokens={room}: both are 1 or more.")
@@ -219,17 +225,17 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     @property
     def device_batch_tokens(self) -> int:
-        """Most tokens of a batch of one device, so that all batches of a step have `tokens_per_step` together."""
+        """Maximum number of tokens of one device's batch; the batches of a step have `tokens_per_step` together."""
         return -(-int(self.tokens_per_step or 0) // (self.world_size * self.gradient_accumulation_steps))
 
 
-# Fields of batches that are filled by sentences, and of those that are filled by tokens.
+# Fields for batches filled by sentences, and for batches filled by tokens.
 SENTENCE_FIELDS = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy"),
     *("dataloader_drop_last", "dataloader_prefetch_factor", "dataloader_persistent_workers"),
 )
 TOKEN_FIELDS = ("tokens_per_step", "per_device_train_tokens", "bpe_dropout", "streaming", "shuffle_buffer_size")
-# Fields of the config that a model may be trained further with; its weights depend on the others.
+# Fields of the config that may change when a model is trained further; its weights depend on the others.
 CHANGEABLE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
 # A field -> those that it excludes.
 EXCLUDED = {
@@ -248,7 +254,7 @@ EXCLUDED = {
     ),
     "preset": ("model_name_or_path",),
 }
-# Fields that make no sense without evaluations.
+# Fields that need evaluations.
 EVALUATION_FIELDS = (
     *("eval_steps", "load_best_model_at_end", "metric_for_best_model", "average_best", "early_stopping_patience"),
 )
@@ -262,14 +268,17 @@ def replaced_by(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _print_once(text: str) -> None:
-    """Print a line to standard error, of several processes by the first."""
+    """Print a line to standard error, in the first process only."""
     if os.environ.get("RANK", "0") == "0":
         print(text, file=sys.stderr, flush=True)
 
 
 @dataclass
 class RunArguments:
-    """What one training run needs: data, model, the config fields that differ from the preset, and the host's part."""
+    """
+    The arguments of one training run: data, model, the config fields that differ from the preset, and transformers'
+    arguments.
+    """
 
     data: DataArguments
     model: ModelArguments
@@ -294,7 +303,7 @@ class RecipeParser(HfArgumentParser):
     Reads a recipe (YAML) and the command line, which overrides it, into the four groups of arguments.
 
     A field that is given on the command line also replaces the fields of the recipe that it excludes (`replaced_by`),
-    and `--unset FIELD ...` removes fields of the recipe. A recipe has `???` for a value that has to be given.
+    and `--unset FIELD ...` removes fields of the recipe. A recipe has `???` for a value that must be set.
 
     Every problem ends the program with one line: an unknown field with the nearest name, a value of the wrong type.
     """
@@ -315,7 +324,7 @@ class RecipeParser(HfArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
     def parse(self, argv: Sequence[str]) -> tuple[RunArguments, dict[str, Any]]:
-        """The arguments, and what of them differs from the defaults, as a recipe says it."""
+        """The arguments, and those that differ from the defaults, as in a recipe."""
         argv = list(argv)
         path = argv.pop(0) if argv and not argv[0].startswith("-") else None
         missing = object()
@@ -337,7 +346,7 @@ class RecipeParser(HfArgumentParser):
         values = recipe | given
         for name, value in values.items():
             if value == REQUIRED:
-                self.error(f"{path}: {name} has to be given: --{name} VALUE.")
+                self.error(f"{path}: {name} must be set: --{name} VALUE.")
         try:
             data, model, config, training = self.parse_dict(values)
         except ValueError as error:
@@ -352,7 +361,7 @@ class RecipeParser(HfArgumentParser):
         return f"{where}: unknown field {name!r}; the nearest name is {near[0]!r}."
 
     def _read_recipe(self, path: str) -> dict[str, Any]:
-        """Field -> value, of the type that the field has on the command line."""
+        """Field -> value, with the field's type on the command line."""
         try:
             recipe = read_yaml(path, RecipeLoader)
         except (OSError, ValueError) as error:

@@ -1,4 +1,7 @@
-"""Where a run goes on: found without changing anything, and the folder of its checkpoints that is then prepared."""
+"""
+Resuming: `find_start` finds where a run continues without changing anything, `prepare_folder` then prepares its
+folder.
+"""
 
 import hashlib
 import json
@@ -23,12 +26,12 @@ from .recipe import DataArguments
 
 RECORD_FILE = "recipe.yaml"
 LOCK_FILE = ".lock"
-# In the record of a run beside its settings: what "auto" was found to mean; the sums of its data; and the settings
-# that earlier parts of the run had, each with its last step.
+# Keys of a run's record beside its settings: the resolved value of "auto"; the checksums of its data; and the settings
+# of earlier parts of the run, each with its last step.
 CHOSEN_MATMUL, DATA, EARLIER = "chosen_matmul", "data_sha256", "earlier_settings"
-# Settings that the result does not depend on: where to begin, where to publish, and what the card says.
+# Settings that do not affect the result: where to begin, where to publish, and the card's contents.
 NO_MATTER = ("resume_from_checkpoint", "push_to_hub", "hub_", "license", "card_example", "project_url", "corpus_name")
-# Schedules of the host whose rates follow from losses and not from the step.
+# Schedules of transformers whose rates depend on losses, not on the step.
 RATES_BY_LOSSES = ("reduce_lr_on_plateau", "greedy")
 DATA_FIELDS = tuple(f"{role}_{side}" for role in ("train", "validation", "test") for side in ("source", "target"))
 
@@ -38,10 +41,9 @@ class Start:
     """
     Where a run begins: at `checkpoint`, or anew.
 
-    `matmul` is the library of matrix products that the run had so far. `changed` are the settings that differ from
-    those that the run had so far, with their values before, and `changed_data` the fields whose data differ. `earlier`
-    are the parts of the run before: their last steps, and the settings that differed. `damaged`: what is wrong with
-    the checkpoints that are passed over.
+    `matmul` is the run's library of matrix products so far. `changed` are the changed settings with their earlier
+    values, and `changed_data` the fields whose data have changed. `earlier` are the earlier parts of the run: their
+    last steps and different settings. `damaged` are the skipped checkpoints with their damage.
     """
 
     checkpoint: Path | None = None
@@ -55,10 +57,10 @@ class Start:
 
     @property
     def notes(self) -> list[str]:
-        """What a user has to know of it, a sentence each."""
+        """Notes for the user, a sentence each."""
         notes = [f"{path} cannot be continued: {what}." for path, what in self.damaged.items()]
         if self.damaged:
-            notes.append(f"The run continues from {self.checkpoint}, the newest checkpoint that is whole.")
+            notes.append(f"The run continues from {self.checkpoint}, the newest complete checkpoint.")
         if self.checkpoint is not None and (self.changed or self.changed_data):
             what = _in_words(self.changed, self.changed_data)
             notes.append(f"From step {step_of(self.checkpoint) + 1} on, the run has other {what}.")
@@ -83,7 +85,7 @@ def find_data_sums(arguments: DataArguments, corpora: Mapping[str, Any] | None =
 
 
 def _digest_of_rows(corpus: datasets.Dataset) -> str:
-    """The SHA-256 of the texts: the fingerprint of a dataset says which version was asked for, not what came."""
+    """The SHA-256 of the texts: a dataset's fingerprint identifies the requested version, not the received texts."""
     digest = hashlib.sha256()
     for batch in corpus.select_columns(["source", "target"]).iter(10_000):
         digest.update(json.dumps([batch["source"], batch["target"]]).encode())
@@ -92,11 +94,11 @@ def _digest_of_rows(corpus: datasets.Dataset) -> str:
 
 def check_rate(start: Start, training: Any) -> None:
     """
-    See that a schedule can do what a run that continues with other settings asks of it.
+    Check that the schedule of a continued run supports its changed settings.
 
     Raises:
-        ValueError: The learning rate is another, and the schedule goes by the losses that it has seen and keeps its
-            own rate; or such a schedule is to continue another one, or another one it.
+        ValueError: The learning rate was changed, but the schedule depends on earlier losses and keeps its own rate;
+            or such a schedule would replace another one or be replaced.
     """
     kind, before = SchedulerType(training.lr_scheduler_type).value, start.changed.get("lr_scheduler_type")
     if "learning_rate" in start.changed and kind in RATES_BY_LOSSES:
@@ -114,19 +116,19 @@ def check_rate(start: Start, training: Any) -> None:
 
 def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data: dict[str, str]) -> Start:
     """
-    Find where a run goes on, without changing anything.
+    Find where a run continues, without changing anything.
 
-    The same settings and data continue where the last run stopped. With other ones a run continues only if it is told
-    to, by `wanted`.
+    The same settings and data continue where the last run stopped. With different ones a run continues only if
+    `wanted` requests it.
 
     Args:
-        folder: Of the run's checkpoints.
+        folder: The folder of the run's checkpoints.
         wanted: A checkpoint, "last", or None: the last one if there is one.
-        settings: What differs from the defaults.
+        settings: The settings that differ from the defaults.
         data: Sums of the run's data, as `find_data_sums` gives them.
 
     Raises:
-        ValueError: The checkpoints are those of a run with other settings or data; the wanted one is not there, or
+        ValueError: The checkpoints are those of a run with other settings or data; the wanted one does not exist or is
             damaged; or all are damaged.
     """
     record = _read_record(folder)
@@ -138,7 +140,7 @@ def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data:
     if found is not None:
         before, now = record.settings, kept_settings(settings)
         changed = {name: before.get(name) for name in {**before, **now} if before.get(name) != now.get(name)}
-        # A path that is another has been told already, and a run of an earlier version has no sums.
+        # Changed paths are already among the changed settings, and runs of earlier versions have no checksums.
         changed_data = tuple(
             name for name in data if name not in changed and record.data.get(name, data[name]) != data[name]
         )
@@ -166,7 +168,7 @@ def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data:
 
 
 def _newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
-    """The newest checkpoint without damage, if there is one, and the damage of the newer ones."""
+    """The newest complete checkpoint, if there is one, and the damage of newer ones."""
     damaged = dict[Path, str]()
     for path in map(Path, reversed(list_checkpoints(folder))):
         if (damage := find_damage(path)) is None:
@@ -177,7 +179,7 @@ def _newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
 
 def _choose_checkpoint(folder: Path, wanted: str | None, found: Path | None, damaged: dict[Path, str]) -> Path | None:
     """
-    The checkpoint to continue from, None: the run begins anew.
+    The checkpoint to continue from, None: the run starts over.
 
     Raises:
         ValueError: The wanted one does not exist or is damaged; or all are damaged.
@@ -190,8 +192,8 @@ def _choose_checkpoint(folder: Path, wanted: str | None, found: Path | None, dam
     elif damaged and found is None:
         what = "; ".join(f"{path.name}: {damage}" for path, damage in damaged.items())
         raise ValueError(
-            f"{folder} has no whole checkpoint to continue from ({what}). To begin anew, delete it or choose another "
-            "output_dir."
+            f"{folder} has no complete checkpoint to continue from ({what}). To start over, delete it or choose "
+            "another output_dir."
         )
     if wanted is not None and (checkpoint is None or not checkpoint.is_dir()):
         raise ValueError(f"resume_from_checkpoint={wanted} is not a checkpoint; the last one here is {found}.")
@@ -202,10 +204,10 @@ def prepare_folder(
     folder: Path, start: Start, settings: dict[str, Any], data: dict[str, str], matmul: str
 ) -> list[Path]:
     """
-    Make the folder of the checkpoints ready for a run that begins at `start`, and record the run in it.
+    Prepare the folder of the checkpoints for a run that begins at `start`, and record the run in it.
 
     Returns:
-        The checkpoints that were moved out of the way, in their new places.
+        The checkpoints that were set aside, at their new paths.
     """
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     moved = []
@@ -223,12 +225,12 @@ def prepare_folder(
 
 
 def kept_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Those that the result of a run depends on."""
+    """The settings that affect the result of a run."""
     return {name: value for name, value in settings.items() if not name.startswith(NO_MATTER)}
 
 
 def settings_of_all_parts(settings: dict[str, Any], earlier: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
-    """The settings of a run for its card; one that was changed on the way says which value held to which step."""
+    """The settings of a run for its card; a changed one lists its values with their last steps."""
     told = dict(settings)
     for step, values in earlier:
         if names := values.get(DATA):
@@ -241,7 +243,7 @@ def settings_of_all_parts(settings: dict[str, Any], earlier: list[tuple[int, dic
 
 def lock_folder(folder: Path) -> BinaryIO | None:
     """
-    Keep other processes from training in a folder while the file that is returned is open, where the system can.
+    Lock a folder against training by other processes while the returned file is open, on systems with file locks.
 
     Raises:
         OSError: Another process trains there.

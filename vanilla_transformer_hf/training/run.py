@@ -1,4 +1,4 @@
-"""Training of translation models with the host's Trainer, from parallel text to a folder ready to publish."""
+"""Training of translation models with transformers' Trainer, from parallel text to a folder ready to publish."""
 
 import copy
 from contextlib import nullcontext
@@ -60,7 +60,7 @@ from .trainer import TranslationTrainer
 
 @dataclass
 class ScoredSet:
-    """A held-out text, its scores, and its (source, translation, reference) rows in the order of the text."""
+    """A held-out text with its scores and its (source, translation, reference) rows in order."""
 
     role: str
     scores: Scores
@@ -68,7 +68,7 @@ class ScoredSet:
 
 
 def _choose_matmul(training: TranslationTrainingArguments, before: Any) -> Any:
-    """The library of matrix products, printed: as `before` if that does not round here, else the one to be chosen."""
+    """Choose and print the library of matrix products: `before` if it does not round here, else the best one."""
     rows = probe_matmul()
     exact = {row.name for row in rows if row.error <= TOLERANCE}
     name = choose_matmul(before if training.matmul == "auto" and before in exact else training.matmul, rows)
@@ -77,7 +77,7 @@ def _choose_matmul(training: TranslationTrainingArguments, before: Any) -> Any:
 
 
 def _set_matmul(name: str) -> Any:
-    """Use in every process what the first has chosen: each for itself, they could choose differently."""
+    """Use the first process's choice in every process; separate choices could differ."""
     chosen: list[Any] = [name]
     broadcast_object_list(chosen)
     set_matmul(chosen[0])
@@ -102,8 +102,8 @@ def write_final_model(
     """
     Write the folder of a trained model: weights, configs, tokenizer, model card, curves and translations.
 
-    All files take their places when they are complete; a card that was edited is kept.
-    Runs on the main process only. `weights` are those of a model that is sharded, gathered.
+    Files are renamed when all are complete; an edited card is kept. Call it in the main process only. `weights` are
+    the gathered weights of a sharded model.
     """
     with new_files(folder) as unfinished:
         # The Trainer switches the cache off in the config, where generation looks for it.
@@ -117,12 +117,12 @@ def write_final_model(
         write_card(trainer.current_facts(), unfinished)
         if is_edited(folder):
             (unfinished / CARD_FILE).unlink()
-            say(trainer.args, f"{folder / CARD_FILE} stays as it is: it was edited.")
+            say(trainer.args, f"{folder / CARD_FILE} is kept, because it was edited.")
     write_checksums(folder)
 
 
 def _hardware(training: TranslationTrainingArguments) -> str:
-    """What a run computes on, in words."""
+    """The hardware of a run, in words."""
     threads = torch.get_num_threads()
     name = f"{threads} CPU thread{'s' * (threads > 1)}"
     if training.device.type == "cuda":
@@ -135,8 +135,8 @@ class TrainingJob:
     """
     A run that is ready to start.
 
-    Its arguments, as they were given; the Trainer with its data; where it begins; and what an earlier run has left in
-    `folder`, if any. `lock` is open while no other process may train in this folder.
+    Its given arguments, the Trainer with its data, the start, and the record of an earlier run in `folder`, if any.
+    While `lock` is open, no other process can train in this folder.
     """
 
     run: RunArguments
@@ -162,19 +162,19 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         settings: The arguments as a recipe says them; a run with the same settings continues an earlier one.
 
     Raises:
-        FileNotFoundError: A file, folder or dataset is not there.
+        FileNotFoundError: A file, folder or dataset does not exist.
         OSError: A model or tokenizer cannot be opened, or another process trains in `output_dir`.
         ValueError: A corpus is unusable, arguments contradict each other, or `output_dir` belongs to another run.
     """
     check_run(run, settings)
-    training = copy.copy(run.training)  # the Trainer's, which learn the rest below
+    training = copy.copy(run.training)  # the Trainer's arguments, completed below
     folder = Path(str(training.output_dir))
     checkpoints = folder / "checkpoints"
     earlier = CardFacts.read(folder)
     training.output_dir, training.resume_from_checkpoint = str(checkpoints), None
     training.hub_model_id = training.hub_model_id or folder.resolve().name
     for callback in make_callbacks(training, None):
-        callback.on_init_end(training, TrainerState(), TrainerControl())  # what they refuse, before any text is read
+        callback.on_init_end(training, TrainerState(), TrainerControl())  # before any text is read
     with quiet_libraries(), training.main_process_first(local=False, desc="data"):
         corpora = load_corpora(run.data)
         start, lock = _prepare_start(run, settings, training, checkpoints, corpora)
@@ -185,7 +185,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     if training.device.type == "cpu":
         training.matmul = _set_matmul(training.matmul)
     model = _make_model(run, training, tokenizer)
-    # Sentences of one length together leave little padding.
+    # Batches of sentences of equal length need little padding.
     scored_data = {
         role: corpus.select(np.argsort(corpus["length"], kind="stable"))
         for role, corpus in data.items()
@@ -215,7 +215,10 @@ def _prepare_start(
     checkpoints: Path,
     corpora: dict[str, Any],
 ) -> tuple[Start, BinaryIO | None]:
-    """Where the run goes on, its folder made ready and locked; chooses the library of matrix products on a CPU."""
+    """
+    Find where the run continues, lock and prepare its folder, and choose the library of matrix products on a
+    CPU.
+    """
     sums = find_data_sums(run.data, corpora)
     lock = lock_folder(checkpoints) if training.process_index == 0 else None
     start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
@@ -234,7 +237,7 @@ def _prepare_start(
 def _make_model(
     run: RunArguments, training: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedModel:
-    """The model with its generation config; sets the learning rate of the paper where none is given."""
+    """The model with its generation config; sets the paper's learning rate if none is given."""
     set_seed(training.seed)
     with quiet_libraries():
         model = get_model(run, tokenizer)
@@ -269,7 +272,7 @@ def _train_and_finish(job: TrainingJob) -> list[ScoredSet]:
     result = trainer.train(resume_from_checkpoint=job.checkpoint)
     scored = [score_corpus(trainer, role, corpus) for role, corpus in job.scored_data.items()]
     weights = trainer.gather_weights()
-    # The time is known of a run that was finished before, and unknown of one that was continued.
+    # The time is known for a run that was already finished, and unknown for a continued one.
     minutes = job.earlier.minutes if job.earlier.steps == trainer.state.global_step else None
     averages = [each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback)]
     trainer.facts = replace(
@@ -286,13 +289,13 @@ def _train_and_finish(job: TrainingJob) -> list[ScoredSet]:
             try:
                 url = trainer.upload(job.folder, "End of training").url
             except ValueError as error:
-                raise OSError(f"{job.folder} is complete, and was not published: {error}") from error
+                raise OSError(f"{job.folder} is complete but was not published: {error}") from error
             say(trainer.args, f"published: {url}")
     return scored
 
 
 def _known_facts(run: RunArguments, settings: dict[str, Any], name: str, pairs: int | None) -> CardFacts:
-    """What the card of a run can say before it is trained."""
+    """The facts for a run's card that are known before training."""
     data, model, source = run.data, run.model.model_name_or_path, str(run.data.train_source)
     return CardFacts(
         name=name,
@@ -302,7 +305,7 @@ def _known_facts(run: RunArguments, settings: dict[str, Any], name: str, pairs: 
         source_lang=data.source_lang,
         target_lang=data.target_lang,
         license=run.model.license,
-        # What lies in a folder has no name that others could look up.
+        # A local folder has no name that others could look up.
         base_model=None if model is None or Path(model).exists() else model,
         further=model is not None,
         example=run.model.card_example,

@@ -1,4 +1,4 @@
-"""A model that is shared out over processes (FSDP2), and states of its optimizer that fit any number of processes."""
+"""Sharding of a model over processes (FSDP2), and optimizer states for any number of processes."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from transformers import PreTrainedModel
 
 def shard(model: PreTrainedModel, settings: Any):
     """
-    Share out a model's weights over all processes: each layer is a group of its own, and all the rest is one.
+    Shard a model's weights over all processes: each layer is one group, and everything else is another.
 
-    Accelerate leaves a model alone that is shared out already. By itself it would put input and output embeddings in a
-    group of their own, and then finds their matrix in a second group: here encoder and decoder share it too.
+    Accelerate does not change a model that is already sharded. By itself it would put input and output embeddings into
+    one group and then find their matrix in a second one, because encoder and decoder share it here.
 
     Args:
         settings: Accelerate's `FullyShardedDataParallelPlugin`.
@@ -22,7 +22,7 @@ def shard(model: PreTrainedModel, settings: Any):
     if isinstance(model, FSDPModule):
         return
     policies: dict[str, Any] = {
-        # Weights that stay gathered after an evaluation of their moving average would be those of the next step.
+        # Weights that stayed gathered after an evaluation of their moving average would be used in the next step.
         "reshard_after_forward": True,
         "offload_policy": settings.cpu_offload,
         "mp_policy": settings.mixed_precision_policy or MixedPrecisionPolicy(),
@@ -32,15 +32,15 @@ def shard(model: PreTrainedModel, settings: Any):
         if type(module).__name__ in (model._no_split_modules or ()):
             fully_shard(module, **policies)
     fully_shard(model, **policies)
-    # The code that travels with a saved model is found by the name and module of its class.
+    # The code that is saved with a model is found by the name and module of its class.
     type(model).__name__, type(model).__module__ = plain.__name__, plain.__module__
 
 
 def gather_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """
-    The whole weights of a model that is shared out, in main memory, tied ones once.
+    The full weights of a sharded model, in main memory, tied ones once.
 
-    Every process has to call this.
+    Every process must call this.
     """
     return {
         name: _whole(value) for name, value in model.state_dict().items() if name not in model.all_tied_weights_keys
@@ -49,10 +49,10 @@ def gather_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 def gather_optimizer_state(optimizer: Any) -> dict[str, Any]:
     """
-    The state of an optimizer whose parameters may be sharded (FSDP2), as a process alone would have it; sharded
-    tensors come in main memory.
+    The full state of an optimizer whose parameters may be sharded (FSDP2), as in a single process; sharded tensors are
+    in main memory.
 
-    Every process has to call this.
+    Every process must call this.
     """
     state = optimizer.state_dict()
     whole = {
@@ -62,12 +62,12 @@ def gather_optimizer_state(optimizer: Any) -> dict[str, Any]:
 
 
 def _whole(value: Any) -> Any:
-    # One tensor at a time: a model may be sharded because no device has room for all of it.
+    # One tensor at a time: a model may be sharded because no device can store all of it.
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
 def load_optimizer_state(optimizer: Any, state: dict[str, Any]):
-    """Give an optimizer a state that is whole; each process keeps the part of it that belongs to its parameters."""
+    """Load a full state into an optimizer; each process keeps the part for its own parameters."""
     parameters: list[nn.Parameter] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     sharded: dict[int, dict[str, Any]] = {}
     for index, values in state["state"].items():

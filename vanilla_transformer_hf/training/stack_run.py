@@ -25,7 +25,7 @@ from .stack_tasks import TASKS, StackTask, best_ids, to_examples, with_perplexit
 
 
 ROLES = ("train", "validation", "test")
-# Fields that only translation has.
+# Fields that only translation uses.
 TRANSLATION_FIELDS = (
     *("target_lang_tags", "target_column", "source_column", "dataset_config_name", "streaming", "max_target_length"),
     *("max_length_ratio", "drop_duplicates", "bpe_dropout", "model_name_or_path", "separate_vocabularies"),
@@ -55,7 +55,7 @@ def check_task(run: RunArguments, settings: dict[str, Any]) -> None:
 
 def read_texts(run: RunArguments, role: str) -> tuple[list[str], list[str] | None]:
     """
-    The lines of a text, and the class of each where there are classes.
+    The lines of a text, and their classes if it has classes.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -74,7 +74,7 @@ def read_texts(run: RunArguments, role: str) -> tuple[list[str], list[str] | Non
 
 
 def get_tokenizer(run: RunArguments, task: StackTask, texts: Sequence[str], folder: Path) -> Any:
-    """The tokenizer that is named; else a new one, trained once and kept in `folder`."""
+    """The named tokenizer; else a new one, trained once and kept in `folder`."""
     if run.model.tokenizer_name_or_path:
         return VanillaTransformerTokenizer.from_pretrained(run.model.tokenizer_name_or_path)
     if not folder.exists():
@@ -106,7 +106,7 @@ def make_model(run: RunArguments, task: StackTask, tokenizer: Any, names: list[s
 
 
 class StackTrainer(CheckpointingTrainer):
-    """The Trainer of a task, with the progress that translation has."""
+    """The Trainer of a task, with the same progress output as translation."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
@@ -120,8 +120,8 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
     continue an interrupted run.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: A file is not there or cannot be used; arguments contradict each other;
-            or `output_dir` belongs to another run.
+        FileNotFoundError, OSError, ValueError: A file does not exist or cannot be used; arguments contradict each
+            other; or `output_dir` belongs to another run.
         TrainingInterrupted: After SIGTERM or Ctrl-C, when a checkpoint is saved.
     """
     check_task(run, settings)
@@ -195,7 +195,7 @@ def _examples(
 
 
 def _measure(trainer: CheckpointingTrainer, task: StackTask, role: str, data: Any) -> dict[str, float]:
-    """The scores of a held-out text, printed; masks are drawn anew from the seed."""
+    """The scores of a held-out text, also printed; masks are drawn from the seed again."""
     set_seed(trainer.args.seed)
     found = trainer.evaluate(data, metric_key_prefix=role)
     plain = {name.removeprefix(f"{role}_"): value for name, value in found.items()}
@@ -217,7 +217,7 @@ def write_folder(folder: Path, trainer: CheckpointingTrainer, facts: CardFacts) 
         write_card(facts, unfinished)
         if is_edited(folder):
             (unfinished / CARD_FILE).unlink()
-            say(trainer.args, f"{folder / CARD_FILE} stays as it is: it was edited.")
+            say(trainer.args, f"{folder / CARD_FILE} is kept, because it was edited.")
         for path in unfinished.iterdir():
             path.replace(folder / path.name)
         write_checksums(folder)

@@ -1,7 +1,7 @@
 """
 Tasks of one stack: predicting masked tokens, continuing texts, classifying texts.
 
-A task says which model learns it, how texts become training data, and what is measured on held-out texts.
+A task defines its model, how texts become training data, and the scores on held-out texts.
 """
 
 import math
@@ -27,12 +27,12 @@ MASK_TOKEN = "<mask>"
 
 
 def add_mask(tokenizer: VanillaTransformerTokenizer) -> None:
-    """Give a new tokenizer the token that stands in the place of a masked one."""
+    """Add the mask token to a new tokenizer."""
     tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
 
 
 def begin_with_end(tokenizer: VanillaTransformerTokenizer) -> None:
-    """Have texts begin with the end token, as those of GPT-2 do, and not end with it: a prompt has no end."""
+    """Let texts begin with the end token, as in GPT-2, and not end with it: a prompt has no end."""
     end, place = str(tokenizer.eos_token), tokenizer.eos_token_id
     template = processors.TemplateProcessing(single=f"{end} $A", pair=f"{end} $A $B", special_tokens=[(end, place)])
     tokenizer.backend_tokenizer.post_processor = template
@@ -43,22 +43,22 @@ def keep(tokenizer: VanillaTransformerTokenizer) -> None:
 
 
 def masked_collator(tokenizer: Any, seed: int) -> Any:
-    """15 % of the tokens are to be predicted, of which 80 % are masked and 10 % others, as in BERT."""
+    """A collator in which 15 % of the tokens are predicted; 80 % of these are masked and 10 % replaced, as in BERT."""
     return DataCollatorForLanguageModeling(tokenizer, mlm=True, mlm_probability=0.15, seed=seed)
 
 
 def causal_collator(tokenizer: Any, seed: int) -> Any:
-    """Each token is to be predicted from those before it."""
+    """A collator in which each token is predicted from the earlier ones."""
     return DataCollatorForLanguageModeling(tokenizer, mlm=False)
 
 
 def best_ids(logits: Any, labels: Any) -> torch.Tensor:
-    """Of logits the ids of the highest, so that evaluation keeps no logits."""
+    """The ids of the highest logits, so that evaluation does not keep logits."""
     return (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
 
 
 def share_of_tokens(shift: int) -> Callable[[EvalPrediction], dict[str, float]]:
-    """The share of predicted tokens that are right, where a state predicts the label `shift` places behind its own."""
+    """The share of correctly predicted tokens; a state predicts the label `shift` positions later."""
 
     def measure(prediction: EvalPrediction) -> dict[str, float]:
         labels: Any = prediction.label_ids
@@ -71,7 +71,7 @@ def share_of_tokens(shift: int) -> Callable[[EvalPrediction], dict[str, float]]:
 
 
 def share_of_texts(prediction: EvalPrediction) -> dict[str, float]:
-    """The share of texts whose class is right, and of those that the most frequent class alone would give."""
+    """The share of correctly classified texts, and that of always answering the most frequent class."""
     labels: Any = prediction.label_ids
     return {
         "accuracy": 100 * float((labels == prediction.predictions).mean()),
@@ -86,11 +86,11 @@ class StackTask:
 
     Attributes:
         model: Class of the model.
-        prepare: What a new tokenizer needs beyond a vocabulary.
-        collator: (tokenizer, seed) to what makes batches.
+        prepare: A function that adds special tokens to a new tokenizer.
+        collator: A function of (tokenizer, seed) that returns a collator.
         measure: Scores of held-out texts, in percent.
         has_labels: Whether `train_target` names a file with the class of each line.
-        ends: Whether the end token is put behind each text.
+        ends: Whether texts end with the end token.
     """
 
     model: Any
@@ -119,7 +119,7 @@ TASKS: dict[str, StackTask] = {
 def to_examples(
     task: StackTask, tokenizer: Any, texts: Sequence[str], classes: Sequence[int] | None, longest: int
 ) -> list[dict[str, Any]]:
-    """What the collator gets of texts, cut at `longest` tokens, with the number of the class of each."""
+    """The collator's inputs: texts truncated to `longest` tokens, with their class numbers."""
     rows = tokenizer(list(texts), truncation=True, max_length=longest - task.ends)["input_ids"]
     if task.ends:
         rows = [[*row, tokenizer.eos_token_id] for row in rows]

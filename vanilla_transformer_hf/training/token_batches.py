@@ -12,20 +12,20 @@ class TokenBatchSampler(Sampler[list[int]]):
     """
     Yields lists of row numbers, whose sentences, padded to the longest of them, have at most `max_tokens` tokens.
 
-    Sentences of one length meet in new company in each epoch, and the batches come in a new order; both depend on
-    `seed` and the epoch alone, so a run can be continued inside an epoch. On another number of processes that epoch's
-    batches may be other ones. The number of batches is the same in each epoch and for each process: where the batches
-    do not divide by the processes, the largest are cut in two. No sentence is dropped or repeated.
+    In each epoch sentences of equal length are shuffled, and so are the batches; both depend only on `seed` and the
+    epoch, so a run can be continued inside an epoch. With another number of processes that epoch's batches may differ.
+    The number of batches is the same in each epoch and for each process: if the number of batches is not divisible by
+    the number of processes, the largest ones are split in two. No sentence is dropped or repeated.
 
     Args:
         lengths: Tokens of each sentence; of a pair, those of its longer side.
-        max_tokens: Most tokens of a batch, padding counted.
-        seed: Another seed gives other batches.
+        max_tokens: Maximum number of tokens of a batch, padding counted.
+        seed: Seed of the order.
         num_processes, process_index: Process i gets batches i, i + n, i + 2n, … of the same order.
 
     Raises:
         ValueError: A sentence alone is longer than `max_tokens`, there are fewer sentences than processes, or
-            batches of one sentence that do not divide by them.
+            batches of one sentence cannot be divided evenly among them.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         # Longest first: the first sentence of a batch says how many fit.
         self._order = np.argsort(-lengths, kind="stable").astype(np.int32)
         lengths = lengths[self._order]
-        self._runs = np.flatnonzero(np.diff(lengths, prepend=-1, append=-1))  # where another length begins
+        self._runs = np.flatnonzero(np.diff(lengths, prepend=-1, append=-1))  # boundaries between lengths
         starts = [0]
         while (room := starts[-1] + max_tokens // int(lengths[starts[-1]])) < len(lengths):
             starts.append(room)
@@ -68,7 +68,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         return np.asarray(bounds)
 
     def set_epoch(self, epoch: int):
-        """Epochs differ in their batches."""
+        """Set the epoch, on which the batches depend."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -85,15 +85,16 @@ class TokenBatchSampler(Sampler[list[int]]):
 
 class TokenBatchStream(IterableDataset):
     """
-    Yields the same kind of batches, as lists of sentences, from a stream that is too large to be sorted; without end.
+    Yields the same kind of batches, as lists of sentences, from a stream that is too large to be sorted; it never
+    ends.
 
     `buffer_size` sentences are read, made into batches and yielded in random order, before the next are read. Every
-    process reads the whole stream and keeps its share of the batches. Nobody knows how long an epoch is, so the stream
-    begins anew by itself; a Trainer counts steps alone, and to continue a run reads what it has read before.
+    process reads the whole stream and keeps its share of the batches. The length of an epoch is unknown, so the stream
+    starts over by itself; a Trainer counts only steps, and a continued run reads the skipped part of the stream again.
 
     Args:
-        stream: Tokenized pairs with the column `length`, which is added the column `epoch`. A
-            `datasets.IterableDataset` is told the epoch.
+        stream: Tokenized pairs with the column `length`; the column `epoch` is added. The epoch of a
+            `datasets.IterableDataset` is set.
         buffer_size: Sentences in memory; more give batches with less padding.
 
     Raises:
@@ -125,7 +126,7 @@ class TokenBatchStream(IterableDataset):
                     raise ValueError(
                         f"the stream holds {len(sentences)} sentences for {self.num_processes} processes."
                     )
-                # A rest smaller than the number of processes could not be shared out evenly.
+                # A remainder smaller than the number of processes cannot be divided evenly.
                 if len(sentences) < self.num_processes:
                     break
                 yield from self._batches(sentences, epoch, block)

@@ -1,4 +1,4 @@
-"""Parallel text as token ids: which pairs are used, and the table or the stream of their ids."""
+"""Parallel text as token ids: the filter of pairs, and the table or stream of their ids."""
 
 import json
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from ..common.too_long import TooLongToTrain, check_too_long
 from .corpus_files import SIDES
 
 
-# Rows of a tokenized table that are written together. Opening a table reads something of each block, and keeps it: in
-# blocks of the library's 1000 rows, a corpus of ten million pairs would be in memory before training begins.
+# Rows of a block of a tokenized table. Opening a table reads and keeps metadata of each block: with the library's
+# blocks of 1000 rows, a corpus of ten million pairs would be in memory before training begins.
 BLOCK_ROWS = 20_000
 
-# What became of a pair, as the column "verdict" says it. From EMPTY on, pairs are left out.
+# Values of the column "verdict" of a pair. From EMPTY on, pairs are left out.
 KEPT, TRUNCATED, EMPTY, TOO_LONG, UNEVEN, DUPLICATE = range(6)
 VERDICTS = {
     TRUNCATED: "truncated to the longest allowed",
@@ -35,9 +35,9 @@ class CorpusFilter:
     Which pairs of a corpus are used.
 
     Args:
-        max_source_length, max_target_length: Most tokens of a sentence, the end of sentence included.
+        max_source_length, max_target_length: Maximum number of tokens of a sentence, the end of sentence included.
         too_long: What happens to a pair with a longer one: "drop" it, or "truncate" it.
-        max_length_ratio: Most tokens of the longer side for one of the shorter; None: any.
+        max_length_ratio: Maximum number of tokens of the longer side for one of the shorter; None: any.
         drop_duplicates: Keep the first of equal pairs only.
     """
 
@@ -70,10 +70,10 @@ class CorpusFilter:
 @dataclass
 class TokenizedCorpus:
     """
-    Token ids of a corpus, and what became of its pairs: how many were truncated or left out, by verdict.
+    Token ids of a corpus, and the numbers of pairs that were truncated or left out, by verdict.
 
     Columns of `data`: `input_ids` and `labels` (lists of int, end of sentence included), `length` (the longer of the
-    two), `line` (row number in the corpus, from 0), and the texts if they were asked for.
+    two), `line` (row number in the corpus, from 0), and the texts if requested.
     """
 
     data: datasets.Dataset
@@ -101,7 +101,7 @@ def _tokenize_batch(
     # Tokenizers refuse an empty list.
     if full:
         sources, targets = ([side[row] for row in full] for side in texts)
-        # Not verbose: what is too long is counted here, and needs no warning of the host's.
+        # verbose=False: texts that are too long are counted here, and need no warning.
         encoded = (
             tokenizer(sources, verbose=False)["input_ids"],
             tokenizer(text_target=targets, verbose=False)["input_ids"],
@@ -127,10 +127,13 @@ def _hash(source: str, target: str) -> int:
 
 
 def _identity(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
-    """What decides the ids of a text. A hash of the object would change with the padding of its last call."""
+    """
+    The settings that determine the ids of a text. A hash of the object would change with the padding of its last
+    call.
+    """
     names = ("backend_tokenizer", "source_backend_tokenizer")
     backends = [getattr(tokenizer, name) for name in names if hasattr(tokenizer, name)]
-    if not backends:  # one in Python, which has no more to tell of itself
+    if not backends:  # a Python tokenizer, which has no further settings
         return [{"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab(), "settings": str(tokenizer)}]
     listed = {name: getattr(tokenizer, name, None) for name in ("listed_pieces", "source_listed_pieces")}
     return [listed, *(json.loads(each.to_str()) | {"padding": None, "truncation": None} for each in backends)]
@@ -145,7 +148,8 @@ def tokenize_corpus(
     num_proc: int | None = None,
 ) -> TokenizedCorpus:
     """
-    Tokenize a corpus in `num_proc` processes into a cached, memory-mapped table, without what `rules` refuse.
+    Tokenize a corpus in `num_proc` processes into a cached, memory-mapped table, without the pairs that `rules`
+    refuse.
 
     Args:
         keep_text: Keep the columns "source" and "target".
@@ -200,7 +204,7 @@ def tokenize_stream(
     Tokenize a stream of pairs while it is read; the columns are those of `TokenizedCorpus`.
 
     Raises:
-        ValueError: `rules` ask for duplicates to be dropped, which would have to be remembered.
+        ValueError: `rules` drop duplicates, which would need all pairs in memory.
     """
     if rules.drop_duplicates:
         raise ValueError("drop_duplicates is not possible with streaming: remove one of them.")

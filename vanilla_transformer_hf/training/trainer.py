@@ -18,7 +18,10 @@ from .token_batches import TokenBatchSampler, TokenBatchStream
 
 
 class EpochLengthSampler(LengthGroupedSampler):
-    """The host's, in an order that depends on seed and epoch alone, so that a run can be continued inside an epoch."""
+    """
+    transformers' sampler, with an order that depends only on seed and epoch, so that runs continue inside an
+    epoch.
+    """
 
     def __init__(self, batch_size: int, lengths: list[int], seed: int):
         super().__init__(batch_size, lengths=lengths, generator=torch.Generator())
@@ -35,21 +38,21 @@ class EpochLengthSampler(LengthGroupedSampler):
 
 class TranslationTrainer(PublishingTrainer):
     """
-    The host's `Seq2SeqTrainer`, scoring generated text against the "target" column of the data it is given.
+    transformers' `Seq2SeqTrainer`, with scores of generated text against the "target" column of the data.
 
     Afterwards `translations` holds the generated texts in the order of the data and `scores` the scores with their
     signatures. `evaluate` generates if `predict_with_generate` says so, `predict` always.
 
     With `tokens_per_step` batches are filled by tokens; `train_dataset` then has the column "length", may be a stream
-    (`datasets.IterableDataset`), and has its own `train_collator` if one is given. Weights, order of the data and
-    random numbers depend on the seed and the step alone: a run continued from any of its checkpoints ends bit by bit
-    like one that was never interrupted.
+    (`datasets.IterableDataset`), and has its own `train_collator` if one is given. Weights, order of the
+    data and random numbers depend only on the seed and the step: a run continued from any of its checkpoints gives bit
+    by bit the same weights as an uninterrupted one.
 
-    Its cards say what it measures, and `facts`.
+    Its cards contain its measurements and `facts`.
 
     Raises:
-        FloatingPointError: From `train`, when a loss is NaN or infinite; before the weights are touched.
-        TrainingInterrupted: From `train`, after SIGTERM or Ctrl-C, when a checkpoint is saved.
+        FloatingPointError: From `train`, when a loss is NaN or infinite, before the weights are changed.
+        TrainingInterrupted: From `train`, after SIGTERM or Ctrl-C, once a checkpoint is saved.
         OSError: A checkpoint cannot be written. Those before it are intact.
     """
 
@@ -70,7 +73,7 @@ class TranslationTrainer(PublishingTrainer):
             "collate_fn": self.train_collator or self.data_collator,
             "num_workers": self.args.dataloader_num_workers,
             "pin_memory": self.args.dataloader_pin_memory,
-            # Its own generator: a new iteration must not change the state of the one that draws dropout masks.
+            # A separate generator: a new iteration must not change the state of the generator of dropout masks.
             "generator": torch.Generator(),
         }
         sampling: dict[str, Any] = {
@@ -91,7 +94,7 @@ class TranslationTrainer(PublishingTrainer):
         self._signature_columns = [*dict.fromkeys([*self._signature_columns, "line"])]
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        # Continuing a run that is complete already, or was stopped early, the host would add one step to it.
+        # transformers would add one step to a continued run that is already complete or was stopped early.
         if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
@@ -150,7 +153,7 @@ class TranslationTrainer(PublishingTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        # The host drops the stored lengths before it asks for them, and would then read every sentence to count it.
+        # transformers drops the stored lengths before it reads them, and would then count every sentence's tokens.
         if self.args.train_sampling_strategy == "group_by_length" and self.train_dataset is not None:
             size = self.args.train_batch_size * self.args.gradient_accumulation_steps
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed

@@ -1,4 +1,4 @@
-"""Which source word a target word translates: read off the decoder's attention to the source."""
+"""Word alignments, read off the decoder's attention to the source."""
 
 import copy
 import re
@@ -18,13 +18,13 @@ from .texts import TextEncoder
 @dataclass(frozen=True)
 class Alignment:
     """
-    A word alignment; `str()` gives it in the Pharaoh format, "0-0 1-2": source word, target word, counted from 0.
+    A word alignment. `str()` gives the Pharaoh format, "0-0 1-2": indices of source and target words from 0.
 
     Attributes:
         source_words, target_words: The words, as white space separates them.
         weights: Attention of each target word to each source word (target words, source words), float32: summed over
-            the pieces of the source word, averaged over those of the target word and over heads. What is missing to 1
-            in a row went to the end-of-sentence token.
+            the pieces of the source word, averaged over those of the target word and over heads. If a row sums to less
+            than 1, the rest is attention to the end-of-sentence token.
     """
 
     source_words: list[str]
@@ -49,7 +49,10 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def words_of_pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """The word that each piece belongs to, given where the pieces stand in the text; -1: none, as of `</s>`."""
+    """
+    The index of the word that each piece belongs to, from the offsets of the pieces; -1 for pieces without a word,
+    such as `</s>`.
+    """
     starts = [start for start, _ in word_spans(text)]
     words = []
     for start, end in offsets:
@@ -67,12 +70,12 @@ def align_words(
 
     Args:
         texts: Source and target.
-        offsets: Where the pieces of each stand in it: S and T of them.
+        offsets: Start and end of the pieces in each text: S and T pairs.
         weights: Attention of each target piece to each source piece (T, S).
     """
     words = texts[0].split(), texts[1].split()
     source, target = (words_of_pieces(text, places) for text, places in zip(texts, offsets, strict=True))
-    to_words = torch.zeros(len(words[0]) + 1, len(source))  # the last row is that of no word
+    to_words = torch.zeros(len(words[0]) + 1, len(source))  # the last row is for pieces without a word
     to_words[torch.tensor(source), torch.arange(len(source))] = 1
     from_words = torch.zeros(len(words[1]) + 1, len(target))
     from_words[torch.tensor(target), torch.arange(len(target))] = 1
@@ -88,7 +91,7 @@ def join_alignments(source: str, alignments: Sequence[Alignment], first_words: S
     Args:
         source: The whole text.
         alignments: Those of the parts, in order.
-        first_words: Place in the whole text of the first word of each part.
+        first_words: Index in the whole text of the first word of each part.
     """
     source_words = source.split()
     target_words = [word for alignment in alignments for word in alignment.target_words]
@@ -102,11 +105,11 @@ def join_alignments(source: str, alignments: Sequence[Alignment], first_words: S
 
 def default_layer(layers: int) -> int:
     """
-    The decoder layer to read alignments off, of so many, counted from 0: the third of six, the second of four.
+    The index of the decoder layer to read alignments from: the third of six, the second of four.
 
-    In the lower half of a decoder attention goes to what the word translates that was read last, in the upper half to
-    what the next word will translate, which is not known there yet. The upper end of the lower half is best: Chen et
-    al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation", arXiv 2004.14837.
+    In the lower half of a decoder, attention goes to the source of the word that was read last; in the upper half, to
+    the source of the next word, which is not known there yet. The upper end of the lower half is best: Chen et al.
+    2020, "Accurate Word Alignment Induction from Neural Machine Translation", arXiv 2004.14837.
     """
     return max(0, layers // 2 - 1)
 
@@ -122,16 +125,16 @@ def align_pairs(
     **limits: int | None,
 ) -> list[Alignment]:
     """
-    Which source words the words of each target translate; arguments as in `score_pairs` and `attention_to_source`.
+    The word alignment of each pair; arguments as in `score_pairs` and `attention_to_source`.
 
     Raises:
         TypeError: A text is not a `str`.
         TextError: A text is too long for the model, and `too_long` is "error".
-        ValueError: The model does not return its attention or lacks the layer, or its tokenizer does not know the
-            places of pieces in a text.
+        ValueError: The model does not return its attention or does not have the layer, or its tokenizer does not
+            return offsets.
     """
     if not tokenizer.is_fast:
-        raise ValueError(f"{type(tokenizer).__name__} does not know where in a text its pieces stand")
+        raise ValueError(f"{type(tokenizer).__name__} does not return the offsets of its pieces")
     if not pairs:
         return []
     encoded = encode_pairs(encoders, pairs, tally, return_offsets_mapping=True)
@@ -157,16 +160,16 @@ def attention_to_source(
     layer: int | None = None,
 ) -> torch.Tensor:
     """
-    Attention of the target to the source, averaged over heads.
+    Cross-attention, averaged over heads.
 
-    In the lower half of the decoder it is that of the step which reads the target piece (Chen et al. 2020), in the
-    upper half, and in a decoder of one layer, that of the step before, which predicts it (Garg et al. 2019, arXiv
-    1909.02074, who take the layer before the last: -2).
+    In the lower half of the decoder it is the attention of the step that reads the target piece (Chen et al. 2020), in
+    the upper half, and in a decoder of one layer, that of the previous step, which predicts it (Garg et al. 2019,
+    arXiv 1909.02074, who take the layer before the last: -2).
 
     Args:
         model: An encoder–decoder whose attention is eager.
         input_ids, attention_mask: Sources (B, S).
-        decoder_input_ids: Target pieces behind the decoder's start token (B, T + 1).
+        decoder_input_ids: Target pieces after the decoder's start token (B, T + 1).
         layer: Decoder layer, counted from 0, negative from the end; `default_layer` if not given.
 
     Returns:
@@ -194,8 +197,8 @@ def attention_to_source(
 
 def with_eager_attention(model: Any) -> Any:
     """
-    A model with the same weights, in the same memory, that computes attention in plain products, the only ones that
-    give weights. The model itself stays as it is: another thread may be using it.
+    A model that shares the weights but uses eager attention, the only implementation that returns attention weights.
+    The model itself is not changed, because another thread may be using it.
     """
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     twin = copy.deepcopy(model, shared)

@@ -1,4 +1,4 @@
-"""Attention to look at: what every head of every layer makes of one sentence and its translation, as a picture."""
+"""Pictures of attention: every head of every layer for one sentence and its translation."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,9 @@ if TYPE_CHECKING:  # matplotlib is imported when something is drawn
     from matplotlib.figure import Figure
 
 
-# Pieces on a side of a map that can still be read.
+# Maximum number of pieces on a side of a map, so that labels are readable.
 MOST_PIECES = 60
-# Inches of a piece, and of a map at least.
+# Inches per piece, and minimum inches of a map.
 PIECE, SMALLEST = 0.13, 1.1
 
 
@@ -29,10 +29,10 @@ class AttentionMaps:
     Attributes:
         source: Pieces that the encoder reads (S).
         read: Pieces that the decoder reads, its start token first (T).
-        predicted: Those that come after them, the end-of-sentence token last (T).
+        predicted: Pieces that the decoder predicts, its end-of-sentence token last (T).
         encoder: Attention of source pieces to each other (L, H, S, S), in float32; rows sum to 1.
-        decoder: Of the decoder's steps to what it has read (L, H, T, T).
-        cross: Of the decoder's steps to the source (L, H, T, S).
+        decoder: Self-attention of the decoder's steps (L, H, T, T).
+        cross: Cross-attention of the decoder's steps (L, H, T, S).
     """
 
     source: list[str]
@@ -52,7 +52,7 @@ PARTS = {
 
 
 def readable(decode: Any, ids: list[int]) -> list[str]:
-    """Pieces one by one: those that go on with a word begin with "·", and "␣" is a space alone."""
+    """Pieces as labels: pieces inside a word begin with "·", and "␣" is a single space."""
     texts = [decode([index]).strip() for index in ids]
     is_no_text = [decode([index], skip_special_tokens=True).strip() == "" for index in ids]
     pieces = []
@@ -70,7 +70,7 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
     The attention of an encoder–decoder to a sentence, while it predicts a translation.
 
     Args:
-        target: The translation; what `model.generate` finds if not given.
+        target: The translation; that of `model.generate` if not given.
 
     Raises:
         ValueError: A side has more pieces than a picture can show.

@@ -12,7 +12,7 @@ from .texts import TextEncoder
 
 
 class ForcedDecoding(TextModel):
-    """Scores and alignments of translations that are given, for pairs in any order of lengths and for streams."""
+    """Scores and alignments of given translations, for lists of pairs and for streams."""
 
     def score(
         self,
@@ -24,13 +24,14 @@ class ForcedDecoding(TextModel):
         progress_bar: bool = False,
     ) -> TextScore | list[TextScore]:
         """
-        How probable the model finds translations that are given (forced decoding).
+        The probability of given translations under the model (forced decoding).
 
         Args:
             sources: A text, or several.
             targets: As many translations.
-            batch_size: Most pairs that go through the model together.
-            batch_tokens: Most tokens of both sides that do, with padding. If neither is given, 2,048 and 128 pairs.
+            batch_size: Maximum number of pairs that go through the model together.
+            batch_tokens: Maximum number of tokens of both sides in a batch, padding included. If neither is given,
+                2,048 and 128 pairs.
             too_long: "error", or "truncate": score the beginnings of pairs that are too long for the model.
             progress_bar: Show a progress bar on standard error.
 
@@ -55,12 +56,12 @@ class ForcedDecoding(TextModel):
         progress_bar: bool = False,
     ) -> Alignment | list[Alignment]:
         """
-        Which source words the words of given translations translate, by the decoder's attention to the source.
+        Word alignments of given translations, from the decoder's attention to the source.
 
         Args:
             sources, targets, batch_size, batch_tokens, too_long, progress_bar: As in `score`.
-            layer: Decoder layer that is asked, counted from 0, negative from the end; by default the third of six
-                (`alignment.default_layer` says why).
+            layer: Index of the decoder layer, negative from the end; by default the third of six (see
+                `alignment.default_layer`).
 
         Returns:
             For a pair its [`Alignment`]: `str()` of it is "0-0 1-2" (Pharaoh format), `weights` the attention of words
@@ -68,8 +69,8 @@ class ForcedDecoding(TextModel):
 
         Raises:
             TypeError: A text is not a `str`.
-            ValueError: As `score`; or the model does not tell its attention, has no such layer, or its tokenizer does
-                not tell where in the text a piece stands.
+            ValueError: As `score`; or the model does not return its attention, does not have the layer, or its
+                tokenizer does not return offsets.
         """
         options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long, "layer": layer}
         return self._of_pairs(self._align_pairs, sources, targets, progress_bar, options)
@@ -91,7 +92,7 @@ class ForcedDecoding(TextModel):
         The encoders of both sides.
 
         Raises:
-            ValueError: Pairs cannot be treated like this where they are too long.
+            ValueError: `too_long` has a value that is not allowed for pairs.
         """
         check_too_long(too_long, TooLongToScore)
         return self.encoder(too_long), self.encoder(too_long, is_target=True)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The parts of texts through a search: in batches of alike lengths, with the constraints of each text."""
+"""Translate the parts of texts in batches of similar lengths, with the constraints of each text."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,12 +23,12 @@ def constrain(
     Args:
         lines: The texts.
         parts: The parts of each.
-        encode_targets: Texts of the target language to token ids, with nothing around them.
+        encode_targets: A function from target texts to token ids without special tokens.
         vocab_size: Number of target ids.
-        end_ids: Ids that end a sentence, which no constraint may hold.
+        end_ids: Ids that end a sentence, which constraints must not contain.
 
     Raises:
-        TextError: Such a line was too long and had to be split, or no translation can be as it asks.
+        TextError: A line with constraints is too long and would be split, or its constraints cannot be met.
     """
     for place, (line, each) in enumerate(zip(lines, parts, strict=True)):
         if each and is_constrained(line):
@@ -69,7 +69,7 @@ def translate_parts(
     """
     places = [(line, place) for line, each in enumerate(parts) for place in range(len(each))]
     results: list[list[list[Translation]]] = [[[] for _ in each] for each in parts]
-    left = list(map(len, parts))  # parts of each text that are not done
+    left = list(map(len, parts))  # number of unfinished parts of each text
     tally.add(sentences=left.count(0))
     lengths = [len(parts[line][place].ids) for line, place in places]
     batches = [[places[row] for row in rows] for rows in sorted_batches(lengths, **limits)]
@@ -94,7 +94,7 @@ def translate_parts(
 
 
 def _batch(parts: Sequence[Part], search: TokenTranslator) -> dict[str, Any]:
-    """What `generate()` is given of these parts."""
+    """The arguments of `generate()` for these parts."""
     input_ids, attention_mask = pad_rows([part.ids for part in parts], search.pad_token_id)
     device = search.model.device
     constraints: dict[str, list[Any]] = {

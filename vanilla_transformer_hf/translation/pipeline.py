@@ -14,8 +14,8 @@ from .translator import Translator
 
 class TranslationPipeline(ChunkPipeline):
     """
-    transformers' "translation" task, on top of a [`Translator`]. Of a text that is too long for the model,
-    sentences are translated one by one, as `Translator.translate` does it.
+    transformers' "translation" task, on top of a [`Translator`]. Texts that are too long for the model are translated
+    sentence by sentence, as in `Translator.translate`.
 
     A text gives `[{"translation_text": …}]`; a list, generator or `KeyDataset` gives the same for each item, and a
     list whose items have one translation each is flattened to `[{"translation_text": …}, …]`. This is what the
@@ -50,8 +50,8 @@ class TranslationPipeline(ChunkPipeline):
     def _check_languages(self) -> None:
         """
         Raises:
-            ValueError: The name of the task has other languages than the tokenizer, or the model does not translate
-                to `target_lang_tag`.
+            ValueError: The languages in the task's name are not those of the tokenizer, or the model does not
+                translate to `target_lang_tag`.
         """
         named = re.fullmatch(r"translation_(\w+?)_to_(\w+)", self.task or "")
         own = [getattr(self.tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
@@ -64,7 +64,7 @@ class TranslationPipeline(ChunkPipeline):
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, list) and not inputs:
-            return []  # the base class looks at the first item
+            return []  # the base class inspects the first item
         results = super().__call__(inputs, *args, **kwargs)
         if isinstance(inputs, list) and all(len(result) == 1 for result in results):
             return [result[0] for result in results]
@@ -85,7 +85,7 @@ class TranslationPipeline(ChunkPipeline):
         self, input_: Any, target_lang_tag: str | None = None, **parameters: Any
     ) -> Iterator[dict[str, Any]]:
         if is_constrained(input_):
-            raise ValueError(f"{input_[:40]!r}: this pipeline takes no constraints, `Translator.translate` does")
+            raise ValueError(f"{input_[:40]!r}: the pipeline does not support constraints; use `Translator.translate`")
         tally = Tally()
         prefix = None if target_lang_tag is None else self.translator.tag_of(target_lang_tag)
         (parts,) = self.translator.encoder("split", source_prefix=prefix)([input_], tally)

@@ -1,4 +1,4 @@
-"""Translations: what a search has found, as text, and the parts of a long text put together again."""
+"""Translations: search results as text, and the joining of a long text's parts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,13 +15,13 @@ class Translation(str):
     A translated line. It is a `str` with more attributes.
 
     Attributes:
-        score: What beam search ranks by, None unless scores were asked for: the sum of the natural log-probabilities
-            of the tokens, divided by their number to the power of `length_penalty`, or as `length_penalty_type` has
-            it. An empty line has the score 0.
-        tokens: The pieces it is made of, the end-of-sentence token included where the model has set one.
-        alignment: Which source words its words translate, None unless alignments were asked for.
-        is_complete: Whether the model has ended it. False: it was cut off at the limit of tokens (`max_new_tokens`,
-            `max_extra_tokens`), or a part of it was.
+        score: The score of beam search, None unless requested: the sum of the natural log-probabilities of the tokens,
+            divided by their number to the power of `length_penalty`, or according to `length_penalty_type`. An empty
+            line has the score 0.
+        tokens: Its pieces, including the end-of-sentence token if the model generated one.
+        alignment: Its word alignment, None unless requested.
+        is_complete: Whether the model ended it. False: it, or a part of it, was cut off at the limit of tokens
+            (`max_new_tokens`, `max_extra_tokens`).
     """
 
     score: float | None
@@ -47,7 +47,7 @@ def read_translations(
     tokenizer: Any, sequences: torch.Tensor, scores: torch.Tensor | None, end_ids: torch.Tensor
 ) -> list[Translation]:
     """
-    The translations that a search has found.
+    The translations in a search's result.
 
     Args:
         tokenizer: The tokenizer of the model.
@@ -59,7 +59,7 @@ def read_translations(
     values = [None] * len(texts) if scores is None else scores.tolist()
     made, end_ids = sequences[:, 1:].cpu(), end_ids.cpu()
     is_kept = until_end(made, end_ids) & (made != tokenizer.pad_token_id)
-    # A row of padding alone answers a source without tokens.
+    # A row of padding only is the result for a source without tokens.
     is_complete = torch.isin(made, end_ids).any(dim=1) | ~is_kept.any(dim=1) | (end_ids.numel() == 0)
     return [
         Translation(text, value, tokenizer.convert_ids_to_tokens(row[keep].tolist()), is_complete=complete)
@@ -75,9 +75,9 @@ def join_parts(
 
     Args:
         line: The whole text.
-        parts: What of it was translated at once, in order.
+        parts: Its parts, in order.
         found: The n-best list of each part.
-        penalty: Number of tokens -> what a log-probability is divided by.
+        penalty: Number of tokens -> divisor of the log-probability.
     """
     if len(parts) == 1:
         return list(found[0])
@@ -85,7 +85,7 @@ def join_parts(
     for each in zip(*found):
         score, tokens = None, [token for part in each for token in part.tokens]
         scores = [part.score for part in each if part.score is not None]
-        if len(scores) == len(each):  # as if the whole had been one hypothesis
+        if len(scores) == len(each):  # as if the whole text were one hypothesis
             lengths = [float(penalty(torch.tensor(len(part.tokens)))) for part in each]
             total = sum(score * length for score, length in zip(scores, lengths))
             score = total / float(penalty(torch.tensor(len(tokens))))
@@ -99,6 +99,6 @@ def join_parts(
 
 
 def empty_translation(has_score: bool, has_alignment: bool) -> Translation:
-    """The translation of a text without any token, which does not reach the model."""
+    """The translation of a text without tokens, which is not passed to the model."""
     nothing = Alignment([], [], torch.zeros(0, 0)) if has_alignment else None
     return Translation("", 0.0 if has_score else None, (), nothing)

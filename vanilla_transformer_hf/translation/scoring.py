@@ -1,4 +1,4 @@
-"""Source and a target that is given, through a model: how probable the target is, token by token."""
+"""Forced decoding: the probability of a given target, token by token."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +19,14 @@ from .texts import (
 )
 
 
-# Logits held at once while scores are computed: 256 MiB in float32.
+# Logits in memory at once while scores are computed: 256 MiB in float32.
 SCORED_LOGITS = 2**26
 
 
 @dataclass(frozen=True)
 class TextScore:
     """
-    How probable a model finds a target text.
+    The probability of a target text under a model.
 
     Attributes:
         tokens: Its pieces, the end-of-sentence token included.
@@ -50,13 +50,13 @@ class TextScore:
 @dataclass(frozen=True)
 class ForcedBatch:
     """
-    B pairs as a model reads them, S source and T target positions.
+    A batch of B pairs, with S source and T target positions.
 
     Attributes:
-        places: Which of the pairs these are.
+        places: Indices of the pairs.
         input_ids, attention_mask: Sources (B, S).
         labels, label_mask: Targets (B, T).
-        decoder_input_ids: Targets behind the decoder's start token, their last one included (B, T + 1).
+        decoder_input_ids: Targets after the decoder's start token, their last one included (B, T + 1).
     """
 
     places: list[int]
@@ -74,7 +74,7 @@ def forced_batches(
     batch_size: int | None = None,
     batch_tokens: int | None = None,
 ) -> Iterator[ForcedBatch]:
-    """Token ids of sources and of targets in batches of alike lengths; `batch_tokens` counts both sides."""
+    """Token ids of sources and of targets in batches of similar lengths; `batch_tokens` counts both sides."""
     sources, targets = ids
     lengths = [len(source) + len(target) for source, target in zip(sources, targets, strict=True)]
     for places in sorted_batches(lengths, batch_size, batch_tokens):
@@ -85,7 +85,7 @@ def forced_batches(
 
 
 def shift_right(model: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Labels (B, T) behind what the model's decoder starts with (B, T + 1)."""
+    """Labels (B, T) after the decoder's start token (B, T + 1)."""
     if hasattr(model, "prepare_decoder_input_ids_from_labels"):
         first = model.prepare_decoder_input_ids_from_labels(labels)[:, :1]
     else:
@@ -97,7 +97,7 @@ def encode_pairs(
     encoders: tuple[TextEncoder, TextEncoder], pairs: Sequence[tuple[str, str]], tally: Tally, **options: Any
 ) -> list[dict[str, list[Any]]]:
     """
-    What the tokenizer makes of source and target of each pair, `input_ids` and what the options ask for.
+    The tokenizer's output for source and target of each pair: `input_ids` and what the options request.
 
     Raises:
         TypeError: A text is not a `str`.
@@ -132,10 +132,10 @@ def score_pairs(
     **limits: int | None,
 ) -> list[TextScore]:
     """
-    How probable the model finds each target, given its source.
+    The probability of each target, given its source.
 
     Args:
-        encoders: What turns sources and targets into token ids.
+        encoders: The encoders of sources and targets.
         tally: Counts pairs and their target tokens, after every batch.
         matmul_backend: Library of matrix products (`matmul.py`).
         limits: `batch_size` and `batch_tokens`.
@@ -174,8 +174,8 @@ def token_log_probabilities(
     Args:
         model: An encoder–decoder.
         input_ids, attention_mask: Sources (B, S).
-        decoder_input_ids: What the decoder reads (B, T).
-        labels: What it is to predict (B, T).
+        decoder_input_ids: Inputs of the decoder (B, T).
+        labels: Tokens to predict (B, T).
 
     Returns:
         (B, T).
@@ -205,15 +205,15 @@ def score_sequences(
     penalty: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
     """
-    What beam search ranks by, of hypotheses that were found already.
+    Scores, as in beam search, of given hypotheses.
 
     Args:
         model: An encoder–decoder.
         input_ids, attention_mask: Sources (B, S).
-        sequences: Hypotheses (B, n, T), decoder start token included; what follows the first end counts no more.
+        sequences: Hypotheses (B, n, T), decoder start token included; tokens after the first end are ignored.
         eos: Ids that end a sentence.
-        pad_token_id: What fills hypotheses up that have no end, as they came to their limit.
-        penalty: Number of tokens -> what the log-probability is divided by.
+        pad_token_id: The id that pads hypotheses.
+        penalty: Number of tokens -> divisor of the log-probability.
 
     Returns:
         (B, n).
@@ -223,13 +223,13 @@ def score_sequences(
     ids, mask = (tensor.repeat_interleave(n_best, 0) for tensor in (input_ids, attention_mask))  # (B n, S)
     found = token_log_probabilities(model, ids, mask, tokens[:, :-1], tokens[:, 1:])  # (B n, T - 1)
     made = (tokens[:, 1:] != pad_token_id) | torch.isin(tokens[:, 1:], eos)
-    is_filling = made.flip(1).cumsum(dim=1).flip(1) == 0  # a search may have found the pad token before
+    is_filling = made.flip(1).cumsum(dim=1).flip(1) == 0  # the pad token may also occur before
     counted = until_end(tokens[:, 1:], eos) & ~is_filling
     total = found.where(counted, 0).sum(dim=1)  # (B n)
     return (total / penalty(counted.sum(dim=1))).view(-1, n_best)
 
 
 def until_end(tokens: torch.Tensor, eos: torch.Tensor) -> torch.Tensor:
-    """Which tokens (..., T) stand before the first end-of-sentence token or are it."""
+    """Mask (..., T) of the tokens up to and including the first end-of-sentence token."""
     ended = torch.isin(tokens, eos).long()
     return ended.cumsum(dim=-1) - ended == 0

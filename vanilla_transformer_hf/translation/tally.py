@@ -1,4 +1,4 @@
-"""What is counted while lines are translated: shown as progress, and told at the end where something was lost."""
+"""Counts while lines are translated, shown as progress and, for losses, reported at the end."""
 
 import time
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ from typing import Any
 from tqdm.auto import tqdm
 
 
-# What becomes of a text with more tokens than go through the model at once -> how a note at the end says so.
+# Treatment of texts that are too long -> the wording of the final note.
 TOO_LONG = {"split": "split into parts of at most", "truncate": "truncated to the first", "error": "refused above"}
-# A longer source, in tokens, brings a warning if the model does not say how long its training sentences were.
+# A longer source, in tokens, causes a warning if the model does not record how long its training sentences were.
 SENSIBLE_SOURCE = 256
 
 
 @dataclass
 class Tally:
     """
-    Counts of what was done so far. Every count but the first two is of something that a user is told at the end.
+    Counts of the work so far. All counts but the first two are reported to the user at the end.
 
     Attributes:
         sentences: Texts, or pairs of texts, that are done.
         tokens: Target tokens.
-        too_long: Texts that were longer than the model takes.
-        lacking: Texts whose best translation lacks a prefix or a phrase that it was to have.
-        unfinished: Texts whose best translation ends at the limit of tokens and not at an end of sentence.
-        doubtful: Texts of more than `SENSIBLE_SOURCE` tokens for a model that does not say what lengths it knows.
+        too_long: Texts that were too long for the model.
+        lacking: Texts whose best translation lacks a required prefix or phrase.
+        unfinished: Texts whose best translation was cut off at the limit of tokens.
+        doubtful: Texts of more than `SENSIBLE_SOURCE` tokens, for a model that does not record its training lengths.
     """
 
     sentences: int = 0
@@ -35,22 +35,22 @@ class Tally:
     doubtful: int = 0
 
     def add(self, **counts: int) -> None:
-        """Count more of each that is named; what shows progress overrides this."""
+        """Add to the named counts; progress bars override this."""
         for name, count in counts.items():
             setattr(self, name, getattr(self, name) + count)
 
     def to_tell(self) -> dict[str, int]:
-        """The counts that a user is told at the end."""
+        """The counts that are reported at the end."""
         return {name: count for name, count in vars(self).items() if name in TOLD}
 
     def notes(self, too_long: str, source_limit: int, target_limit: int | None = None) -> dict[str, str]:
         """
-        A line for each loss that was counted, by the name of its count.
+        A line for each counted loss, by the name of its count.
 
         Args:
-            too_long: What became of texts that were too long, a key of `TOO_LONG`.
-            source_limit: Most tokens of a source.
-            target_limit: Most tokens of a target, where targets are given.
+            too_long: The treatment of texts that were too long, a key of `TOO_LONG`.
+            source_limit: Maximum number of tokens of a source.
+            target_limit: Maximum number of tokens of a target, where targets are given.
         """
         limit = f"{source_limit}" if target_limit is None else f"{source_limit} source or {target_limit} target"
         notes = {
@@ -71,11 +71,11 @@ TOLD = ("too_long", "lacking", "unfinished", "doubtful")
 
 class ProgressBar(Tally):
     """
-    A tally that shows itself on standard error, inside a `with` statement.
+    A tally with a progress bar on standard error, inside a `with` statement.
 
     Args:
         total: Sentences, None if not known.
-        done: Those that an earlier run has translated.
+        done: Sentences that an earlier run has translated.
         disable: Count only.
         delay: Seconds until the bar appears.
     """

@@ -1,4 +1,4 @@
-"""A model and its tokenizer: texts to token ids of at most as many as the model takes."""
+"""A model and its tokenizer: texts to token ids within the model's limits."""
 
 import itertools
 import logging
@@ -17,23 +17,23 @@ from .texts import PART_MAX_LENGTH, TextEncoder, pad_rows
 
 logger = logging.getLogger(__name__)
 
-# Lines of a stream that are sorted by length together: more waste less padding, and answer later.
+# Lines of a stream that are sorted by length together: more lines need less padding but answer later.
 WINDOW = 2048
-# In the settings of a tokenizer: language -> the tag that a source begins with to be translated to it.
+# Key of a tokenizer's settings: target language -> the tag that sources begin with.
 TARGET_LANG_TAGS = "target_lang_tags"
 
 
 class TextModel:
     """
-    What translating, scoring and aligning share: a model, its tokenizer, and how long texts may be.
+    The base of translating, scoring and aligning: a model, its tokenizer, and the limits of length.
 
     Args:
         model: An encoder–decoder. It is put into evaluation mode and stays on its device.
         tokenizer: The tokenizer it was trained with.
 
     Attributes:
-        source_prefix (`str`): What is put before each source text.
-        matmul (`str`): The library of float32 matrix products that is used.
+        source_prefix (`str`): Text put before each source text.
+        matmul (`str`): The library of float32 matrix products in use.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once.
 
     Raises:
@@ -52,7 +52,7 @@ class TextModel:
 
     def use_target_lang(self, language: str) -> None:
         """
-        Translate to this language from now on: its tag becomes the `source_prefix`.
+        Set the target language: its tag becomes the `source_prefix`.
 
         Args:
             language: One of the languages that a multilingual model was trained with (`target_lang_tags`).
@@ -64,12 +64,12 @@ class TextModel:
 
     @property
     def target_lang_tags(self) -> dict[str, str]:
-        """Target language -> the tag that a source begins with to be translated to it; empty for one language."""
+        """Target language -> the tag that sources begin with; empty for models with one target language."""
         return dict(self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {})
 
     def tag_of(self, language: str) -> str:
         """
-        The tag of a target language, for one request alone: the `source_prefix` of `encoder`.
+        The tag of a target language for a single request: the `source_prefix` of `encoder`.
 
         Raises:
             ValueError: The tokenizer has no tag for it.
@@ -81,7 +81,7 @@ class TextModel:
         return tags[language]
 
     def pieces_of(self, texts: str | Iterable[str]) -> list[int]:
-        """The token ids that texts of the target language are made of, in order; texts may be a stream."""
+        """The sorted token ids that occur in texts of the target language; texts may be a stream."""
         texts = [texts] if isinstance(texts, str) else texts
         return sorted({piece for some in windows(texts, WINDOW) for ids in self._target_ids(some) for piece in ids})
 
@@ -94,8 +94,8 @@ class TextModel:
         self, too_long: TooLongToTranslate = "split", is_target: bool = False, source_prefix: str | None = None
     ) -> TextEncoder:
         """
-        What turns texts of one side into token ids of at most as many as the model takes; with another prefix than
-        `self.source_prefix`, if given.
+        The encoder of one side's texts within the model's limits; with another prefix than `self.source_prefix`, if
+        given.
 
         Raises:
             ValueError: `too_long` is not one of the choices, or `max_source_length` has no room for a token, or is
@@ -121,10 +121,10 @@ class TextModel:
     def _most_source_positions(self) -> float:
         scheme = getattr(self.model.get_encoder(), "embed_positions", None)
         longest = getattr(self.model.config, "max_position_embeddings", None)
-        return getattr(scheme, "longest", longest) or math.inf  # other models of transformers say it in their config
+        return getattr(scheme, "longest", longest) or math.inf  # other models of transformers have it in their config
 
     def warn(self, tally: Tally, too_long: str, has_targets: bool = False) -> None:
-        """Log what was lost of how many texts, if anything was; that lengths are doubtful, once."""
+        """Log losses with their numbers of texts; log once that lengths are doubtful."""
         target_limit = self.max_target_length if has_targets else None
         for name, note in tally.notes(too_long, self.max_source_length, target_limit).items():
             if name != "doubtful" or not self._has_doubted:
@@ -137,7 +137,7 @@ class TextModel:
         return {"input_ids": input_ids, "attention_mask": attention_mask}
 
     def _target_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts of the target language, with nothing around them."""
+        """Token ids of target texts, without special tokens."""
         options = {"add_special_tokens": False}
         return self.encoder(is_target=True).ids(texts, **options)["input_ids"] if texts else []
 

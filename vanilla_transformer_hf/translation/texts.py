@@ -1,4 +1,4 @@
-"""Texts to token ids, those included that are longer than a model can take, and to batches of so many tokens."""
+"""Texts to token ids, also texts that are too long for a model, and to batches with a limit of tokens."""
 
 import codecs
 import re
@@ -22,17 +22,17 @@ from .tally import SENSIBLE_SOURCE, Tally
 BATCH_TOKENS, BATCH_SENTENCES = 2048, 128
 
 
-# In the settings of a tokenizer: tokens that most sources of the training had at most.
+# Key of a tokenizer's settings: the length that most training sources did not exceed, in tokens.
 PART_MAX_LENGTH = "part_max_length"
 
 
 class ConstrainedText(str):
     """
-    A text to translate, and what its translation must begin with or contain; a `str` that knows more.
+    A text to translate (a `str`) with the required prefix and phrases of its translation.
 
     Attributes:
         prefix: How the translation begins.
-        phrases: What it must contain, in any order; phrases without any characters do not count.
+        phrases: Phrases that it must contain, in any order; empty phrases are ignored.
     """
 
     prefix: str
@@ -52,10 +52,10 @@ def is_constrained(text: str) -> TypeGuard[ConstrainedText]:
 
 class TextError(ValueError):
     """
-    A text that cannot be worked on.
+    A text that is invalid.
 
     Attributes:
-        place: Which of the texts it is, from 0.
+        place: Index of the text.
     """
 
     def __init__(self, place: int, reason: str):
@@ -69,12 +69,12 @@ class TextError(ValueError):
 @dataclass
 class Part:
     """
-    What of a text goes through the model at once: all of it, as a rule.
+    A part of a text that goes through the model at once: usually the whole text.
 
     Attributes:
         text: The characters.
-        ids: Their token ids, with what the tokenizer puts around them.
-        first_word: Place in the whole text of the word, counted by white space, in which the part begins.
+        ids: Their token ids, special tokens included.
+        first_word: Index, by white space, of the whole text's word in which the part begins.
         prefix, phrases: Target token ids of what its translation must begin with and contain.
     """
 
@@ -91,16 +91,16 @@ class TextEncoder:
 
     Args:
         tokenizer: What encodes.
-        limit: Most tokens of a text.
-        too_long: What becomes of a longer text: "split", "truncate" or "error".
+        limit: Maximum number of tokens of a text.
+        too_long: Treatment of a longer text: "split", "truncate" or "error".
         is_target: Whether the texts are of the target language.
-        prefix: What is put before each text, such as the tag of the language to translate to.
-        part_limit: Most tokens of a part of a sentence that is too long; the `limit`, if not given.
-        is_guess: Whether nothing is known of the lengths that the model was trained on, so that long texts are counted
-            as doubtful.
+        prefix: Text put before each text, such as the tag of the target language.
+        part_limit: Maximum number of tokens of a part of a sentence that is too long; the `limit`, if not given.
+        is_guess: Whether the lengths of the training sentences are unknown, so that long texts are counted as
+            doubtful.
 
     Raises:
-        ValueError: `too_long` is something else.
+        ValueError: `too_long` has another value.
     """
 
     def __init__(
@@ -120,15 +120,15 @@ class TextEncoder:
 
     @cached_property
     def around(self) -> int:
-        """Tokens that the tokenizer puts around each text."""
+        """Number of special tokens that the tokenizer adds to each text."""
         return len(self.ids([""])["input_ids"][0])
 
     def ids(self, texts: Sequence[str], **options: Any) -> Any:
-        """What the tokenizer makes of texts: `input_ids`, and what the options ask for."""
-        # Not verbose: the tokenizer would log the length of the first over-long text, and that it is an error.
+        """The tokenizer's output for texts: `input_ids` and what the options request."""
+        # verbose=False: the tokenizer would log the length of the first over-long text as an error.
         texts = [self._prefix + text for text in texts]
         encoded = self._tokenizer(**{self._argument: texts}, verbose=False, **options)
-        if self._prefix and "offset_mapping" in encoded:  # those of the text alone; of the prefix (0, 0), as of tokens
+        if self._prefix and "offset_mapping" in encoded:  # the prefix gets (0, 0), as special tokens
             shift = len(self._prefix)
             encoded["offset_mapping"] = [
                 [(max(0, start - shift), max(0, end - shift)) for start, end in places]
@@ -173,7 +173,7 @@ class TextEncoder:
 
 @contextmanager
 def placed(place: int) -> Iterator[None]:
-    """Inside, a `ValueError` becomes a [`TextError`] of the text at this place."""
+    """A context that turns a `ValueError` into a [`TextError`] of the text at this index."""
     try:
         yield
     except ValueError as error:
@@ -191,7 +191,7 @@ def check_texts(texts: Sequence[Any]) -> None:
 
 
 def truncate(encoder: TextEncoder, whole: Part) -> list[Part]:
-    """The first tokens alone, and what the tokenizer puts behind them."""
+    """The first tokens, and the special tokens after them."""
     ids = encoder.ids([whole.text], truncation=True, max_length=encoder.limit)["input_ids"][0]
     return [Part(whole.text, ids)]
 
@@ -199,14 +199,14 @@ def truncate(encoder: TextEncoder, whole: Part) -> list[Part]:
 def refuse(encoder: TextEncoder, whole: Part) -> list[Part]:
     """
     Raises:
-        ValueError: Always; it says which text and how long it is.
+        ValueError: Always; the message has the text and its length.
     """
     encoder.refuse_unless("split", whole.text, len(whole.ids))
     return [whole]
 
 
 def split(encoder: TextEncoder, whole: Part) -> list[Part]:
-    """Parts that fit: its sentences, and those that are too long in parts of their own."""
+    """The parts of a text: its sentences, with sentences that are too long split further."""
     text = whole.text
 
     def count(texts: Sequence[str]) -> list[int]:
@@ -235,15 +235,15 @@ def sorted_batches(
     lengths: Sequence[int], batch_size: int | None = None, batch_tokens: int | None = None
 ) -> Iterator[list[int]]:
     """
-    Places of `lengths` in batches of alike lengths.
+    Indices of `lengths` in batches of similar lengths.
 
-    Longest first: what does not fit in memory shows at once, and the time left is not underestimated.
+    Longest first: a lack of memory shows at once, and the remaining time is not underestimated.
 
     Args:
         lengths: Tokens of each sentence.
-        batch_size: Most sentences of a batch.
-        batch_tokens: Most tokens of a batch, padding included; a sentence that has more is a batch of its own. Where
-            only one of the two is given, it alone counts; where none is, 2,048 tokens and 128 sentences.
+        batch_size: Maximum number of sentences of a batch.
+        batch_tokens: Maximum number of tokens of a batch, padding included; a longer sentence is its own batch. If
+            only one of the two is given, the other is unlimited; if neither is, 2,048 tokens and 128 sentences.
 
     Raises:
         ValueError: A limit is below 1.
@@ -264,7 +264,7 @@ def sorted_batches(
 
 
 def pad_rows(rows: Sequence[Sequence[int]], value: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of ids as a tensor (B, S), filled up with `value`, and a mask (B, S) that is 1 for ids; S is at least 1."""
+    """Rows of ids as a tensor (B, S), padded with `value`, and a mask (B, S) that is 1 for ids; S is at least 1."""
     width = max(1, *map(len, rows))
     ids = torch.full((len(rows), width), value)  # (B, S)
     mask = torch.zeros_like(ids)  # (B, S)
@@ -276,8 +276,9 @@ def pad_rows(rows: Sequence[Sequence[int]], value: int) -> tuple[torch.Tensor, t
 
 def token_reader(tokenizer: Any) -> Callable[[Sequence[str]], list[str]]:
     """
-    What turns pieces of the target vocabulary into text: those of byte-level vocabularies ("dreiÃŁig") are decoded one
-    by one, and the bytes of incomplete characters are written as in SentencePiece, "<0xC3>"; others stay as they are.
+    A function from pieces of the target vocabulary to readable text: pieces of byte-level vocabularies ("dreiÃŁig")
+    are decoded one by one, with the bytes of incomplete characters as in SentencePiece, "<0xC3>"; others are
+    unchanged.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or backend.decoder is None or b'"ByteLevel"' not in backend.decoder.__getstate__():

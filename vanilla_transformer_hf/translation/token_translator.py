@@ -1,5 +1,5 @@
 """
-Batches of source tokens to tokens of translations and their scores, with any encoder–decoder that can `generate()`.
+Batches of source tokens to tokens of translations and their scores, with any encoder–decoder that has `generate()`.
 
 Shapes: B sources, S source tokens, n translations of each, T target tokens.
 """
@@ -31,13 +31,13 @@ COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
 
 class TokenTranslator:
     """
-    `generate()` as a [`Translator`] uses it: arguments that are checked, a default limit of length, and scores
-    that any search can have.
+    `generate()` as a [`Translator`] uses it: with checked arguments, a default limit of length, and scores for every
+    search.
 
     Args:
         model: The model.
-        pad_token_id: What stands where no token does.
-        max_positions: Most target tokens of models of other kinds.
+        pad_token_id: The padding id.
+        max_positions: Maximum number of target tokens of other models than this package's.
         matmul_backend: Library of matrix products (`matmul.py`) for their search.
     """
 
@@ -47,7 +47,7 @@ class TokenTranslator:
         self.has_own_options = is_own(model.config)
 
     def setting(self, name: str, options: dict[str, Any]) -> Any:
-        """The value that `generate()` will use with these options, None where it has only its own default."""
+        """The value that `generate()` will use with these options; None if it uses its own default."""
         return Settings(options, options.get("generation_config"), self.model.generation_config).get(name)
 
     def ids_of_end(self, options: dict[str, Any]) -> torch.Tensor:
@@ -56,7 +56,7 @@ class TokenTranslator:
         return torch.tensor([] if eos is None else eos, dtype=torch.long, device=self.model.device)
 
     def length_penalty(self, options: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Number of tokens -> what beam search divides a log-probability by."""
+        """Number of tokens -> the divisor of a log-probability in beam search."""
         kind = self.setting("length_penalty_type", options) or SEARCH_OPTIONS["length_penalty_type"]
         alpha = self.setting("length_penalty", options)
         return lambda length: LENGTH_PENALTIES[kind](length, 1.0 if alpha is None else alpha)
@@ -82,7 +82,7 @@ class TokenTranslator:
                 if name in options:
                     options[name] = [each for each, fill in zip(options[name], filled.tolist()) if fill]
             tells = self._tells_scores(options, return_scores)
-            # Our search has its own products; the other library would have to make code for the shapes of each step.
+            # Our search has its own products; the other library would compile code for the shapes of each step.
             with nullcontext() if self.has_own_options else matmul(self.matmul):
                 output = self.model.generate(**source, **options, return_dict_in_generate=tells)
                 found, found_scores = self._read_output(output, source, options, return_scores)
@@ -106,7 +106,7 @@ class TokenTranslator:
         tells = self._tells_scores(options, return_scores)
 
         def remembered(batch: dict[str, Any]) -> dict[str, Any]:
-            self._tells_scores({**options, **batch}, return_scores)  # or refuses
+            self._tells_scores({**options, **batch}, return_scores)  # or raises
             sources.append({name: batch[name] for name in ("input_ids", "attention_mask")})
             return batch
 
@@ -134,13 +134,13 @@ class TokenTranslator:
 
     def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
         """
-        What to pass to `generate()`: the options that are given, and a default limit of length.
+        The arguments for `generate()`: the given options, and a default limit of length.
 
         Raises:
             ValueError: The options exclude each other or are out of range.
         """
         options = {name: value for name, value in options.items() if value is not None}
-        options.pop("return_dict_in_generate", None)  # of what is returned here it changes nothing
+        options.pop("return_dict_in_generate", None)  # it does not change what is returned here
         for name in COUNTS:
             if options.get(name, 1) < 1:
                 raise ValueError(f"{name}={options[name]}: must be at least 1")
@@ -153,12 +153,12 @@ class TokenTranslator:
 
     def _tells_scores(self, options: dict[str, Any], return_scores: bool) -> bool:
         """
-        Whether the search is to give the scores itself.
+        Whether the search computes the scores itself.
 
         Raises:
-            ValueError: The model cannot do what the options ask for.
+            ValueError: The model does not support the options.
         """
-        # Our model knows the scores of a beam search without `output_scores`, which would keep every step's logits.
+        # Our model returns the scores of a beam search without `output_scores`, which would keep every step's logits.
         tells = return_scores and (self.setting("num_beams", options) or 1) > 1
         requested = [name for name in REQUESTS if options.get(name) is not None]
         if requested and not self.has_own_options:

@@ -23,18 +23,18 @@ from .token_translator import TokenTranslator
 
 logger = logging.getLogger(__name__)
 
-# Those with a value for each sentence of a batch: texts are sorted before they become one.
+# Arguments with a value for each sentence of a batch: texts are sorted before they are batched.
 OF_EACH_SENTENCE = ("prefixes", "required_phrases", "decoder_input_ids")
 
 
 class Translator(ForcedDecoding):
     """
-    A model and its tokenizer, as one thing that turns text into text.
+    A model with its tokenizer, from text to text.
 
-    How to search (beams, penalties, limits) comes from the model's generation_config.json and may be overridden in
-    each call by any argument of `generate()`. Where neither gives a limit, a translation may have as many tokens as
-    its source plus 50, as in the paper (in models of other kinds: as the longest source of its batch). A line of white
-    space alone gives an empty translation and does not reach the model.
+    The settings of the search (beams, penalties, limits) come from the model's generation_config.json and may be
+    overridden in each call by any argument of `generate()`. If neither has a limit, a translation may have as many
+    tokens as its source plus 50, as in the paper (in other models: as the longest source of its batch). A line of only
+    white space gives an empty translation.
 
     Args:
         model: An encoder–decoder that can `generate()`. It is put into evaluation mode and stays on its device.
@@ -42,20 +42,20 @@ class Translator(ForcedDecoding):
         matmul_backend: Library of float32 matrix products on a processor (`matmul.py`), save in the search of our
             models, which has its own: "auto" measures for 50 ms and takes the fastest that does not round, or
             "default", or "onednn".
-        ensemble: Other models of the same vocabularies; the search goes by the mean of all probabilities. Scores and
+        ensemble: Other models with the same vocabularies; the search uses the mean of all probabilities. Scores and
             alignments of given translations (`score`, `align`, `return_alignments`) are the first model's.
 
     Attributes:
-        shortlist (`list[int]`, *optional*): Token ids that translations may be made of, for example `pieces_of` a
-            text; None: all.
+        shortlist (`list[int]`, *optional*): Token ids that translations may use, for example `pieces_of` a text; None:
+            all.
         source_prefix (`str`): What is put before each source text, such as the tag of the language to translate to;
             `use_target_lang` sets it.
         matmul (`str`): The library that is used.
-        matmul_rows (`list`): What was measured to choose it; empty if nothing had to be.
+        matmul_rows (`list`): The measurements that decided it; empty if none were needed.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once. It starts as
             the smaller of the tokenizer's `model_max_length`, in which training saves how long its sentences were, and
-            the model's `max_position_embeddings`. Models lose text of sources that are longer than those they were
-            trained on; where the tokenizer does not say how long these were, set it.
+            the model's `max_position_embeddings`. Models drop text from sources longer than those of their training;
+            if the tokenizer does not record that length, set it.
 
     Raises:
         ValueError: The model does not generate from a source, or the tokenizer's vocabulary does not fit it.
@@ -106,7 +106,7 @@ class Translator(ForcedDecoding):
 
         Args:
             name: The folder, or the repository's id.
-            device: Where to compute; an accelerator if there is one, if not given.
+            device: Device; if not given, an accelerator if there is one.
             dtype: Floating-point type of the weights; `"auto"` keeps the one they were saved in.
             trust_remote_code: Run model code that the repository brings.
             revision: Branch, tag or commit of the repository `name`.
@@ -125,7 +125,7 @@ class Translator(ForcedDecoding):
                 raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
             others.append(other.model)
         translator = cls(model, tokenizer, matmul_backend, others)
-        if hasattr(model, "expect_fixed_weights"):  # its weights do not change: it has no other owner
+        if hasattr(model, "expect_fixed_weights"):  # its weights do not change: the translator owns the model
             model.expect_fixed_weights()
         return translator
 
@@ -150,22 +150,23 @@ class Translator(ForcedDecoding):
             texts: A text, or several; those that are a [`ConstrainedText`] say what their translations must contain.
             num_beams: Beams of the search; the model's own default if not given.
             num_return_sequences: Length of the n-best list of each text.
-            batch_size: Most texts that go through the model together.
-            batch_tokens: Most source tokens that do, padding included. If neither is given, 2,048 and 128 texts.
-            max_new_tokens: Most tokens of a translation.
+            batch_size: Maximum number of texts that go through the model together.
+            batch_tokens: Maximum number of source tokens in a batch, padding included. If neither is given, 2,048 and
+                128 texts.
+            max_new_tokens: Maximum number of tokens of a translation.
             return_scores: Fill `Translation.score`; greedy search, and models of other kinds, need one more pass
                 through the model for this.
             return_alignments: Fill `Translation.alignment`, with one more pass.
-            too_long: What becomes of a text with more than `max_source_length` tokens: "split" translates its
-                sentences one by one (too long ones in parts that end where clauses or words do), "truncate" translates
-                its beginning alone, and a warning counts such texts; "error" raises an error.
+            too_long: Treatment of a text with more than `max_source_length` tokens: "split" translates its sentences
+                one by one (too long ones in parts that end at clauses or words), "truncate" translates only its
+                beginning, and a warning counts such texts; "error" raises an error.
             progress_bar: Show a progress bar on standard error.
             generate_kwargs: Other arguments of `generate()`, save those with a value for each sentence.
 
         Returns:
-            For a text its `Translation`; with `num_return_sequences > 1` a list of them, best first; samples as they
-            were drawn, and of a text that was split, the k-th of each part are its k-th. For several texts the list
-            of these, in the order of the texts.
+            For a text its `Translation`; with `num_return_sequences > 1` a list of them, best first; samples in the
+            order in which they were drawn; the k-th translation of a text that was split joins the k-th of each part.
+            For several texts the list of these, in the order of the texts.
 
         Raises:
             TypeError: A text is not a `str`.
@@ -209,8 +210,8 @@ class Translator(ForcedDecoding):
         Args:
             texts: An iterable, read only as far as needed.
             batch_size, batch_tokens, too_long, return_scores, return_alignments: As in `translate`.
-            window: Texts that are read and sorted by length before the first of them is translated. 1 answers each
-                text before the next is read.
+            window: Number of texts that are read and sorted by length before the first is translated. With 1, each
+                text is answered before the next is read.
             tally: Counts sentences, target tokens, over-long texts, and those whose translations lack a phrase, after
                 every batch. If not given, a warning at the end counts the last two.
             generate_kwargs: Other arguments of `generate()`.
@@ -251,7 +252,7 @@ class Translator(ForcedDecoding):
         **generate_kwargs: Any,
     ) -> dict[str, Any]:
         """
-        Search the translations of a batch. A row without any token is answered with padding and the score 0.
+        Search the translations of a batch. A row without tokens gives padding and the score 0.
 
         Args:
             input_ids: Source tokens (B, S).
@@ -270,9 +271,9 @@ class Translator(ForcedDecoding):
 
     def begin(self, sources: Sequence[Sequence[int]], **generate_kwargs: Any) -> Search | torch.Tensor:
         """
-        The search for translations of sources that all have tokens, before its first step, for those who step it
-        themselves and let others join it (`Search.absorb`); or, where the model or the arguments do not allow that,
-        the sequences (B, n, T).
+        The search for translations of sources that all have tokens, before its first step, for callers that run the
+        steps themselves and let other searches join it (`Search.absorb`); or, if the model or the arguments do not
+        allow that, the sequences (B, n, T).
 
         Raises:
             ValueError: The arguments exclude each other or are out of range.
@@ -282,7 +283,7 @@ class Translator(ForcedDecoding):
 
     def check_options(self, **generate_kwargs: Any) -> None:
         """
-        See that a search with these arguments of `generate()` can begin.
+        Check the arguments of `generate()` for a search.
 
         Raises:
             ValueError: The arguments exclude each other or are out of range.
@@ -290,7 +291,7 @@ class Translator(ForcedDecoding):
         self._search.checked(0, {**self._own_options(), **generate_kwargs})
 
     def setting(self, name: str) -> Any:
-        """The value of an argument of `generate()` where a call does not give it; None: the host's own."""
+        """The default of an argument of `generate()`; None: transformers' own."""
         return self._search.setting(name, {})
 
     def decode(self, sequences: torch.Tensor, scores: torch.Tensor | None) -> list[Translation]:
@@ -323,5 +324,5 @@ class Translator(ForcedDecoding):
             translation.alignment = alignment
 
     def _own_options(self) -> dict[str, Any]:
-        """What this translator adds to the arguments of each search."""
+        """The arguments that this translator adds to each search."""
         return {"ensemble": self.ensemble or None, "shortlist": self.shortlist}

@@ -65,7 +65,7 @@ def test_an_entry_that_is_cut_off_is_refused(tmp_path, monkeypatch):
         lambda entries: whole([(key, value[:-1] if len(value) > longest else value) for key, value in entries]),
     )
     write_checkpoint(tmp_path / "m", {"a": torch.ones(4)})
-    with pytest.raises(ConversionError, match=r"m\.index is not a whole checkpoint index: a field is cut off"):
+    with pytest.raises(ConversionError, match=r"m\.index is not a complete checkpoint index: a field is cut off"):
         TensorBundle(tmp_path / "m")
 
 

@@ -127,7 +127,7 @@ def test_a_run_that_ended_inside_its_last_window_ends(run, path, interrupted):
 
 def test_another_input_is_refused(run, path, interrupted):
     for lines in (["other", *LINES[1:]], LINES[:5], []):
-        with pytest.raises(ValueError, match="output was begun from another input: its first 6 lines"):
+        with pytest.raises(ValueError, match="output was begun with another input: its first 6 lines"):
             run(lines)
         assert names(path) == ["output.partial", "output.partial.json"], "and nothing is lost"
     assert run() == 6

@@ -86,7 +86,7 @@ def test_formats_that_cannot_hold_it_are_refused():
     with pytest.raises(ValueError, match="format='xml': must be one of 'text', 'tsv', 'jsonl'"):
         LineWork("translate", "xml")
     for options in ({"num_return_sequences": 2}, {"return_alignments": True}):
-        with pytest.raises(ValueError, match="room for one translation"):
+        with pytest.raises(ValueError, match="holds only one translation"):
             LineWork("translate", "text", options)
     LineWork("translate", "text", {"num_return_sequences": None, "return_alignments": False})
 

@@ -91,7 +91,7 @@ GROWTH = {"batch": ("batch", "sentences"), "beam": ("beams", "beams"), "length":
 
 
 def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> list[Row]:
-    """As users run them, ours with the host's search, and, with another matmul backend, the same one on both sides."""
+    """The models as users run them, ours with transformers' search, and all with the matmul backend `chosen`."""
     rows = []
     for dtype in dtypes:
         other = chosen if dtype == "float32" and device == "cpu" else "default"

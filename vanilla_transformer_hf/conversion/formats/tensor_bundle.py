@@ -149,7 +149,7 @@ class TensorBundle(Tensors):
             for name, entry in self.entries.items():
                 _check_size(name, entry)
         except (ValueError, IndexError, KeyError, struct.error) as error:
-            raise ConversionError(f"{index} is not a whole checkpoint index: {error}; copy it again") from error
+            raise ConversionError(f"{index} is not a complete checkpoint index: {error}; copy it again") from error
 
     @staticmethod
     def _read_table(file: bytes) -> dict[str, bytes]:

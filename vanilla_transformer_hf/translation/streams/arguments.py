@@ -1,10 +1,10 @@
-"""The arguments that all commands on streams of lines have. Nothing heavy is imported, so that --help is quick."""
+"""The common arguments of commands on streams of lines. Nothing heavy is imported, so that --help is fast."""
 
 import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that all commands on streams of lines have."""
+    """Add the common arguments of commands on streams of lines."""
     parser.add_argument("--output", metavar="FILE", help="where to write (default: standard output)")
     parser.add_argument(
         "--restart", action="store_true", help="begin FILE anew, even if an interrupted run could be continued"
@@ -13,10 +13,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch_tokens",
         type=int,
         metavar="N",
-        help="most tokens that go through the model together (default: 2048, or any with --batch_size)",
+        help="most tokens in a batch (default: 2048, or unlimited with --batch_size)",
     )
     parser.add_argument(
-        "--batch_size", type=int, metavar="N", help="most lines that do (default: 128, or any with --batch_tokens)"
+        "--batch_size",
+        type=int,
+        metavar="N",
+        help="most lines in a batch (default: 128, or unlimited with --batch_tokens)",
     )
     parser.add_argument(
         "--window",
@@ -35,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target_lang_tag",
         metavar="LANG",
-        help="of a multilingual model: put the tag of this target language, such as de, before each source line",
+        help="for multilingual models: put the tag of this target language, such as de, before each source line",
     )
     parser.add_argument(
         "--on_bad_bytes",

@@ -1,4 +1,4 @@
-"""What the commands on streams of lines do: open files and model, work, say what happened."""
+"""The common run of commands on streams of lines: open files and model, work, report."""
 
 import argparse
 import hashlib
@@ -27,7 +27,7 @@ from .worker_pool import LocalWorker, WorkerPool
 
 @dataclass(frozen=True)
 class OpenTranslator:
-    """Opens a model as the arguments of a command say, in whichever process."""
+    """Opens the model named by the arguments of a command, in any process."""
 
     model: str
     dtype: str
@@ -39,7 +39,7 @@ class OpenTranslator:
 
     def __call__(self, device: str | None) -> Translator:
         logging.set_verbosity_error()
-        logging.disable_progress_bar()  # of loading weights; the one for sentences stays
+        logging.disable_progress_bar()  # only the bar of loading weights; that for sentences stays
         translator = Translator.from_pretrained(
             self.model, device, self.dtype, matmul_backend=self.matmul, ensemble=self.ensemble
         )
@@ -55,12 +55,12 @@ class OpenTranslator:
 @dataclass(frozen=True)
 class Description:
     """
-    What the main process has to know of a translator that another process may hold.
+    The facts about a translator that the main process needs; the translator may be in another process.
 
     Attributes:
-        note: A line for people, or nothing.
-        settings: What the output depends on.
-        limits: Most tokens of a source and of a target.
+        note: A line for users, or None.
+        settings: The settings that the output depends on.
+        limits: Maximum number of tokens of a source and of a target.
     """
 
     note: str
@@ -74,8 +74,8 @@ def describe(translator: Translator, has_digest: bool = True) -> Description:
 
     Args:
         translator: The translator.
-        has_digest: Whether `settings` are to tell models and tokenizers apart, for an output that may be continued;
-            all weights are read for this, 1.7 GB a second.
+        has_digest: Whether `settings` identify model and tokenizer by a digest, for an output that may be continued;
+            this reads all weights, 1.7 GB a second.
     """
     model = translator.model
     settings = {
@@ -93,14 +93,17 @@ def describe(translator: Translator, has_digest: bool = True) -> Description:
 
 
 def digest_of(translator: Translator) -> str:
-    """The SHA-256 of all that a translator's output depends on: configs, tokenizer, shortlist, and all weights."""
+    """
+    The SHA-256 of everything that a translator's output depends on: configs, tokenizer, shortlist, and all
+    weights.
+    """
     model, tokenizer = translator.model, translator.tokenizer
     digest = hashlib.sha256(model.config.to_json_string().encode() + model.generation_config.to_json_string().encode())
     digest.update(repr(translator.shortlist).encode())
     backends = [getattr(tokenizer, f"{side}backend_tokenizer", None) for side in ("", "source_")]
     for vocabulary, backend in itertools.zip_longest(vocabularies(tokenizer), backends):
         pipeline = {} if backend is None else json.loads(backend.to_str())
-        # Each call sets these two anew.
+        # Each call sets these two again.
         digest.update(json.dumps({**pipeline, "padding": None, "truncation": None}, sort_keys=True).encode())
         digest.update(json.dumps(vocabulary, sort_keys=True).encode())
     for name, tensor in itertools.chain.from_iterable(
@@ -121,18 +124,18 @@ def run_command(
     shortlist: str | None = None,
 ) -> None:
     """
-    Do what a command line says.
+    Run a command.
 
     Args:
         arguments: Those of `add_arguments`, and `model`.
-        work: What is done with each line.
-        inputs: Names of files, None for standard input.
-        ensemble: Names of models that translate beside the first.
-        shortlist: Name of a file of target text, beyond whose pieces translations use none.
+        work: The work on each line.
+        inputs: File names; None for standard input.
+        ensemble: Names of further models of the ensemble.
+        shortlist: Name of a file of target text whose pieces are the only ones that translations use.
 
     Raises:
         OSError: A file or the model cannot be opened.
-        ValueError: The input is damaged or also the output, or arguments are out of range.
+        ValueError: The input is damaged or is also the output, or arguments are out of range.
     """
     if arguments.processes < 1:
         raise ValueError(f"processes={arguments.processes}: must be at least 1")
@@ -140,14 +143,14 @@ def run_command(
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
     work = replace(work, options={**work.options, **limits})
     with ExitStack() as stack:
-        # The files before the model, which takes longer to open.
+        # Files are opened before the model, which takes longer.
         if None in inputs and sys.stdin is None:
             raise ValueError("standard input is closed, and no file is given")
         files = [sys.stdin.buffer if name is None else stack.enter_context(open_input(name)) for name in inputs]
         output = stack.enter_context(open_result(arguments.output, arguments.restart))
         items, total = read_items(files, arguments.on_bad_bytes)
         matmul = arguments.matmul
-        if matmul == "auto":  # what is measured may differ from run to run and from process to process
+        if matmul == "auto":  # a measured choice may differ between runs and processes
             matmul = output.recall().get("matmul", "auto" if arguments.processes == 1 else choose_matmul())
         open_translator = OpenTranslator(
             arguments.model,
@@ -174,7 +177,7 @@ def run_command(
         settings |= {"constraints": True} if work.constraints else {}
         output.resume({**settings, **worker.description.settings})
         if output.lines:
-            print(f"{arguments.output}: continued behind line {output.lines:,}", file=sys.stderr)
+            print(f"{arguments.output}: continued after line {output.lines:,}", file=sys.stderr)
         tally = run_lines(worker, items, output, window, total, str(arguments.output))
         limits = worker.description.limits[: 1 if work.kind == "translate" else 2]
         for note in tally.notes(work.options["too_long"], *limits).values():

@@ -14,9 +14,9 @@ from .worker_pool import LocalWorker, Window, WorkerPool
 
 def read_items(files: Sequence[BinaryIO], on_bad_bytes: str = "error") -> tuple[Iterator[Any], int | None]:
     """
-    The lines of a file, or tuples of lines of several, and how many there are.
+    The lines of a file, or tuples of lines of several files, and their number.
 
-    Files are read once for this, to check them too; pipes are not, and give None.
+    Files are read once to count and check them; for pipes the number is None.
 
     Args:
         files: Open files.
@@ -50,7 +50,7 @@ def read_windows(items: InputDigest, size: int) -> Iterator[Window]:
     The items in windows of this size.
 
     Raises:
-        ValueError: An item cannot be read; those before it have been given, in a window that may be shorter.
+        ValueError: An item cannot be read; the items before it have been yielded, the last ones in a shorter window.
     """
     unreadable = None
     while unreadable is None:
@@ -79,18 +79,18 @@ def run_lines(
     Work on a stream of lines, with a progress bar on standard error.
 
     Args:
-        worker: What does the work.
+        worker: The object that does the work.
         items: Lines, or tuples of lines.
-        output: What receives the results. It may hold some already, of the same lines.
+        output: The output. It may already have results of the same lines.
         window: Lines that are sorted by length together, and written together.
-        total: How many there are, if known.
-        name: What the output is called in messages.
+        total: Their number, if known.
+        name: Name of the output in messages.
 
     Returns:
-        What was counted; of sentences and tokens, those of this run alone.
+        The counts; sentences and tokens are those of this run only.
 
     Raises:
-        ValueError: `window` is below 1; the output was begun from other lines; or a line cannot be worked on.
+        ValueError: `window` is below 1; the output was begun with other input lines; or a line is invalid.
     """
     if window < 1:
         raise ValueError(f"window={window}: must be at least 1")

@@ -1,4 +1,4 @@
-"""An output file that a run which was killed has begun and the next one ends, with the same bytes."""
+"""An output file that the next run completes after a kill, with the same bytes."""
 
 import hashlib
 import json
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 class StreamOutput:
     """
-    An output that cannot be taken up again, such as a pipe or a terminal.
+    An output that cannot be continued, such as a pipe or a terminal.
 
     Attributes:
-        lines: Input lines that are answered in it already.
+        lines: Number of input lines whose results it already has.
         digest: That of these lines.
-        counts: What was counted of them, by name.
+        counts: Their counts, by name.
     """
 
     def __init__(self, file: BinaryIO):
@@ -32,29 +32,29 @@ class StreamOutput:
         self.lines, self.digest, self.counts = 0, "", dict[str, int]()
 
     def recall(self) -> dict[str, Any]:
-        """The settings of the run that will be continued, nothing if none will."""
+        """The settings of the run that will be continued, empty without one."""
         return {}
 
     def resume(self, settings: dict[str, Any]) -> None:
         """Nothing to take up."""
 
     def write(self, content: bytes, lines: int, digest: str, counts: dict[str, int]) -> None:
-        """Write the output of the input's lines up to number `lines`, of which so many were counted."""
+        """Write the output of the input's lines up to number `lines`, and their counts."""
         self._file.write(content)
         self._file.flush()
 
 
 class ResumableOutput(StreamOutput):
     """
-    A file that takes its name when it is whole; until then it is called `path` + ".partial".
+    A file that is written as `path` + ".partial" and renamed when it is complete.
 
-    Beside it, `path` + ".partial.json" says how much of it counts: how many input lines it answers, a digest of these,
-    its own length and digest, what was counted of the lines, and how they were made. What a kill has left behind that
-    is dropped. Where nothing has been written yet, an error leaves no file.
+    Beside it, `path` + ".partial.json" records the valid part: the number of input lines, their digest, the length and
+    digest of the output, the counts of the lines, and the settings. Bytes after the valid part, left by a kill, are
+    dropped. If nothing has been written yet, an error leaves no file.
 
     Args:
         path: The file.
-        restart: Begin anew, whatever an earlier run has left.
+        restart: Ignore what an earlier run has left.
 
     Raises:
         OSError: The file cannot be written, or another run is writing it.
@@ -65,7 +65,7 @@ class ResumableOutput(StreamOutput):
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.journal = self.path.with_name(self.path.name + ".partial.json")
         self._settings, self._restart, self._hash = dict[str, Any](), restart, hashlib.sha256()
-        # Without a buffer: what is written is in the file, or in no place.
+        # Unbuffered: written bytes are in the file at once.
         descriptor = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
         super().__init__(os.fdopen(descriptor, "r+b", buffering=0))
         try:
@@ -81,13 +81,13 @@ class ResumableOutput(StreamOutput):
 
     def resume(self, settings: dict[str, Any]) -> None:
         """
-        Take up what an earlier run with the same settings has left.
+        Continue the output of an earlier run with the same settings.
 
         Args:
             settings: Everything that the output depends on besides the input, as JSON has it.
 
         Raises:
-            ValueError: The earlier run had other settings; the message names the first. Or its file was changed.
+            ValueError: The earlier run had other settings (the message names the first), or its file was changed.
         """
         self._settings = json.loads(json.dumps(settings))
         size, record = 0, self._read_journal()
@@ -98,7 +98,7 @@ class ResumableOutput(StreamOutput):
                 if theirs != ours:
                     raise ValueError(
                         f"{self.partial} was begun with {name}={theirs!r}, and now it is {ours!r}: the same again "
-                        "would continue it, --restart begins anew"
+                        "would continue it, --restart starts over"
                     )
             self.lines, self.digest, size = record["lines"], record["digest"], record["bytes"]
             self.counts = record["counts"]
@@ -119,18 +119,18 @@ class ResumableOutput(StreamOutput):
         if self._hash.hexdigest() != digest:
             raise ValueError(
                 f"{self.partial} was changed since the run that began it: its first {size} bytes are not those that "
-                f"{self.journal.name} records; --restart begins anew"
+                f"{self.journal.name} records; --restart starts over"
             )
 
     def _read_journal(self) -> dict[str, Any] | None:
-        """What an earlier run has noted, None if it has not come to that or does not count."""
+        """The journal of an earlier run; None if there is none or it is of another version."""
         if self._restart or not self.journal.exists():
             return None
         try:
             record = json.loads(self.journal.read_text(encoding="utf-8"))
             return record if record["bytes"] <= self.partial.stat().st_size else None
         except (ValueError, KeyError) as error:
-            raise ValueError(f"{self.journal}: damaged ({error}); --restart begins anew") from error
+            raise ValueError(f"{self.journal}: damaged ({error}); --restart starts over") from error
 
     def write(self, content: bytes, lines: int, digest: str, counts: dict[str, int]) -> None:
         view, begun = memoryview(content), self._file.tell()
@@ -150,7 +150,7 @@ class ResumableOutput(StreamOutput):
             }
             with open_output(self.journal) as journal:
                 journal.write(json.dumps(record).encode())
-        except OSError as error:  # a full disk: what was whole before stays
+        except OSError as error:  # a full disk: the valid part is kept
             self._file.truncate(begun)
             raise OSError(f"{self.partial}: {error.strerror or error}") from error
         self.lines, self.digest, self.counts, self._hash = lines, digest, counts, digest_of_output
@@ -160,7 +160,7 @@ class ResumableOutput(StreamOutput):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         finished = kind is None
-        if finished and os.name == "posix":  # before the lock is given up; elsewhere an open file keeps its name
+        if finished and os.name == "posix":  # before the lock is released; other systems rename open files
             self.partial.replace(self.path)
         self._file.close()
         if finished:
@@ -176,7 +176,7 @@ class ResumableOutput(StreamOutput):
 @contextmanager
 def open_result(path: str | os.PathLike | None, restart: bool = False) -> Iterator[StreamOutput]:
     """
-    A `ResumableOutput`; what is not a regular file, such as a pipe, is written to directly, and so is standard output.
+    A `ResumableOutput`; pipes, devices and standard output are written to directly.
 
     Args:
         path: The file, or None for standard output.
@@ -196,7 +196,7 @@ def open_result(path: str | os.PathLike | None, restart: bool = False) -> Iterat
 
 
 def _lock(file: BinaryIO) -> None:
-    """Keep other runs from this file while it is open, where the system can."""
+    """Lock this file against other runs while it is open, on systems with file locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -206,7 +206,7 @@ def _lock(file: BinaryIO) -> None:
 
 class InputDigest:
     """
-    Lines of an input, of which a digest is kept, so that a later run can tell whether it reads the same.
+    Input lines with a running digest, so that a later run can check that it reads the same lines.
 
     Args:
         items: Lines, or tuples of lines.
@@ -229,20 +229,20 @@ class InputDigest:
 
     @property
     def digest(self) -> str:
-        """Of the lines that have been read so far."""
+        """The digest of the lines read so far."""
         return self._hash.hexdigest()
 
     def skip(self, lines: int, digest: str, name: str) -> None:
         """
-        Read over the first `lines` lines.
+        Skip the first `lines` lines.
 
         Raises:
-            ValueError: There are fewer, or their digest is another one.
+            ValueError: There are fewer lines, or their digest differs.
         """
         for _ in zip(range(lines), self):
             pass
         if self.lines < lines or (lines and self.digest != digest):
             raise ValueError(
-                f"{name} was begun from another input: its first {lines} lines are not those of this one; --restart "
-                "begins anew"
+                f"{name} was begun with another input: its first {lines} lines are not those of this one; --restart "
+                "starts over"
             )

@@ -1,4 +1,4 @@
-"""What is done with each line of a stream: a table of kinds of work, each with the formats of its results."""
+"""The work on each line of a stream: a table of kinds of work, each with its output formats."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ from ..translator import Translator
 # A line of text, or a pair of lines.
 Item = Any
 
-# What would end a line or, in TSV, a field.
+# Characters that would end a line or, in TSV, a field.
 ONE_LINE = str.maketrans("\n\r", "  ")
 ONE_FIELD = str.maketrans("\n\r\t", "   ")
 LINE_SEPARATORS = {ord(character): f"\\u{ord(character):04x}" for character in "\u0085\u2028\u2029"}
@@ -76,7 +76,7 @@ def alignment_as_jsonl(number: int, pair: tuple[str, str], alignment: Alignment)
 
 
 def as_json(record: dict[str, Any]) -> str:
-    """A record on one line, for readers too that take what Unicode calls a line separator for the end of one."""
+    """A JSON record on one line, with Unicode line separators escaped."""
     return json.dumps(record, ensure_ascii=False).translate(LINE_SEPARATORS)
 
 
@@ -92,7 +92,7 @@ def _align(translator: Translator, items: Sequence[Any], options: dict[str, Any]
     return translator.align_stream(items, **options)
 
 
-# Kind of work -> what does it, and name of a format -> (number, line or pair, result) to lines.
+# Kind of work -> its function, and name of a format -> (number, line or pair, result) to lines.
 WORKS: dict[str, tuple[Callable[..., Iterable[Any]], dict[str, Callable[..., Iterable[str]]]]] = {
     "translate": (
         _translate,
@@ -104,7 +104,7 @@ WORKS: dict[str, tuple[Callable[..., Iterable[Any]], dict[str, Callable[..., Ite
 
 
 def _read_tokens(result: Any, read: Callable[[Sequence[str]], list[str]]) -> Any:
-    """A translation's n-best list or a score with tokens that are text."""
+    """An n-best list or a score whose tokens are readable text."""
     if isinstance(result, TextScore):
         return replace(result, tokens=read(result.tokens))
     for translation in result:
@@ -113,14 +113,17 @@ def _read_tokens(result: Any, read: Callable[[Sequence[str]], list[str]]) -> Any
 
 
 def as_constrained(item: Item, has_phrases: bool) -> ConstrainedText:
-    """A line, or a line and the prefix of its translation; with `has_phrases`, its tabs separate text and phrases."""
+    """
+    The constrained text of a line, or of a line and a prefix; with `has_phrases`, tabs separate text and
+    phrases.
+    """
     line, prefix = (item, "") if isinstance(item, str) else item
     text, *phrases = line.split("\t") if has_phrases else [line]
     return ConstrainedText(text, prefix, phrases)
 
 
 class Answer(NamedTuple):
-    """The output lines of some lines, and what a `Tally` has counted of these that a user is told at the end."""
+    """The output lines of some input lines, and the counts that users are told at the end."""
 
     content: bytes
     counts: dict[str, int]
@@ -129,7 +132,7 @@ class Answer(NamedTuple):
 @dataclass(frozen=True)
 class LineWork:
     """
-    What is done with each line, and how the results are written.
+    The work on each line, and the format of the results.
 
     Args:
         kind: A row of `WORKS`.
@@ -138,7 +141,7 @@ class LineWork:
         constraints: For "translate": tabs separate the text from phrases that its translation must contain.
 
     Raises:
-        ValueError: The format is unknown or cannot hold what was asked for.
+        ValueError: The format is unknown or cannot represent the requested results.
     """
 
     kind: str
@@ -152,20 +155,20 @@ class LineWork:
             raise ValueError(f"format={self.format!r}: must be one of {', '.join(map(repr, formats))}")
         several = (self.options.get("num_return_sequences") or 1) > 1
         if self.kind == "translate" and self.format == "text" and (several or self.options.get("return_alignments")):
-            raise ValueError("format='text' has room for one translation and nothing else: choose 'tsv' or 'jsonl'")
+            raise ValueError("format='text' holds only one translation per line: choose 'tsv' or 'jsonl'")
 
     def __call__(self, translator: Translator, first: int, items: Sequence[Item], tally: Tally) -> Answer:
         """
-        The output lines of some lines, sorted by length together.
+        The output lines of some input lines, which are sorted by length together.
 
         Args:
-            translator: What does the work.
-            first: Number of the first of them.
+            translator: The object that does the work.
+            first: Number of the first line.
             items: Lines, or pairs of lines; to translate, pairs of a line and a prefix.
             tally: Counts, after every batch.
 
         Raises:
-            ValueError: One of them cannot be worked on; the message has its number.
+            ValueError: A line is invalid; the message has its number.
         """
         work, formats = WORKS[self.kind]
         if self.kind == "translate":

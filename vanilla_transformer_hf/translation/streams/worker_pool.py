@@ -1,4 +1,4 @@
-"""Windows of lines worked on in this process or in several, their results in the order of the lines."""
+"""Process windows of lines in this process or in several; results come in the order of the lines."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +27,7 @@ class LocalWorker:
     Works in this process.
 
     Args:
-        translator: What does the work.
+        translator: The object that does the work.
         work: What is done.
 
     Attributes:
