@@ -64,7 +64,7 @@ def test_a_sentence_longer_than_those_of_the_training_is_refused(client, explore
         ("translate", {"text": TEXT, "length_penalty_type": "x"}, 422, "length_penalty_type", "one of power, gnmt"),
         ("translate", {"text": TEXT, "prefix": ["a"]}, 422, "prefix", "expected a list of int"),
         ("translate", {"text": TEXT, "prefix": [-1]}, 422, "prefix", "-1 is not a token id"),
-        ("translate", {"text": TEXT, "prefix": [1, 5]}, 422, "prefix", "goes on behind the end"),
+        ("translate", {"text": TEXT, "prefix": [1, 5]}, 422, "prefix", "continues after the end"),
         ("translate", {"text": TEXT, "model": "third"}, 422, "model", "is not open: expected counting, other"),
         ("translate", {"text": TEXT, "target_lang": "de"}, 422, "target_lang", "'de' is not one of this model"),
         ("translate", {"text": TEXT, "off": ["cross.7"]}, 422, "off", "layer 7 of the decoder does not exist"),

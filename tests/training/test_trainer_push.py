@@ -134,5 +134,5 @@ def test_without_a_token_it_is_told_before_training(prepare, hub, monkeypatch):
 
 def test_a_repository_that_cannot_be_made_is_told_before_training(job, hub):
     hub.fail("POST /api/repos/create", 403)
-    with pytest.raises(PublishError, match=f"^{REPOSITORY}: this token may not write there"):
+    with pytest.raises(PublishError, match=f"^{REPOSITORY}: this token has no write access there"):
         job()

@@ -1,4 +1,4 @@
-"""Attention weights: of one layer, of all layers made small, and the computation of one head."""
+"""Attention weights: of one layer, thumbnails of all layers, and the computation of one head."""
 
 import inspect
 from typing import Any
@@ -13,7 +13,7 @@ from .results import AttentionResult, GridResult, HeadResult
 from .subject import Pass, Subject, check_ours
 
 
-# How far the weights that are shown may be from those that the model used.
+# Largest allowed difference between shown weights and those of the model.
 CLOSE = 1e-6
 # Tensors of each head, in the order of the computation.
 INSIDE = ("query", "key", "value", "products", "scaled", "mask", "weights", "mixed")
@@ -24,7 +24,7 @@ def attention(subject: Subject, request: AttentionRequest) -> AttentionResult:
     The weights of all heads of a layer.
 
     Raises:
-        RequestError: A field cannot be answered; it names it.
+        RequestError: A field is invalid; the error names it.
     """
     found = subject.forced(request)
     weights = found.attentions(request.part)[found.copy.place(request.part, request.layer)][0].float()
@@ -33,10 +33,10 @@ def attention(subject: Subject, request: AttentionRequest) -> AttentionResult:
 
 def grid(subject: Subject, request: GridRequest) -> GridResult:
     """
-    The weights of all heads of all layers, made small.
+    Thumbnails of the weights of all heads of all layers.
 
     Raises:
-        RequestError: A field cannot be answered; it names it.
+        RequestError: A field is invalid; the error names it.
     """
     found = subject.forced(request)
     weights = torch.cat(found.attentions(request.part)).float()  # (L, H, rows, columns)
@@ -53,8 +53,8 @@ def head(subject: Subject, request: HeadRequest) -> HeadResult:
     What one head computes.
 
     Raises:
-        RequestError: A field cannot be answered; it names it. Or this attention is not the softmax of
-            products, so that its steps cannot be shown.
+        RequestError: A field is invalid; the error names it. Or this attention is not the softmax of products, so that
+            its steps cannot be shown.
     """
     check_ours(subject, request)
     found = subject.forced(request)
@@ -114,7 +114,7 @@ class AttentionSteps:
         (self.query,) = map(turn, module.project(asking, module.roles[:1]))
         keys, self.value = module.project_keys_values(answering)
         keys = turn(keys) if relation is None else relation.kept_keys(turn(keys), answering)
-        self.key = keys[..., : module.d_k]  # behind them is what a scheme keeps beside
+        self.key = keys[..., : module.d_k]  # followed by the extra features of a position scheme
         self.products = torch.matmul(self.query, self.key.transpose(2, 3))
         self.scaled = self.products * module.scaling
         mask = given.get("attention_mask")

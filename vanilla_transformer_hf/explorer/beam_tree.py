@@ -1,4 +1,4 @@
-"""The hypotheses of a beam search as a tree, with those that died."""
+"""The hypotheses of a beam search as a tree, including dropped ones."""
 
 import math
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from .results import Node
 from .subject import Subject
 
 
-# Sums of log-probabilities below this are those of places without a hypothesis.
+# Sums of log-probabilities below this mark empty places.
 NOTHING = -1e8
 
 
 @dataclass
 class Found:
-    """A hypothesis: its parent's number, its last token, the sum of its log-probabilities, and what became of it."""
+    """A hypothesis: its parent's number, its last token, the sum of its log-probabilities, and its state."""
 
     parent: int
     step: int
@@ -26,7 +26,7 @@ class Found:
 
 class BeamRecorder:
     """
-    What the steps of the beam search of one sentence find; `generate(recorder=…)` calls it.
+    Records the steps of the beam search of one sentence; a `recorder` for `generate()`.
 
     Attributes:
         found: All hypotheses, parents first; the first is the decoder's start token.
@@ -59,7 +59,7 @@ class BeamRecorder:
 
         Args:
             settings: Of the search.
-            given: Tokens of the prefix, which are in no score.
+            given: Tokens of the prefix, which are not scored.
         """
         has_child = {one.parent for one in self.found}
         went_on = {one.parent for one in self.found if one.state in ("running", "finished")}

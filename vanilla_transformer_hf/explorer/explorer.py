@@ -29,7 +29,7 @@ from .results import ModelInfo, TranslateResult, as_json
 from .subject import Subject
 
 
-# Fields of a config that say how the model is built.
+# Fields of a config that describe the architecture.
 SHOWN = (
     "vocab_size", "source_vocab_size", "d_model", "encoder_d_model", "encoder_layers", "decoder_layers",
     "encoder_attention_heads", "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "d_k", "d_v",
@@ -39,7 +39,7 @@ SHOWN = (
 
 
 def describe(subject: Subject) -> ModelInfo:
-    """What the page says of a model."""
+    """The description of a model for the page."""
     config = subject.model.config
     layers = {part: count_layers(subject.model, part) for part in parts_of(subject.model)}
     encoder = getattr(config, "encoder_attention_heads", None) or config.num_attention_heads
@@ -63,17 +63,17 @@ def describe(subject: Subject) -> ModelInfo:
 
 def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
     """
-    Translate, continue or fill a text, whatever the model does.
+    Translate, continue or fill a text, depending on the model.
 
     Raises:
-        RequestError: A field cannot be answered; it names it.
+        RequestError: A field is invalid; the error names it.
     """
     return (single_stacks.fill if subject.kind == "masked" else translating.translate)(subject, request)
 
 
 def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -> Subject:
     """
-    A model, as what its config says it is, and its tokenizer.
+    Open a model, with the class for its config, and its tokenizer.
 
     Raises:
         OSError: A part is missing, damaged or of another model.
@@ -93,13 +93,13 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
     return subject(label, model, open_tokenizer(name, **hub))
 
 
-# Whether the one stack is a decoder -> how it is opened, and how it is asked.
+# Whether the single stack is a decoder -> its Auto class and its subject class.
 SINGLE: dict[bool, tuple[Any, type[Subject]]] = {
     True: (AutoModelForCausalLM, single_stacks.CausalSubject),
     False: (AutoModelForMaskedLM, single_stacks.MaskedSubject),
 }
 
-# Name of a question -> its fields, and what answers it.
+# Name of a question -> its fields, and its function.
 QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
     "translate": (TranslateRequest, translate),
     "score": (ScoreRequest, translating.score),
@@ -114,10 +114,10 @@ QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
 
 class Explorer:
     """
-    Models that are looked at.
+    The opened models.
 
     Args:
-        subjects: The models, each with a name of its own.
+        subjects: The models by name.
 
     Example:
 
@@ -129,7 +129,7 @@ class Explorer:
 
     def __init__(self, subjects: Sequence[Subject]):
         self.subjects = {subject.name: subject for subject in subjects}
-        # One question at a time: hooks of two would see each other's passes.
+        # One question at a time: the hooks of two would see each other's passes.
         self._lock = threading.Lock()
 
     @classmethod

@@ -19,7 +19,7 @@ class Copy:
 
     Attributes:
         model: The copy.
-        layers: Of "encoder" and "decoder" the numbers of the layers that are left, in order.
+        layers: For "encoder" and "decoder" the numbers of the remaining layers, in order.
     """
 
     model: Any
@@ -27,7 +27,7 @@ class Copy:
 
     def place(self, part: str, layer: int) -> int:
         """
-        Where a layer of the whole model stands in the copy.
+        The index in the copy of a layer of the original model.
 
         Raises:
             RequestError: The part or layer does not exist, or it is switched off.
@@ -53,7 +53,7 @@ def sides_of(model: Any) -> list[str]:
 
 
 def stack_of(model: Any, part: str) -> Any:
-    """The stack in which a part of attention stands."""
+    """The stack of a part of attention."""
     return model.get_encoder() if part == "encoder" else model.get_decoder()
 
 
@@ -69,7 +69,7 @@ def count_layers(model: Any, part: str) -> int:
 
 def read_name(name: str) -> tuple[str, list[int]]:
     """
-    What is switched off by a name: the part, and the numbers of its layer and maybe of its head.
+    Parse a name: the part, the number of its layer and, optionally, of its head.
 
     Raises:
         RequestError: The name is not one of a part.
@@ -82,10 +82,9 @@ def read_name(name: str) -> tuple[str, list[int]]:
 
 def copy_without(model: Any, off: Iterable[str]) -> Copy:
     """
-    The model without the parts that `off` names (`requests.py` says how). The model is changed: give a copy.
+    The model without the parts named by `off` (see `requests.py`). The model is changed in place: pass a copy.
 
-    A head that is off adds nothing to its sublayer: zeros stand for it before W^O. A layer that is off is left out;
-    the layer behind it reads what the layer before it wrote.
+    A head that is off adds nothing to its sublayer: its input to W^O is zero. A layer that is off is skipped.
 
     Raises:
         RequestError: A part does not exist, or nothing is left.
@@ -124,7 +123,7 @@ def copy_without(model: Any, off: Iterable[str]) -> Copy:
 
 
 def shares_weights(model: Any) -> bool:
-    """Whether a module stands for several, of which each could be switched off."""
+    """Whether a module is used for several layers, each of which could be switched off."""
     stacks = [stack for stack in (model.get_encoder(), model.get_decoder()) if hasattr(stack, "layer_order")]
     return any(len(stack.layers) < len(stack.layer_order) for stack in stacks) or any(
         getattr(module, "lender", None) is not None for module in model.modules()
@@ -132,7 +131,7 @@ def shares_weights(model: Any) -> bool:
 
 
 def keep_layers(stack: Any, layers: list[int], side: str) -> None:
-    """Leave a stack these of its layers, each a module of its own with the weights that it had."""
+    """Keep only these layers of a stack, each as its own module with its weights."""
     memo = {id(tensor): tensor for module in (stack, *stack.layers) for tensor in tensors_of(module)}
     modules = [copy.deepcopy(stack.layers_in_order[layer], dict(memo)) for layer in layers]
     for each in (each for module in modules for each in module.modules()):
@@ -150,14 +149,14 @@ def keep_layers(stack: Any, layers: list[int], side: str) -> None:
 
 
 def tensors_of(module: Any) -> list[torch.Tensor]:
-    """Those of a module, and those that it borrows."""
+    """The tensors of a module, including borrowed ones."""
     lender = getattr(module, "lender", None)
     return [*module.parameters(), *module.buffers(), *(() if lender is None else lender.parameters())]
 
 
 def silence(attention: Any, heads: set[int] | None) -> None:
     """
-    Put zeros in place of what these heads, or all, give to W^O.
+    Replace the inputs of W^O from these heads, or from all, by zeros.
 
     Raises:
         RequestError: The head does not exist.

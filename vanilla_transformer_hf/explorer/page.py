@@ -1,8 +1,7 @@
 """
 The files of the page, and the page as one file that opens without a server.
 
-In that file the modules are data: addresses in an import map, and the answers to the questions that were asked stand
-in a block of JSON.
+In that file the modules are data: URLs in an import map, and the answers to the page's questions are a block of JSON.
 """
 
 import base64
@@ -22,7 +21,7 @@ MEDIA_TYPES = {
     "svg": "image/svg+xml",
 }
 FOLDER = resources.files(__package__) / "page"
-# Where the answers stand in the file.
+# The element with the answers.
 ANSWERS = '<script id="answers" type="application/json">{}</script>'
 
 
@@ -42,12 +41,12 @@ def offline_page(answers: dict[str, Any] | None = None, state: str = "") -> str:
 
     Args:
         answers: For each question, written as the page writes it, its answer.
-        state: What is shown at first, as the page writes it behind the # of its address.
+        state: The initial state, in the form of the page's URL fragment.
     """
     addresses = {}
     for name in page_names():
         if name.endswith(".js"):
-            # A module at a data: address knows no neighbours, only names of the import map.
+            # A module at a data: URL cannot import by relative paths, only by names of the import map.
             text = re.sub(r'from "\./', 'from "explorer/', str(page_file(name)))
             encoded = base64.b64encode(text.encode()).decode()
             addresses[f"explorer/{name}"] = f"data:text/javascript;base64,{encoded}"
@@ -68,11 +67,11 @@ def as_script(value: Any) -> str:
 
 
 def key_of(question: str, request: dict[str, Any]) -> str:
-    """How the page writes a question: fields in alphabetical order."""
+    """The key of a question, as the page writes it: fields in alphabetical order."""
     return f"{question} {json.dumps(request, ensure_ascii=False, sort_keys=True, separators=(',', ':'))}"
 
 
-# Numbers of all heads, or of all tensors, that a file holds.
+# Maximum count of numbers of heads, or of tensors, in a file.
 MOST_NUMBERS = 4_000_000
 
 
@@ -107,7 +106,7 @@ def page_of(explorer: Explorer, text: str, settings: dict[str, Any]) -> str:
 
 
 def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any]) -> None:
-    """What only models of this package answer."""
+    """Ask the questions that only models of this package answer."""
     boxes = ask("walk", **pair)["boxes"]
     for stack in [part for part in model["layers"] if part != "cross"]:
         ask("positions", model=pair["model"], off=pair["off"], stack=stack, length=64)
@@ -135,7 +134,7 @@ def numbers(shape: Iterable[int]) -> int:
 
 
 def state_of(text: str, settings: dict[str, Any]) -> str:
-    """What the page writes behind the # of its address for this translation."""
+    """The page's URL fragment for this translation."""
     from urllib.parse import urlencode
 
     return urlencode({"view": "translate", "text": text, **settings})

@@ -1,4 +1,4 @@
-"""What a position scheme does, as pictures: asked by the hooks that the layers ask."""
+"""Pictures of a position scheme, from the same hooks that the layers call."""
 
 import torch
 
@@ -9,7 +9,7 @@ from .results import Picture, PositionsResult
 from .subject import Subject, check_ours
 
 
-# Pictures of heads and layers are not more than these.
+# Maximum number of pictures of heads and layers.
 MOST_PICTURES = 32
 
 
@@ -17,7 +17,7 @@ MOST_PICTURES = 32
 def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
     """
     Raises:
-        RequestError: A field cannot be answered; it names it.
+        RequestError: A field is invalid; the error names it.
     """
     check_ours(subject, request)
     stack = stack_of(subject.copy(request.off).model, request.stack)

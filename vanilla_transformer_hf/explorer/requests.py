@@ -1,8 +1,8 @@
 """
-What can be asked, field by field, and how it is read from JSON.
+The requests, field by field, and how they are read from JSON.
 
-Token ids of a target are those after the decoder's start token, the end-of-sentence token included. What is switched
-off is a list of names: "encoder.0.3" is head 3 of layer 0 of the encoder, "cross.1.2" and "decoder.1.2" are heads of
+Token ids of a target are those after the decoder's start token, the end-of-sentence token included. Parts are switched
+off by a list of names: "encoder.0.3" is head 3 of layer 0 of the encoder, "cross.1.2" and "decoder.1.2" are heads of
 the two attentions of the decoder's layer 1, "cross.1" is all of them, "encoder.0" and "decoder.1" are whole layers.
 """
 
@@ -17,7 +17,7 @@ LONGEST_LIST = 1_024
 
 
 class RequestError(ValueError):
-    """A field of a request has a value that cannot be answered; `field` is its name."""
+    """A field of a request is invalid; `field` is its name."""
 
     def __init__(self, field: str, message: str):
         super().__init__(f"{field}: {message}")
@@ -37,7 +37,7 @@ def one_of(default: Any, *values: str) -> Any:
 @dataclass
 class Request:
     """
-    What all requests have.
+    The fields of all requests.
 
     Attributes:
         model: Name of one of the opened models; the first if empty.
@@ -52,7 +52,7 @@ class Request:
     @classmethod
     def read(cls, values: Any) -> Self:
         """
-        The request that a JSON object stands for.
+        Read a request from a JSON object.
 
         Raises:
             RequestError: A field is unknown, of another type or out of range.
@@ -70,7 +70,7 @@ class Request:
 
 
 def is_of(value: Any, kind: Any) -> bool:
-    """Whether a JSON value is of a type; a whole number is a number, a truth value is none."""
+    """Whether a JSON value is of a type; an integer is also a float, a boolean is not a number."""
     if kind in (int, float):
         return isinstance(value, (int, kind)) and not isinstance(value, bool) and math.isfinite(value)
     return isinstance(value, kind)
@@ -116,7 +116,7 @@ class TranslateRequest(Request):
         prefix: Token ids that the translation begins with.
         num_beams, length_penalty, length_penalty_type, coverage_penalty, max_new_tokens: As of `generate()`; null
             takes the model's own.
-        alternatives: How many of the most probable pieces are listed at each step.
+        alternatives: Number of the most probable pieces listed at each step.
     """
 
     target_lang: str = ""
@@ -132,7 +132,7 @@ class TranslateRequest(Request):
 @dataclass
 class ScoreRequest(TranslateRequest):
     """
-    The probabilities of a target that is given; it is scored as a search with the same settings would.
+    The probabilities of a given target; it is scored as in a search with the same settings.
 
     Attributes:
         target: The target sentence.
@@ -144,7 +144,7 @@ class ScoreRequest(TranslateRequest):
 @dataclass
 class PairRequest(Request):
     """
-    A source and a target that the model reads.
+    A source and a target for a forward pass.
 
     Attributes:
         target_lang: As of `TranslateRequest`.
@@ -176,7 +176,7 @@ class GridRequest(PairRequest):
 
     Attributes:
         part: As of `AttentionRequest`.
-        size: Longest side of a picture; of cells that become one, the largest weight is shown.
+        size: Longest side of a picture; merged cells show their largest weight.
     """
 
     part: str = one_of("cross", *PARTS)
@@ -201,7 +201,7 @@ class WalkRequest(PairRequest):
     The tensors between the modules, in the order of the computation.
 
     Attributes:
-        best: How many pieces each decoder layer predicts at each step, if its output were the last.
+        best: Number of pieces that each decoder layer predicts at each step, if it were the last layer.
     """
 
     best: int = bounded(5, 1, 50)

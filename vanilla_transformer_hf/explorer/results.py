@@ -1,6 +1,6 @@
 """
-What is answered, field by field. In JSON a dataclass is an object with its fields, and a tensor an object with `shape`
-and `data`: its float32 values, little-endian, row by row, as base64 text.
+The answers, field by field. In JSON a dataclass is an object with its fields, and a tensor an object with `shape` and
+`data`: its float32 values, little-endian, row by row, as base64 text.
 
 Shapes: S source pieces, T steps of the decoder, L layers, H heads, D = d_model.
 """
@@ -14,7 +14,7 @@ import torch
 
 
 def as_json(value: Any) -> Any:
-    """Dataclasses and tensors as what the json module writes; numbers that are not finite are null."""
+    """Dataclasses and tensors as JSON values; NaN and infinity become null."""
     if torch.is_tensor(value):
         values = value.detach().to("cpu", torch.float32).contiguous()
         return {"shape": list(values.shape), "data": base64.b64encode(values.numpy().astype("<f4").tobytes()).decode()}
@@ -30,7 +30,7 @@ def as_json(value: Any) -> Any:
 
 
 def from_json(value: dict[str, Any]) -> torch.Tensor:
-    """The tensor that a JSON object with `shape` and `data` stands for."""
+    """The tensor of a JSON object with `shape` and `data`."""
     return torch.frombuffer(bytearray(base64.b64decode(value["data"])), dtype=torch.float32).view(value["shape"])
 
 
@@ -43,11 +43,11 @@ class ModelInfo:
         name: The last part of its folder's or repository's name.
         kind: "translation", "causal" (it continues a text) or "masked" (it fills gaps of a text).
         mask: The mask token; empty if there is none.
-        is_ours: Whether it is a model of this package; of others there are translation and attention alone.
+        is_ours: Whether it is a model of this package; for others only translation and attention are available.
         parameters: Number of its weights.
-        config: The fields of its config that say how it is built.
+        config: The fields of its config that describe the architecture.
         layers, heads: Of each part of attention: "encoder", "decoder", "cross".
-        settings: What its search goes by where a request names nothing else.
+        settings: The defaults of its search.
         target_langs: Languages that can be chosen.
     """
 
@@ -66,13 +66,13 @@ class ModelInfo:
 @dataclass
 class Piece:
     """
-    A piece of a vocabulary where it stands.
+    A piece of a vocabulary in a text.
 
     Attributes:
         id: Token id.
-        text: What it is as text; "␣" is a space alone.
+        text: The piece as text; "␣" is a single space.
         special: Whether it is a special token, such as `</s>`.
-        continues: Whether it goes on with the word of the piece before.
+        continues: Whether it continues the word of the piece before.
     """
 
     id: int
@@ -96,8 +96,8 @@ class Step:
     Attributes:
         piece: What was chosen.
         probability, log_probability: Of this piece, given the source and the pieces before it.
-        rank: How many pieces are more probable.
-        given: Whether it was not searched for, but belongs to the prefix.
+        rank: Number of pieces that are more probable.
+        given: Whether it belongs to the given prefix.
         alternatives: The most probable pieces, best first.
     """
 
@@ -117,8 +117,8 @@ class Hypothesis:
     Attributes:
         text: Without special tokens.
         ids: Token ids after the decoder's start token.
-        log_probability: Sum over the steps that are not given.
-        score: What the search ranks by.
+        log_probability: Sum over the steps after the prefix.
+        score: The score of the search.
         is_complete: Whether the model has ended it.
         steps: One for each id.
     """
@@ -138,13 +138,13 @@ class Node:
 
     Attributes:
         parent: Number of the node that it continues; -1 of the first, which is the decoder's start token.
-        step: Pieces behind the start token.
+        step: Number of pieces after the start token.
         piece: Its last piece.
-        log_probability: Sum over its pieces, those of the prefix left out.
-        score: `log_probability` divided by the length penalty, as finished hypotheses are ranked; null where coverage
-            counts too.
-        state: "running": it went on; "finished": it ended among the best; "dead": none of its continuations was among
-            the best, or it was not itself; "open": it still ran when the search was over.
+        log_probability: Sum over its pieces after the prefix.
+        score: `log_probability` divided by the length penalty, as finished hypotheses are ranked; null with a coverage
+            penalty.
+        state: "running": it was continued; "finished": it ended among the best; "dead": neither it nor a continuation
+            was among the best; "open": it was still running at the end of the search.
     """
 
     parent: int
@@ -164,7 +164,7 @@ class TranslateResult:
         hypotheses: The n-best list.
         tree: All hypotheses of the beam search, parents first; null where there was none or the search was the
             host's.
-        settings: What the search went by.
+        settings: The settings of the search.
     """
 
     source: list[Piece]
@@ -178,8 +178,8 @@ class TranslateResult:
 class AttentionResult:
     """
     Attributes:
-        rows: Pieces that ask: of the decoder those that it reads.
-        predicted: Of the decoder the pieces that its rows predict; else empty.
+        rows: Query pieces: for the decoder those that it reads.
+        predicted: For the decoder the pieces that its rows predict; else empty.
         columns: Pieces that are attended to.
         weights: (H, rows, columns); each row sums to 1.
     """
@@ -194,7 +194,7 @@ class AttentionResult:
 class GridResult:
     """
     Attributes:
-        layers: Numbers of the layers that are not switched off.
+        layers: Numbers of the active layers.
         weights: (L, H, rows, columns), made smaller.
     """
 
@@ -205,20 +205,19 @@ class GridResult:
 @dataclass
 class HeadResult:
     """
-    softmax(Q Kᵀ / √d_k + mask) V W^O of one head, section 3.2; T rows ask, S columns answer.
+    softmax(Q Kᵀ / √d_k + mask) V W^O of one head, section 3.2; T queries are rows, S keys are columns.
 
     Attributes:
         rows, predicted, columns: As of `AttentionResult`.
-        query, key, value: (T, d_k), (S, d_k), (S, d_v), after what the position scheme does to them.
+        query, key, value: (T, d_k), (S, d_k), (S, d_v), after the position scheme.
         products: q · k (T, S).
         scaled: The same times 1 / √d_k (T, S).
-        mask: What is added to them (T, S): 0, what the position scheme adds, or a very low number where nothing
-            may be seen.
+        mask: The addend (T, S): 0, the bias of the position scheme, or a very low number at masked positions.
         weights: The softmax (T, S).
         mixed: Sums of the values with these weights (T, d_v).
         output_weight: The part of W^O that belongs to this head (D, d_v).
         contribution: mixed times this part (T, D).
-        output: What all heads and the bias give together (T, D).
+        output: The sum of all heads and the bias (T, D).
         scale: 1 / √d_k.
     """
 
@@ -242,11 +241,11 @@ class HeadResult:
 @dataclass
 class Picture:
     """
-    One thing that a position scheme does.
+    One picture of a position scheme.
 
     Attributes:
         title: What it is.
-        rows, columns: What its rows and columns stand for.
+        rows, columns: Meaning of its rows and columns.
         values: (rows, columns).
     """
 
@@ -261,7 +260,7 @@ class PositionsResult:
     """
     Attributes:
         scheme: Its name in the config.
-        pictures: What it does; none if it does nothing, or if that depends on the sentence.
+        pictures: Its pictures; empty if it has no effect, or if the effect depends on the sentence.
     """
 
     scheme: str
@@ -271,20 +270,20 @@ class PositionsResult:
 @dataclass
 class Box:
     """
-    A tensor on the way from the source to the probabilities.
+    A tensor of the computation from the source to the probabilities.
 
     Attributes:
-        name: By which `TensorRequest` asks for its values.
+        name: The name in `TensorRequest`.
         stage: 1: input embedding and positions; 2: encoder layers; 3: shifted target; 4: decoder layers; 5: logits
             and softmax.
-        layer: Number of its layer, null where it belongs to none.
+        layer: Number of its layer; null for tensors outside layers.
         title: What it is.
         formula: How it is computed, in the paper's terms.
         shape: Its shape, without the batch.
         mean, deviation, least, most: Over all of its values.
         norms: Length of each row.
-        before, after: Mean length of the rows of the residual stream before and after the sublayer; null where the box
-            is no sublayer's output.
+        before, after: Mean length of the rows of the residual stream before and after the sublayer; null if the box is
+            not the output of a sublayer.
     """
 
     name: str
@@ -305,8 +304,8 @@ class Box:
 @dataclass
 class Lens:
     """
-    What a decoder layer would predict if it were the last (logit lens): its output through the final norm and the
-    output matrix.
+    The predictions of a decoder layer as if it were the last one (logit lens): its output through the final norm and
+    the output matrix.
 
     Attributes:
         layer: Its number.
@@ -322,7 +321,7 @@ class WalkResult:
     """
     Attributes:
         source: Pieces that the encoder reads.
-        read, predicted: Pieces that the decoder reads, and those that it is to predict.
+        read, predicted: Pieces that the decoder reads, and those that it predicts.
         boxes: In the order of the computation.
         lenses: One for each decoder layer.
     """

@@ -26,7 +26,7 @@ from .requests import RequestError
 
 
 HOST = "127.0.0.1"
-# Nothing from elsewhere, and nobody else's page around ours.
+# No resources from other origins, and no framing by other sites.
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
@@ -41,7 +41,7 @@ def make_app(explorer: Explorer) -> Starlette:
     """The application for opened models."""
 
     async def ask(request: Request) -> Response:
-        # Pages of other sites can send a body without a type, or text, without asking first; but no JSON.
+        # Pages of other sites can send bodies without a type, or as text, without a preflight request, but not JSON.
         if "content-type" not in request.headers:
             raise http.RequestError("content-type is missing: send application/json", status=415)
         body, question = await http.read_object(request), request.path_params["question"]
@@ -74,7 +74,7 @@ def make_app(explorer: Explorer) -> Starlette:
             Route("/api/{question}", ask, methods=["POST"]),
         ],
         middleware=[
-            # A name that some site gives to this address would make its pages ours.
+            # Only known host names are accepted: DNS rebinding would let other sites read the answers.
             Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost", "testserver"], www_redirect=False),
             Middleware(BaseHTTPMiddleware, dispatch=with_headers),
             Middleware(GZipMiddleware, minimum_size=4096, compresslevel=1),
@@ -88,7 +88,7 @@ def serve(explorer: Explorer, port: int, opens: bool = False) -> None:
     Serve the page on this machine until Ctrl-C.
 
     Args:
-        port: Number of the port; 0 takes a free one.
+        port: Number of the port; 0 chooses a free one.
         opens: Open the page in a browser.
 
     Raises:

@@ -13,12 +13,12 @@ from .translating import alternative, settings_of
 
 
 class CausalSubject(Subject):
-    """A language model: the text of a request is what it continues, a target is the continuation."""
+    """A language model: the text of a request is the prompt, a target is its continuation."""
 
     kind = "causal"
 
     def read_source(self, request: Any) -> dict[str, torch.Tensor]:
-        """The text without the end that the tokenizer puts behind it."""
+        """The text without the end token that the tokenizer adds."""
         source = super().read_source(request)
         if int(source["input_ids"][0, -1]) in self.ends and source["input_ids"].shape[1] > 1:
             source = {name: tensor[:, :-1] for name, tensor in source.items()}
@@ -44,7 +44,7 @@ class CausalSubject(Subject):
 
 
 class MaskedSubject(Subject):
-    """A masked language model: it predicts the pieces that stand behind the mask tokens of a text."""
+    """A masked language model: it predicts the pieces at the mask tokens of a text."""
 
     kind = "masked"
 

@@ -1,4 +1,4 @@
-"""A model that is looked at: its pieces as text, copies with parts switched off, and what they compute for a pair."""
+"""A model in the explorer: its pieces as text, copies with parts switched off, and forward passes over a pair."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -23,13 +23,13 @@ MOST_PIECES = 512
 
 
 class Recent:
-    """The last few results of a computation, by what they depend on."""
+    """A cache of the last few results of a computation."""
 
     def __init__(self, size: int):
         self.size, self.kept = size, OrderedDict[Hashable, Any]()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The result for `key`, made if it is not there."""
+        """The result for `key`, computed if it is not cached."""
         if key not in self.kept:
             self.kept[key] = make()
         self.kept.move_to_end(key)
@@ -40,11 +40,11 @@ class Recent:
 
 class Subject:
     """
-    A model and its tokenizer, as the explorer asks them. Attention is computed in plain products, whose weights can
-    be seen; the model itself stays as it is.
+    A model and its tokenizer in the explorer. Copies use eager attention, which returns its weights; the model itself
+    is not changed.
 
     Args:
-        name: What the page calls it.
+        name: Its name on the page.
         model: An encoder–decoder in evaluation mode.
         tokenizer: Its tokenizer.
 
@@ -83,7 +83,9 @@ class Subject:
             raise RequestError("text", "is empty: type a sentence")
         batch = self.tokenizer([self.target_langs.get(language, "") + text], return_tensors="pt")
         positions = getattr(self.model.config, "max_position_embeddings", None) or MOST_PIECES
-        limit = min(MOST_PIECES, positions, self.tokenizer.model_max_length)  # longer ones than training had lose text
+        limit = min(
+            MOST_PIECES, positions, self.tokenizer.model_max_length
+        )  # translations of texts longer than in training lose text
         if (count := batch["input_ids"].shape[1]) > limit:
             raise RequestError("text", f"has {count} pieces; expected at most {limit}")
         return {name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
@@ -142,11 +144,11 @@ class Subject:
         """Pieces of a text, or of what comes behind the piece `before`."""
         return [self.piece(first, index, is_source) for first, index in zip([before, *ids], ids)]
 
-    # What the model computes
+    # Computations
 
     def copy(self, off: list[str]) -> Copy:
         """
-        The model with plain products and with parts switched off.
+        The model with eager attention and with parts switched off.
 
         Raises:
             RequestError: A part does not exist, or the model is not one of this package.
@@ -157,7 +159,7 @@ class Subject:
 
     @torch.no_grad()
     def forced(self, request: PairRequest) -> "Pass":
-        """What the model computes while it predicts a target that is given."""
+        """The pass over a source and a given target."""
         source, ids = self.read_source(request), self.check_target(request.target_ids, "target_ids")
         key = (tuple(request.off), tuple(source["input_ids"][0].tolist()), tuple(ids))
         return self._passes.get(key, lambda: self._run(self.copy(request.off), source, ids))
@@ -177,7 +179,7 @@ class Subject:
         return self.start
 
     def remember(self, copy: Copy, source: dict[str, torch.Tensor]) -> Any:
-        """What is computed of a source once for all targets."""
+        """A cached computation on a source, shared by all targets."""
         return copy.model.get_encoder()(**source, return_dict=True)
 
     def logits(self, copy: Copy, source: dict[str, torch.Tensor], memory: Any, ids: list[int]) -> torch.Tensor:
@@ -191,14 +193,14 @@ class Subject:
 @dataclass
 class Pass:
     """
-    A forward pass over a source and a target that is given.
+    A forward pass over a source and a given target.
 
     Attributes:
         copy: The model.
         inputs: What it reads.
         outputs: transformers' outputs, with attentions.
-        source_pieces, read, predicted: Pieces that the encoder reads (S), that the decoder reads (T), and that it is
-            to predict (T).
+        source_pieces, read, predicted: Pieces that the encoder reads (S), that the decoder reads (T), and that it
+            predicts (T).
     """
 
     copy: Copy
@@ -217,7 +219,7 @@ class Pass:
 
     @torch.no_grad()
     def again(self) -> Any:
-        """The same pass once more, for hooks."""
+        """Run the same pass again, for hooks."""
         options = {"use_cache": False} if self.copy.model.config.is_encoder_decoder else {}
         return self.copy.model(**self.inputs, output_attentions=True, return_dict=True, **options)
 
@@ -248,8 +250,10 @@ class Pass:
 def check_ours(subject: Subject, request: Request) -> None:
     """
     Raises:
-        RequestError: The model is not one of this package, whose modules are known.
+        RequestError: The model is not one of this package.
     """
     if not subject.is_ours:
         kind = subject.model.config.model_type
-        raise RequestError("model", f"{request.model or subject.name} is a {kind} model: its attention alone is shown")
+        raise RequestError(
+            "model", f"{request.model or subject.name} is a {kind} model: only its attention can be shown"
+        )

@@ -1,4 +1,4 @@
-"""Translations with the probability of every piece, and scores of targets that are given."""
+"""Translations with the probability of every piece, and scores of given targets."""
 
 import math
 from typing import Any
@@ -18,7 +18,7 @@ SETTINGS = ("num_beams", "length_penalty", "length_penalty_type", "coverage_pena
 
 
 def settings_of(subject: Subject, request: TranslateRequest | None = None) -> dict[str, Any]:
-    """What a search goes by: the request, else the model's own settings, else the defaults."""
+    """The settings of a search: from the request, else from the model, else the defaults."""
     defaults = {"num_beams": 1, "length_penalty": 1.0, **SEARCH_OPTIONS}
     found = {}
     for name in SETTINGS:
@@ -31,14 +31,14 @@ def settings_of(subject: Subject, request: TranslateRequest | None = None) -> di
 @torch.no_grad()
 def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
     """
-    Translate a text, with the tree of the search where it is the search of this package.
+    Translate a text; with this package's search, include the tree of the search.
 
     Raises:
-        RequestError: A field cannot be answered; it names it.
+        RequestError: A field is invalid; the error names it.
     """
     source, prefix = subject.read_source(request), subject.check_target(request.prefix, "prefix")
     if subject.ends & {*prefix[:-1]}:
-        raise RequestError("prefix", "goes on behind the end of a sentence: leave the end-of-sentence token out")
+        raise RequestError("prefix", "continues after the end of a sentence: leave the end-of-sentence token out")
     copy, settings = subject.copy(request.off), settings_of(subject, request)
     if prefix and prefix[-1] in subject.ends:  # nothing is left to search
         return result(subject, request, copy, source, settings, [prefix], None, None)
@@ -61,7 +61,7 @@ def generate(
     request: TranslateRequest,
     recorder: BeamRecorder | None,
 ) -> Any:
-    """What `generate()` answers."""
+    """The output of `generate()`."""
     options = dict(settings)
     longest = getattr(subject.model.config, "decoder_max_position_embeddings", None) or MOST_PIECES
     if request.max_new_tokens is not None:
@@ -81,7 +81,7 @@ def generate(
 
 
 def until_end(ids: list[int], subject: Subject) -> list[int]:
-    """The ids of a hypothesis, its end included and without the padding behind it."""
+    """The ids of a hypothesis, including its end token, without padding."""
     for place, index in enumerate(ids):
         if index in subject.ends:
             return ids[: place + 1]
@@ -94,10 +94,10 @@ def until_end(ids: list[int], subject: Subject) -> list[int]:
 @torch.no_grad()
 def score(subject: Subject, request: ScoreRequest) -> TranslateResult:
     """
-    The probabilities of a target that is given.
+    The probabilities of a given target.
 
     Raises:
-        RequestError: A field cannot be answered; it names it.
+        RequestError: A field is invalid; the error names it.
     """
     if subject.kind == "masked":
         raise RequestError("target", "cannot be scored: this model fills gaps")

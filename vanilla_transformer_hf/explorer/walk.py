@@ -65,7 +65,7 @@ class Recorder:
 
     @contextmanager
     def watching(self, modules: dict[str, Any]) -> Iterator["Recorder"]:
-        """Inside, these modules are watched, by their names."""
+        """A context in which the inputs and outputs of these modules are recorded by name."""
 
         def watch(name: str) -> Any:
             def record(module: Any, arguments: tuple, options: dict, output: Any) -> None:
@@ -84,7 +84,7 @@ class Recorder:
 
 
 def watched(model: Any, layers: dict[str, list[int]]) -> dict[str, Any]:
-    """The modules whose inputs or outputs are shown."""
+    """The modules whose inputs or outputs are recorded."""
     modules = {"lm_head": model.get_output_embeddings()}
     for side in layers:
         stack = stack_of(model, side)
@@ -101,7 +101,7 @@ def watched(model: Any, layers: dict[str, list[int]]) -> dict[str, Any]:
 
 @torch.no_grad()
 def tensors(found: Pass) -> list[Tensor]:
-    """All tensors of a pass that are shown, in the order of the computation."""
+    """All recorded tensors of a pass, in the order of the computation."""
     copy = found.copy
     with Recorder().watching(watched(copy.model, copy.layers)) as seen:
         found.again()
@@ -123,7 +123,7 @@ def tensors(found: Pass) -> list[Tensor]:
 
 
 def embedding_tensors(seen: Recorder, side: str, stage: int, what: str) -> list[Tensor]:
-    """What a stack begins with."""
+    """The tensors before the first layer of a stack."""
     scaled, summed = seen.inputs[f"{side}.embed_positions"], seen.outputs[f"{side}.embed_positions"]
     made = [
         Tensor(
@@ -149,7 +149,7 @@ def layer_tensors(seen: Recorder, config: Any, side: str, number: int, stage: in
     prefix, is_post = f"{side}.{number}", getattr(config, f"{side}_norm_position") == "post"
     present = [name for name in SUBLAYERS if f"{prefix}.{name}" in seen.outputs]
     norms = [f"{prefix}.{SUBLAYERS[name][2]}" for name in present]
-    # The stream before each sublayer and behind the last.
+    # The residual stream before each sublayer and after the last.
     if is_post:
         streams = [seen.inputs[prefix], *(seen.outputs[norm] for norm in norms)]
     else:
@@ -171,7 +171,7 @@ def layer_tensors(seen: Recorder, config: Any, side: str, number: int, stage: in
 def walk(subject: Subject, request: WalkRequest) -> WalkResult:
     """
     Raises:
-        RequestError: A field cannot be answered; it names it.
+        RequestError: A field is invalid; the error names it.
     """
     check_ours(subject, request)
     found = subject.forced(request)
@@ -183,7 +183,7 @@ def walk(subject: Subject, request: WalkRequest) -> WalkResult:
 
 @torch.no_grad()
 def lens(subject: Subject, found: Pass, states: torch.Tensor, best: int) -> list[list[Alternative]]:
-    """The most probable pieces of each step, if these states (T, D) were those of the last layer."""
+    """The most probable pieces of each step, as if these states (T, D) were those of the last layer."""
     model = found.copy.model
     dtype = model.get_output_embeddings().weight.dtype
     logits = model.get_output_embeddings()(model.get_decoder().layer_norm(states.to(dtype)[None]))[0].float()
@@ -200,7 +200,7 @@ def tensor(subject: Subject, request: TensorRequest) -> torch.Tensor:
     All values of one tensor.
 
     Raises:
-        RequestError: A field cannot be answered; it names it.
+        RequestError: A field is invalid; the error names it.
     """
     check_ours(subject, request)
     made = {one.name: one.values for one in tensors(subject.forced(request))}

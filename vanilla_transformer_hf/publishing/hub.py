@@ -35,10 +35,10 @@ except ImportError:
 
 T = TypeVar("T")
 
-# Files of an earlier upload that would be opened beside or instead of the new ones.
+# Files of an earlier upload that would be loaded together with or instead of the new ones.
 REPLACED = ("model*.safetensors*", "source_tokenizer.json")
 
-# Waits in seconds before a request is sent again, as in huggingface_hub; it repeats uploads of files, but not the
+# Pauses in seconds before a request is retried, as in huggingface_hub; it repeats uploads of files, but not the
 # requests that create a repository, check the card, or commit.
 WAITS = (1.0, 2.0, 4.0, 8.0, 8.0)
 LONGEST_WAIT = 300.0
@@ -51,7 +51,7 @@ class PublishError(OSError):
 
 @dataclass(frozen=True)
 class Published:
-    """Where a model is now. `commit` is its id; `pull_request` the address of one that was asked for."""
+    """The location of a published model. `commit` is its id; `pull_request` the address of one that was asked for."""
 
     repo_id: str
     url: str
@@ -77,7 +77,7 @@ def publish_folder(
     **options: Any,
 ) -> Published:
     """
-    Publish a folder as `plan_upload` has it, in one commit: the Hub has all of it or nothing.
+    Publish the files of `plan_upload` in one commit: either all of them are on the Hub or none.
 
     Args:
         repo_id: "owner/name", or a name of the token's owner. Created if it does not exist.
@@ -85,10 +85,10 @@ def publish_folder(
         revision: A branch, created if it does not exist; the main branch if not given.
         create_pr: Open a pull request instead of changing the branch.
         tag: A tag for the new commit.
-        token: A token that may write; the one that is logged in, or in HF_TOKEN, if not given.
+        token: A token with write access; if not given, that of the login or of HF_TOKEN.
         strict: Refuse a card that lacks facts.
         message: Of the commit.
-        beside: More files for the same commit, by their names in the repository.
+        beside: Further files of the same commit, by their names in the repository.
         endpoint: The Hub's address, if it is another one.
         say: Is told of each step.
         options: Of `plan_upload`, facts for the card among them.
@@ -116,7 +116,7 @@ def publish_folder(
 
 
 def _without_secrets(error: Exception, token: str | None) -> Exception | None:
-    """The error as the cause of another one; None where its traceback, which may be printed, shows a secret."""
+    """The error as a cause of another one; None if its traceback, which may be printed, shows a secret."""
     trace = "".join(traceback.format_exception(error))
     return error if hide_secrets(trace, token) == trace else None
 
@@ -152,7 +152,7 @@ def _on_disk(plan: Plan, place: Path) -> dict[str, Path | bytes]:
 @contextmanager
 def one_line(repo_id: str, token: str | None = None) -> Iterator[None]:
     """
-    While this context lasts, what goes wrong with the Hub is said in one line.
+    A context that turns errors of the Hub into one line.
 
     Raises:
         PublishError: In place of the client's error.
@@ -164,7 +164,7 @@ def one_line(repo_id: str, token: str | None = None) -> Iterator[None]:
 
 
 class _Upload:
-    """One upload: where it goes, and what is known to be there."""
+    """One upload: its target and the known state of the repository."""
 
     def __init__(self, api: HfApi, repo_id: str, revision: str | None, create_pr: bool, say: Callable[[str], Any]):
         self.api = api
@@ -209,7 +209,7 @@ class _Upload:
                 self.say(f"{self.repo_id}: branch {self.revision} created")
 
     def _commit(self, files: dict[str, Path | bytes], message: str) -> CommitInfo:
-        """One commit with all files. What is there already is left out of it, so that it may be sent again."""
+        """One commit with all files. Files that are already there are left out, so that it can be retried."""
         revision = None if self.create_pr else self.revision
         info = self.api.model_info(self.repo_id, revision=revision)
         self.was_at = self.was_at or info.sha
@@ -222,7 +222,7 @@ class _Upload:
         )
 
     def retry(self, action: Callable[[], T]) -> T:
-        """The answer of `action`, which is tried again after errors that may pass."""
+        """The result of `action`, which is retried after temporary errors."""
         for wait in WAITS:
             try:
                 return action()
@@ -235,11 +235,11 @@ class _Upload:
         return action()
 
     def _pause(self, error: httpx.HTTPError, wait: float) -> float | None:
-        """Seconds after which a request is worth another try; None if it is not."""
+        """Seconds until a retry of a request; None if it should not be retried."""
         response = getattr(error, "response", None)
         request = error.request if response is None else response.request
         if "/preupload/" in request.url.path or ".git/info/lfs" in request.url.path or request.method == "PUT":
-            return None  # huggingface_hub has tried it again and again
+            return None  # huggingface_hub has already retried it
         if response is None:
             refused = isinstance(error, httpx.ConnectError)
             passes = isinstance(error, httpx.TransportError)
@@ -247,13 +247,13 @@ class _Upload:
             refused = response.status_code in (429, 503)
             passes = response.status_code in PASSING
             wait = max(wait, _retry_after(response.headers.get("Retry-After")))
-        # Whether a commit has come through cannot be seen where each opens a pull request of its own.
+        # With pull requests it is unknown whether a commit arrived, because each opens a new one.
         if not passes or wait > LONGEST_WAIT or (self.create_pr and not refused):
             return None
         return wait
 
     def what_is_there(self) -> str:
-        """What the Hub has after an error."""
+        """The state of the repository after an error."""
         if self.done is not None:
             return f"the model itself was published: {self.done.url}, commit {self.done.commit}."
         try:
@@ -285,10 +285,10 @@ def _retry_after(value: str | None) -> float:
         return 0.0
 
 
-# Status -> what it says about a request of ours.
+# HTTP status -> its meaning for our requests.
 REFUSALS = {
     401: "the token is not accepted: log in again with `hf auth login`, or set HF_TOKEN",
-    403: "this token may not write there: it may be read-only, or the name belongs to somebody else",
+    403: "this token has no write access there: it may be read-only, or the name belongs to another user",
     404: "not found for this token",
     409: "it exists already",
     413: "a file is larger than the Hub takes",
@@ -309,5 +309,5 @@ def explain(error: Exception) -> str:
     if isinstance(error, httpx.TransportError):
         return f"the connection failed ({' '.join(str(error).split()) or type(error).__name__})"
     said = " ".join(str(error).split()).rstrip(".")
-    # huggingface_hub says which file it was, and keeps why as the cause.
+    # huggingface_hub names the file; the reason is the cause.
     return f"{said}: {explain(error.__cause__)}" if isinstance(error.__cause__, Exception) else said

@@ -1,8 +1,8 @@
 """
 Model cards: one template, filled from what was measured or given. The card lists the metadata that are missing.
 
-Training, averaging and conversion keep what they know of a model in a file beside it, from which its card is written,
-and written again when it is published with more facts.
+Training, averaging and conversion store the facts about a model in a file beside it. Its card is written from this
+file, and again when it is published with more facts.
 """
 
 import csv
@@ -36,7 +36,7 @@ TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 EMISSIONS_FILE = "emissions.csv"
 TRAINER_STATE_FILE = "trainer_state.json"
 
-# Where data lay on the machine that trained, and who may write where, say nothing to a reader of the card.
+# Local paths and tokens are not useful to a reader of the card.
 PRIVATE_SETTINGS = ("_source", "_target", "_dir", "_path", "_checkpoint", "_token")
 PRIVATE_PREFIX = ("hub_", "push_to_hub", "disable_tqdm")
 
@@ -45,7 +45,7 @@ HOST_FIELDS = ("tie_word_embeddings", "is_encoder_decoder", "use_cache")
 
 @dataclass(frozen=True)
 class Task:
-    """What a model does, as its card says it: the Hub's name of the task, the Auto class, words, and an example."""
+    """The task of a model for its card: the Hub's name, the Auto class, a description, and an example."""
 
     pipeline_tag: str
     auto_class: str
@@ -75,17 +75,17 @@ TASKS = {
     "VanillaTransformerDecoderModel": Task("feature-extraction", "AutoModel", "Represents texts with the decoder"),
 }
 
-# What every table of an architecture has.
+# Fields in every table of an architecture.
 SIZES = (
     *("vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads"),
     *("decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "position_encoding"),
     *("encoder_norm_position", "decoder_norm_position", "embedding_sharing"),
 )
 
-# What of a generation config says nothing about decoding.
+# Fields of a generation config that do not affect decoding.
 NO_DECODING = ("transformers_version", "output_attentions", "output_hidden_states", "use_cache")
 
-# What the Hub knows as relations to a base model. The same weights in another format stand under "quantized" there.
+# The Hub's relations to a base model. It lists the same weights in another format under "quantized".
 RELATIONS = ("finetune", "quantized", "merge", "adapter")
 
 
@@ -99,7 +99,7 @@ class ScoredText:
 
 @dataclass
 class SourceFile:
-    """A file that was read, so that a reader can tell whether it is the one they have."""
+    """A source file with its checksum, so that readers can compare it with theirs."""
 
     name: str
     size: int
@@ -109,7 +109,7 @@ class SourceFile:
 @dataclass
 class ConversionFacts:
     """
-    Where converted weights come from, and what was measured; differences are the largest ones of logits in float32.
+    The origin of converted weights, and the measurements; differences are the largest ones of logits in float32.
 
     `reopened` compares the model opened again with that before saving, `reference` with `reference_tokens` target
     positions of the toolkit; `greedy`: identical outputs, and all.
@@ -128,7 +128,7 @@ class ConversionFacts:
 @dataclass
 class CardFacts:
     """
-    What is known of a model beside its files; None or empty: neither measured nor given.
+    Facts about a model beyond its files; None or empty: neither measured nor given.
 
     `datasets` and `base_model` are ids on the Hub; `further`: training began with a model that was there. `settings`
     is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
@@ -167,7 +167,7 @@ class CardFacts:
     @classmethod
     def read(cls, folder: Path) -> "CardFacts":
         """
-        What the file beside a model says, or, for a checkpoint, that of its run; empty where the file does not exist.
+        Read the file beside a model or, for a checkpoint, beside its run; empty if the file does not exist.
 
         Raises:
             ValueError: The file is damaged.
@@ -202,7 +202,7 @@ class CardFacts:
 
 def read_emissions(folder: str | os.PathLike, further: bool, device: str | None) -> dict[str, Any] | None:
     """
-    What codecarbon measured of a run and all its continuations, as the Hub's cards have it, in grams; None without it.
+    codecarbon's measurement of a run and all its continuations, in grams as in the Hub's cards; None without one.
 
     Args:
         folder: Where `--report_to codecarbon` has it write.
@@ -225,7 +225,7 @@ def read_emissions(folder: str | os.PathLike, further: bool, device: str | None)
 
 
 def public_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a run without those that name places on the machine or the Hub, or hold a token."""
+    """Settings of a run without local paths, repositories and tokens."""
     return {
         name: value
         for name, value in settings.items()
@@ -236,7 +236,7 @@ def public_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Folder:
-    """What the files of a model say about it."""
+    """The facts in the files of a model."""
 
     def __init__(self, folder: Path):
         self.config = VanillaTransformerConfig.from_pretrained(folder)
@@ -268,7 +268,7 @@ class _Folder:
 
 
 def _languages(facts: CardFacts, folder: _Folder) -> list[str]:
-    """Source and target, as far as they are known."""
+    """Source and target language, as far as known."""
     named = (facts.source_lang or folder.languages[0], facts.target_lang or folder.languages[1])
     return [name for name in named if isinstance(name, str)]
 
@@ -334,16 +334,16 @@ def _card_data(facts: CardFacts, files: _Folder, title: str, languages: list[str
 
 
 def _architecture(config: VanillaTransformerConfig) -> list[tuple[str, Any, Any]]:
-    """Rows (field, value, value in the paper's base model): the sizes, and whatever else differs from that model."""
+    """Rows (field, value, value in the paper's base model): the sizes, and other differences from that model."""
     paper = VanillaTransformerConfig()
     names = [name for name in type(config).__annotations__ if name not in HOST_FIELDS and not name.endswith("_id")]
     rows = [(name, _value(config, name), _value(paper, name)) for name in names]
-    stated = config.to_dict()  # where a field that only follows another one is None, or not there
+    stated = config.to_dict()  # where a field that takes its default from another is None or missing
     return [row for row in rows if row[0] in SIZES or (row[1] != row[2] and stated.get(row[0]) is not None)]
 
 
 def _value(config: VanillaTransformerConfig, name: str) -> Any:
-    """The value of a field, or what it stands for where it is not given."""
+    """The value of a field, or its default from another field."""
     per_head = config.d_model // config.encoder_attention_heads
     value = getattr(config, name)
     return (
@@ -392,12 +392,12 @@ def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None =
 
 
 def missing_in(facts: CardFacts, folder: str | os.PathLike) -> list[str]:
-    """What the card of the model in a folder lacks, as `missing_facts` has it."""
+    """The missing facts of the card of the model in a folder."""
     return missing_facts(facts, _languages(facts, _Folder(Path(folder))))
 
 
 def write_card(facts: CardFacts, folder: str | os.PathLike):
-    """Write the card of the model in a folder, and the facts that it was made from beside it."""
+    """Write the card of the model in a folder, and the file of its facts."""
     text = str(make_card(facts, folder)).encode()
     with open_output(Path(folder, CARD_FILE)) as file:
         file.write(text)
@@ -416,7 +416,7 @@ def digest(content: bytes) -> str:
 
 
 def check_project_url(url: str | None) -> list[str]:
-    """What is wrong with the address of the package, a sentence each."""
+    """Problems with the address of the package, a sentence each."""
     if url is None or re.fullmatch(r"https://[\w.-]+(/[\w.~-]+)+", url):
         return []
     return [f"project_url={url!r} is not an address to install from: expected https://host/owner/repository"]
@@ -433,9 +433,9 @@ def is_repo_id(name: str) -> bool:
 
 def check_metadata(data: CardData) -> list[str]:
     """
-    What the Hub would refuse in the metadata of a card, a sentence each.
+    Metadata of a card that the Hub would refuse, a sentence each.
 
-    It is what can be told without asking the Hub, which has the list of licences.
+    These are the checks that are possible without the Hub, which has the list of licences.
     """
     problems = []
     licence, languages = data.get("license"), data.get("language")

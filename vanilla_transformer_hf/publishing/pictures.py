@@ -1,4 +1,4 @@
-"""Pictures of a model card, decoded and encoded again, so that what is published holds pixels and nothing else."""
+"""Pictures of a model card, decoded and encoded again, so that only pixels are published."""
 
 import io
 import warnings
@@ -11,7 +11,7 @@ def clean_picture(content: bytes, name: str) -> bytes:
     A PNG picture with the same pixels and without metadata or anything after its end.
 
     Raises:
-        ValueError: The content is not a whole PNG picture of a size that Pillow accepts.
+        ValueError: The content is not a complete PNG picture of a size that Pillow accepts.
     """
     try:
         with warnings.catch_warnings():
@@ -24,7 +24,7 @@ def clean_picture(content: bytes, name: str) -> bytes:
     except UnidentifiedImageError as error:
         raise ValueError(f"{name} is not a PNG picture.") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ValueError(f"{name} is not a whole PNG picture ({error}).") from error
+        raise ValueError(f"{name} is not a complete PNG picture ({error}).") from error
     encoded = io.BytesIO()
     pixels.save(encoded, "PNG")
     return encoded.getvalue()

@@ -25,7 +25,7 @@ OWN_PATTERNS = {
     "access token": re.compile(r"(?i)(?:hub|access|auth|api|bot)_?token[\"']?\s*[:=]\s*[\"']([^\"'\s]{8,})[\"']"),
 }
 
-# Of detect-secrets: addresses in the Internet are no secret, nor is whatever looks random, such as a file's SHA-256;
+# Of detect-secrets: IP addresses are not secrets, and neither are random-looking strings, such as a file's SHA-256;
 # and a word in capitals, such as APFELKUCHEN, looks like a key of Artifactory.
 LEFT_OUT = {"IPPublicDetector", "ArtifactoryDetector"}
 
@@ -39,13 +39,13 @@ LONE_PATH = re.compile(r"(?:~|/[\w.@+-]+|[A-Za-z]:[\\/][\w .-]*)[\\/]?")
 # Links to pages of the Hub, which begin with a slash too.
 HUB_LINK = re.compile(r"\]\(/(?:datasets|spaces|papers|docs|blog|collections)/[^)\s]*\)")
 
-# Fields of a tokenizer's files that hold what was learned from text: pieces such as "/usr/lib" are not paths.
+# Fields of a tokenizer's files with pieces learned from text: pieces such as "/usr/lib" are not paths.
 LEARNED = re.compile(r"(?:model|added_tokens)\b")
 
 
 @cache
 def _detectors() -> list[tuple[str, Any]]:
-    """What each detector of detect-secrets looks for, and the detector, which asks no service on the Internet."""
+    """The detectors of detect-secrets by the kind of secret, without online verification."""
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
     from detect_secrets.plugins.base import RegexBasedDetector
 
@@ -71,7 +71,7 @@ def _secrets(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _passwords(text: str) -> Iterator[str]:
-    """What is assigned to a name such as "password" or "api_key", unless it is a placeholder."""
+    """Values assigned to names such as "password" or "api_key", except placeholders."""
     from detect_secrets.filters.heuristic import is_not_alphanumeric_string, is_templated_secret
     from detect_secrets.plugins.keyword import KeywordDetector
 
@@ -105,7 +105,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def parse_json(content: bytes, name: str) -> Any:
     """
-    The value of a JSON document in which no field is given twice, since readers differ in which of them they take.
+    The value of a JSON document without duplicate fields, because readers differ in which one they use.
 
     Raises:
         ValueError: It is not such a document; the message begins with `name`.
@@ -145,7 +145,7 @@ def find_private_text(name: str, content: bytes) -> list[str]:
             if known and known in line:
                 kinds.add("Hugging Face token")
             problems += [f"{name}, {place}: contains a secret ({kind})" for kind in sorted(kinds)]
-        # A secret that is broken over lines, which no line shows by itself.
+        # A secret that is split over several lines.
         problems = problems or [f"{name}: contains a secret ({kind})" for kind, _ in _secrets(joined)]
     for place, line, value in lines:
         if is_learned and LEARNED.match(place.removeprefix("field ")):
@@ -164,7 +164,7 @@ def _has_path(text: str, is_value: bool) -> bool:
 
 
 def hide_secrets(text: str, *known: str | None) -> str:
-    """A text to print, in which "<token>" stands for each of the known secrets and for whatever looks like one."""
+    """A text to print, with "<token>" in place of known secrets and of anything that looks like one."""
     for secret in (*known, get_token(), *(found for _, found in _secrets(text))):
         if secret:
             text = text.replace(secret, "<token>")

@@ -8,10 +8,10 @@ from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 
 PACKAGE = Path(__file__).parents[1]
-# The folder whose files travel.
+# The folder of the files that travel.
 TRAVELLING = PACKAGE / "model"
 
-# What every user of transformers has, beside Python's own modules.
+# Packages that every user of transformers has, beside Python's standard library.
 AVAILABLE = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy"}
 
 
@@ -19,23 +19,23 @@ def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, Path], list[st
     """
     The files of a folder that opening its model imports, found by following the imports from `modules`.
 
-    Where the folder lacks one, all are this package's.
+    If the folder lacks one, all files are taken from this package.
 
     Returns:
-        The files by their names, and what would keep others from importing them, a sentence each.
+        The files by their names, and the problems that would prevent others from importing them, a sentence each.
     """
     for place in (folder, TRAVELLING):
         found, absent = _follow(place, modules)
         if not absent:
             break
-    problems = [f"{name} is not there, which the model imports" for name in sorted(absent)]
+    problems = [f"{name} is missing, but the model imports it" for name in sorted(absent)]
     for path in found.values():
         problems += _check_imports(path)
     return found, problems
 
 
 def _follow(place: Path, modules: set[str]) -> tuple[dict[str, Path], set[str]]:
-    """The files by their names, and the names of those that are not there."""
+    """The files by their names, and the names of missing files."""
     found: dict[str, Path] = {}
     absent = set()
     waiting = sorted(modules)
@@ -50,7 +50,7 @@ def _follow(place: Path, modules: set[str]) -> tuple[dict[str, Path], set[str]]:
 
 
 def _check_imports(path: Path) -> list[str]:
-    """What a file imports that those who open the model may not have. An import in a `try` block may fail."""
+    """Imports of a file that users of the model may not have. An import in a `try` block may fail."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, ValueError) as error:

@@ -1,7 +1,7 @@
 """
-What of a model's folder is published, and what is not: chosen and checked without the Hub, and without writing.
+The plan of an upload: which files of a model's folder are published, checked without the Hub and without writing.
 
-A folder is what training, averaging or conversion wrote, or any that `save_pretrained` did.
+The folder is an output of training, averaging, conversion or `save_pretrained`.
 """
 
 import json
@@ -48,19 +48,19 @@ from .weight_files import (
 ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"  # of peft
 CONFIGS = (CONFIG_NAME, GENERATION_CONFIG_NAME, TOKENIZER_CONFIG_FILE, ADAPTER_CONFIG_NAME)
 
-# Fields of the configs that tell where something lay on the machine that wrote them.
+# Fields of the configs with local paths.
 PRIVATE_FIELDS = ("_name_or_path", "name_or_path", "_commit_hash", "tokenizer_file", "source_tokenizer_file")
 
-# Facts that stand in a card's metadata under their own names.
+# Facts with the same names in a card's metadata.
 METADATA = {"license", "license_name", "license_link", "datasets", "base_model", "base_model_relation"}
 
-# What the texts are called in which secrets are searched, and all that may be published.
+# Names of text files that are searched for secrets, and of all files that may be published.
 TEXTS = (".json", ".md", ".py", ".txt", ".jinja", ".yaml", ".yml", ".csv", ".log")
 PUBLISHED = (*TEXTS, ".safetensors", ".png")
 
-# Why a file is left out, first match counts; what is published does not come here.
+# Reasons why a file is left out, the first match counts; published files are not tested.
 LEFT_OUT = {
-    "training_args.bin": "a pickle, in which a token and the paths of this machine may stand",
+    "training_args.bin": "a pickle, which may contain a token and paths of this machine",
     "optimizer*": "state of the optimizer",
     "scheduler*": "state of the schedule",
     "rng_state*": "state of the random numbers",
@@ -82,7 +82,7 @@ LEFT_OUT = {
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """A file that is published, as it lies in a folder, or as what takes its place."""
+    """A file that is published, either unchanged or with replaced content."""
 
     name: str
     source: Path | bytes | Shard
@@ -97,7 +97,10 @@ class PlannedFile:
 
 @dataclass
 class Plan:
-    """What is published of a folder; `left_out` says why the rest is not, `missing` what the card lacks."""
+    """
+    The published files of a folder; `left_out` has the reasons for the rest, `missing` the missing facts of the
+    card.
+    """
 
     folder: Path
     files: list[PlannedFile]
@@ -113,7 +116,7 @@ class Plan:
         return source.decode()
 
     def __str__(self) -> str:
-        """Files with sizes, what is left out, the card, and what it lacks."""
+        """Files with sizes, files left out, the card, and its missing facts."""
         width = max(len(name) for name in [*(file.name for file in self.files), *self.left_out])
         total = sum(file.size for file in self.files)
         lines = [f"{len(self.files)} files, {total:,} bytes:"]
@@ -135,16 +138,16 @@ def plan_upload(
     **stated: Any,
 ) -> Plan:
     """
-    What of a folder is published, and what is not; everything is checked that can be without the Hub.
+    Plan the upload of a folder; everything that can be checked without the Hub is checked.
 
-    Nothing is written and nothing is sent. The card is written anew from what its folder knows, unless somebody has
-    edited it: then what is stated is entered into its metadata.
+    Nothing is written and nothing is sent. The card is generated from the folder's facts, unless it was edited: then
+    only its metadata is updated.
 
-    Symbolic links are refused. Weights are opened and their headers hold tensors alone, pictures are decoded and
+    Symbolic links are refused. Weights are opened and their headers reduced to tensors, pictures are decoded and
     encoded again, and texts are searched for secrets and for absolute paths.
 
     Args:
-        name: What the card calls the model: the repository's id. The folder's name if not given.
+        name: The model's name in the card: the repository's id, or the folder's name if not given.
         facts: Of the card, in place of those beside the model.
         max_shard_size: Weights of more bytes are split into several files.
         curves: The picture of the training's curves (PNG), in place of that of the folder; empty for none.
@@ -153,8 +156,8 @@ def plan_upload(
     Raises:
         FileNotFoundError: The folder does not exist or holds no model.
         TypeError: A fact has an unknown name.
-        ValueError: The model would not open, or a file holds a secret, an absolute path or something else that
-            must not be published; the message lists everything.
+        ValueError: The model would not open, or a file contains a secret, an absolute path or other private data; the
+            message lists everything.
     """
     folder = Path(folder)
     stated = {each: value for each, value in stated.items() if value is not None}
@@ -194,7 +197,7 @@ def plan_upload(
 def _refuse_links(folder: Path):
     """
     Raises:
-        ValueError: Something in the folder that could be published is a link, a pipe or a device.
+        ValueError: A file in the folder is a link, a pipe or a device.
     """
     wrong = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -208,13 +211,13 @@ def _refuse_links(folder: Path):
 
 
 def _model(folder: Path, max_shard_size: int) -> tuple[dict[str, Path | bytes | Shard], list[str]]:
-    """Weights, configs, tokenizer and code, and what is wrong with them."""
+    """Weights, configs, tokenizer and code, and their problems."""
     config = VanillaTransformerConfig.from_pretrained(folder)
     sources: dict[str, Path | bytes | Shard] = {**find_weights(folder, max_shard_size)}
     problems = check_weights(config, sources)
     texts = _configs(folder, config) | _tokenizer(folder)
     code, wrong = find_code(folder, _modules(texts))
-    # The package's own files may be links, by the way it was installed.
+    # The package's own files may be links, depending on its installation.
     files = {
         name: read_regular_file(path) if path.parent == folder else path.read_bytes() for name, path in code.items()
     }
@@ -222,7 +225,7 @@ def _model(folder: Path, max_shard_size: int) -> tuple[dict[str, Path | bytes | 
 
 
 def _modules(texts: dict[str, bytes]) -> set[str]:
-    """The modules that the configs name as the code of the model and its tokenizer."""
+    """The modules that the configs name as code of the model and its tokenizer."""
     modules = set()
     for name in (CONFIG_NAME, TOKENIZER_CONFIG_FILE):
         auto_map = json.loads(texts.get(name, b"{}")).get("auto_map", {})
@@ -235,11 +238,11 @@ def _adapter(
     folder: Path, facts: CardFacts, stated: dict[str, Any]
 ) -> tuple[dict[str, Path | bytes | Shard], ModelCard, list[str]]:
     """
-    The files of an adapter of peft's, which are published apart from its base model, their card, and what that lacks.
+    The files of a PEFT adapter, which are published without the base model, their card, and its missing facts.
 
     Raises:
         FileNotFoundError: Weights in safetensors are missing.
-        ValueError: The base model is not named as the Hub knows it.
+        ValueError: The base model is not named by its id on the Hub.
     """
     config, weights = _read_json(folder / ADAPTER_CONFIG_NAME), folder / ADAPTER_SAFE_WEIGHTS_NAME
     if not weights.is_file():
@@ -264,14 +267,14 @@ def _adapter(
 
 
 def _tokenizer(folder: Path) -> dict[str, bytes]:
-    """The files of the tokenizer, without what tells of the machine that wrote them."""
+    """The files of the tokenizer, without local paths."""
     names = (TOKENIZER_CONFIG_FILE, *TOKENIZER_FILES.values())
     files = {name: read_regular_file(folder / name) for name in names if (folder / name).is_file()}
     return files | _cleaned(folder, TOKENIZER_CONFIG_FILE)
 
 
 def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
-    """The other files of the folder, and why they are not published."""
+    """The other files of the folder, with the reasons why they are not published."""
     split = isinstance(sources.get(SAFE_WEIGHTS_INDEX_NAME), bytes)
     found = {}
     for path in sorted(folder.iterdir()):
@@ -284,16 +287,16 @@ def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
 
 
 def _configs(folder: Path, config: VanillaTransformerConfig) -> dict[str, bytes]:
-    """The configs of a model, without what tells of the machine that wrote them."""
+    """The configs of a model, without local paths."""
     models = AUTO_MODELS[config.stacks]
     plain = {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **models}
-    # The cache transformers' Trainer switches off for as long as it trains.
+    # transformers' Trainer disables the cache during training.
     changes = {"auto_map": plain | (config.to_dict().get("auto_map") or {}), "use_cache": True}
     return _cleaned(folder, CONFIG_NAME, **changes) | _cleaned(folder, GENERATION_CONFIG_NAME)
 
 
 def _cleaned(folder: Path, name: str, **changes: Any) -> dict[str, bytes]:
-    """A config by its name, if it is there: its text, with changes and without private fields."""
+    """The text of a config, if it exists, with changes and without private fields."""
     if not (folder / name).is_file():
         return {}
     before = _read_json(folder / name)
@@ -305,7 +308,7 @@ def _cleaned(folder: Path, name: str, **changes: Any) -> dict[str, bytes]:
 
 
 def _own(reference: Any) -> Any:
-    """An entry of an auto_map without the repository that the code was taken from: it comes along."""
+    """An entry of an auto_map without the repository of the code, because the code is included."""
     if isinstance(reference, list):
         return [_own(each) for each in reference]
     return reference.split("--")[-1] if isinstance(reference, str) else reference
@@ -331,7 +334,7 @@ def _check_generation(folder: Path) -> list[str]:
 def _card(
     folder: Path, name: str | None, facts: CardFacts | None, stated: dict[str, Any], curves: bool
 ) -> tuple[ModelCard, list[str]]:
-    """The card, and what it lacks."""
+    """The card and its missing facts."""
     known = facts or CardFacts.read(folder)
     if facts is None and is_edited(folder):
         return _edited_card(read_regular_file(folder / CARD_FILE).decode("utf-8"), stated)
@@ -340,7 +343,7 @@ def _card(
 
 
 def _edited_card(text: str, stated: dict[str, Any]) -> tuple[ModelCard, list[str]]:
-    """A card in somebody's own words, with what is stated in its metadata, and what that lacks."""
+    """An edited card with updated metadata, and its missing facts."""
     card = ModelCard(text)
     data: Any = card.data
     for name in METADATA & stated.keys():
@@ -367,7 +370,7 @@ def _find_private_text(folder: Path, sources: dict[str, Any]) -> list[str]:
     for name, source in sources.items():
         if isinstance(source, bytes) and name.endswith(TEXTS):
             problems += find_private_text(name, source)
-            # Places with a space in their names, which no pattern of paths finds.
+            # Local paths with a space, which the patterns do not find.
             if name in (*CONFIGS, CARD_FILE) and any(place.encode() in source for place in places):
                 problems.append(f"{name}: contains an absolute path")
         elif name.endswith(".safetensors"):

@@ -1,4 +1,4 @@
-"""The safetensors files of a model's folder: found, checked against its config, and split where they are large."""
+"""The safetensors files of a model's folder: found, checked against the config, and split if they are large."""
 
 import json
 import re
@@ -38,7 +38,7 @@ class Shard:
         return 8 + len(self.header) + sum(length for _, length in self.parts)
 
     def write(self, path: Path):
-        """Write the file; no tensor is held in memory."""
+        """Write the file without loading tensors into memory."""
         with self.weights.open("rb") as source, path.open("wb") as target:
             target.write(len(self.header).to_bytes(8, "little") + self.header)
             for start, length in self.parts:
@@ -51,11 +51,11 @@ class Shard:
 
 def find_weights(folder: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard]:
     """
-    The files with the weights: tensors and nothing else, so that a file whose header says more gets another one.
+    The files with the weights; a header with additional metadata is replaced by a clean one.
 
     Raises:
         FileNotFoundError: There are none.
-        ValueError: A file is damaged, is not a safetensors file, or has a name that no shard has.
+        ValueError: A file is damaged, is not a safetensors file, or its name is not that of a shard.
     """
     single = folder / SAFE_WEIGHTS_NAME
     if single.is_file():
@@ -78,7 +78,7 @@ def weight_paths(folder: Path) -> list[Path]:
 
     Raises:
         FileNotFoundError: There are none.
-        ValueError: The index is damaged, or names a file that no shard is called.
+        ValueError: The index is damaged, or names a file that is not called like a shard.
     """
     single, index = folder / SAFE_WEIGHTS_NAME, folder / SAFE_WEIGHTS_INDEX_NAME
     return [single] if single.is_file() else [folder / name for name in sorted(set(_read_index(index)[1].values()))]
@@ -109,8 +109,7 @@ def _read_index(index: Path) -> tuple[bytes, dict[str, str]]:
 
 def _read_header(weights: Path) -> tuple[int, dict[str, dict[str, Any]], Any]:
     """
-    Where the data of a safetensors file begin, its tensors, and what else its header says: None where that is only
-    the format.
+    The offset of the data in a safetensors file, its tensors, and its other metadata; None if that is only the format.
     """
     try:
         with safe_open(weights, framework="pt"):
@@ -136,7 +135,7 @@ def _header(tensors: dict[str, dict[str, Any]]) -> bytes:
 
 def without_metadata(weights: Path) -> Path | Shard:
     """
-    A safetensors file, with a header of its own where that of the file says more than its tensors and their format.
+    A safetensors file with a clean header if its own has more than tensors and their format.
 
     Raises:
         ValueError: The file is damaged.
@@ -151,7 +150,7 @@ def tensor_names(weights: Path | Shard) -> list[str]:
 
 
 def _split(weights: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard]:
-    """Several files for one, in the order of its tensors, and the index of them; named as transformers names them."""
+    """Split a file into several, in the order of its tensors, with an index; the names are those of transformers."""
     start, header, _ = _read_header(weights)
     groups: list[dict[str, Any]] = [{}]
     filled = 0
@@ -184,18 +183,18 @@ def check_weights(
     config: VanillaTransformerConfig, sources: dict[str, Path | bytes | Shard], may_repeat: bool = False
 ) -> list[str]:
     """
-    What is wrong with the weights for this config, a sentence each: every tensor has to be there once, in its shape
-    and without NaN or infinite values.
+    Problems of the weights for this config, a sentence each: every tensor must occur once, with its shape and finite
+    values.
 
     Args:
-        may_repeat: Tied tensors may be there twice.
+        may_repeat: Tied tensors may occur twice.
 
     Raises:
         ValueError: A file is damaged.
     """
     model_class = getattr(modeling, (config.architectures or ["VanillaTransformerForConditionalGeneration"])[0], None)
     if model_class is None or getattr(config, "quantization_config", None):
-        return []  # a model of somebody else's, or in a format of its own
+        return []  # a model of another package or format
     with torch.device("meta"):
         model = model_class(config)
     tied = model.all_tied_weights_keys.keys()
@@ -225,7 +224,7 @@ def check_weights(
 
 def open_config(folder: Path) -> VanillaTransformerConfig:
     """
-    The config of a saved model, whose weights are checked; opened as they are, what lacks would be drawn at random.
+    The config of a saved model after a check of its weights; transformers would draw missing ones at random.
 
     Raises:
         FileNotFoundError: The config or the weights in safetensors are missing.

@@ -1,1 +1,1 @@
-"""Translations over HTTP: what requests ask for, the searches that they share, and the application."""
+"""Translations over HTTP: requests, the searches that they share, and the application."""

@@ -1,8 +1,8 @@
 """
-The HTTP application: which model answers a request, who may ask, and what is answered where something is wrong.
+The HTTP application: the choice of the model, authorization, and error responses.
 
-Every answer is JSON, every error {"error": message, "field": name or null}; the texts of requests are in no log unless
-that is asked for.
+Every answer is JSON, every error {"error": message, "field": name or null}; the texts of requests are not logged
+unless requested.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ from .protocols import (
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks whether a client is still there.
+# Seconds between checks whether a client is still connected.
 DISCONNECT_INTERVAL = 0.2
-# Seconds between two looks at what waits and runs, for the metrics.
+# Seconds between updates of the gauges of waiting and running parts.
 METRICS_INTERVAL = 0.5
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
@@ -56,10 +56,10 @@ class ServedModel:
     A model under the name by which requests choose it.
 
     Attributes:
-        name: The last part of its folder, or what the server was told.
+        name: The last part of its folder, or the name given to the server.
         batcher: What translates.
-        source: Code of its source language, None where it is unknown.
-        targets: Codes of its target languages, each with what is put before a source text to get it, None: nothing.
+        source: Code of its source language; None if unknown.
+        targets: Codes of its target languages, each with the tag put before a source text, or None.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Service:
     The functions of the routes, with what they share.
 
     Args:
-        models: At least one; the first answers POST / where it is not told languages.
+        models: At least one; the first answers POST / without languages.
         limits: What a request may ask for.
         api_keys: Keys of which a request must have one; None: requests need no key.
         logs_texts: Whether the texts of requests and their translations are logged.
@@ -158,13 +158,13 @@ class Service:
             if await request.is_disconnected():
                 raise ClientDisconnect
         if not future.cancelled():
-            future.exception()  # looked at here, and raised below
+            future.exception()  # checked here, raised below
         return self._result(ticket)
 
     def _result(self, ticket: Ticket) -> list[list[Translation]]:
         """
         Raises:
-            RequestError: The time was over, or the server stops.
+            RequestError: The time limit has passed, or the server stops.
         """
         try:
             return ticket.future.result()
@@ -211,14 +211,14 @@ class Service:
         return JSONResponse([{"code": code, "name": code, "targets": found} for code, found in targets.items()])
 
     async def health(self, request: Request) -> Response:
-        """GET /health: whether the process works."""
+        """GET /health: whether the process is alive."""
         broken = [model.name for model in self.models.values() if not model.batcher.is_alive]
         if broken:
             return JSONResponse({"status": "error", "error": f"{', '.join(broken)} stopped"}, 503)
         return JSONResponse({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """GET /ready: whether requests are taken."""
+        """GET /ready: whether the server accepts requests."""
         if not self.is_ready:
             return JSONResponse({"status": "stopping"}, 503)
         return JSONResponse({"status": "ready", "models": list(self.models)})
@@ -232,7 +232,7 @@ class Service:
         return JSONResponse(describe(self.limits, self.api_keys is not None))
 
     async def watch(self) -> None:
-        """Keep the gauges of the metrics true."""
+        """Update the gauges of the metrics."""
         while True:
             for model in self.models.values():
                 self.metrics.waiting.labels(model.name).set(model.batcher.waiting)
@@ -246,7 +246,7 @@ class Service:
         The fields of a request.
 
         Raises:
-            RequestError: The body is too large, too slow, or not what its type says.
+            RequestError: The body is too large, too slow, or does not match its content type.
         """
         kind = media_type(request)
         if kind != "application/json" and not (forms and kind in FORMS):
@@ -257,7 +257,7 @@ class Service:
 
     def _client(self, request: Request, in_body: str | None) -> str:
         """
-        Who asks: the key, or the address where no key is required.
+        The client's identity: its key, or its address if no key is required.
 
         Raises:
             RequestError: The server has keys, and the request has a wrong one or none.
@@ -266,7 +266,9 @@ class Service:
             return request.client.host if request.client else ""
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
         key = (in_body or bearer).encode("utf-8", "surrogatepass")
-        matches = [hmac.compare_digest(key, one) for one in self.api_keys]  # all, so that time tells nothing
+        matches = [
+            hmac.compare_digest(key, one) for one in self.api_keys
+        ]  # compares all keys, so that timing reveals nothing
         if not any(matches):
             what = "not a valid key" if key else "missing; send it here or as `Authorization: Bearer KEY`"
             raise RequestError(what, "api_key", 403)
@@ -283,8 +285,8 @@ class Service:
 
         Args:
             wanted: The request.
-            names: How it calls the fields of its languages.
-            models: Those that it may be; all, if not given.
+            names: The names of its language fields.
+            models: The candidates; all models if not given.
 
         Raises:
             RequestError: Not exactly one model has the languages.
@@ -317,7 +319,7 @@ def _event(kind: str, data: Any) -> str:
 
 async def _form(scope: Any, content: bytes) -> Mapping[str, Any]:
     """
-    The fields of a form; one that stands several times is a list.
+    The fields of a form; a repeated field becomes a list.
 
     Raises:
         RequestError: The body is not a form.
@@ -343,13 +345,13 @@ def create_application(
     The application, for uvicorn or any other ASGI server.
 
     Args:
-        models: What is served; the first answers POST /. They start and stop with the application.
-        limits: What one request may ask for.
+        models: The models; the first answers POST /. They start and stop with the application.
+        limits: The limits of one request.
         api_keys: Keys of which a request must have one; None: requests need no key.
         logs_texts: Whether the texts of requests and their translations are logged.
 
     Raises:
-        ValueError: Models are missing, or two have the same name.
+        ValueError: `models` is empty, or two models have the same name.
     """
     if not models or len({model.name for model in models}) < len(models):
         names = ", ".join(model.name for model in models)

@@ -1,4 +1,7 @@
-"""The texts of all clients through the same searches: parts enter between two steps, in turns, and leave when done."""
+"""
+Continuous batching: the texts of all clients share searches; parts enter between two steps, in turns, and leave
+when done.
+"""
 
 import logging
 import math
@@ -19,13 +22,13 @@ logger = logging.getLogger(__name__)
 
 # A request of more parts is a long one: it has a search of its own, which takes turns with that of the short ones.
 SHORT_PARTS = 8
-# Maximum number of sentences in the search of long ones: each of its steps makes the short ones wait.
+# Maximum number of sentences in the search of long requests: each of its steps delays the short ones.
 LONG_ROWS = 16
-# What waits joins at once if it is this share of those in the search.
+# Waiting parts join at once if their number is this share of those in the search.
 JOINING_SHARE = 1 / 4
-# Seconds between two looks for requests whose time is over.
+# Seconds between checks for requests past their deadline.
 DEADLINE_INTERVAL = 0.02
-# Seconds that a client is asked to wait, at least and at most, where too much waits.
+# Limits of Retry-After, in seconds, when the queue is full.
 RETRY_AFTER = (1, 60)
 
 
@@ -43,7 +46,7 @@ class QueueFullError(Exception):
 
 
 class DeadlineError(Exception):
-    """The time of a request was over before its texts were translated."""
+    """The deadline of a request passed before its texts were translated."""
 
 
 class Ticket:
@@ -55,11 +58,11 @@ class Ticket:
         parts: The parts of each.
         options: Arguments of `generate()`.
         client: Whose it is.
-        deadline: When it is no longer needed, by `time.monotonic()`.
-        finish: Each text, its parts, their n-best lists and the options to the n-best list of the text.
+        deadline: When its result is no longer needed, by `time.monotonic()`.
+        finish: A function from a text, its parts, their n-best lists and the options to the n-best list of the text.
 
     Attributes:
-        future: Brings the n-best list of each text; `DeadlineError`, or what went wrong.
+        future: The n-best list of each text, or the error, such as `DeadlineError`.
     """
 
     def __init__(
@@ -83,13 +86,13 @@ class Ticket:
         self._listener: Callable[[dict[str, Any] | None], None] | None = None
 
     def cancel(self) -> None:
-        """Nobody waits any more; its parts leave the search."""
+        """Cancel the request; its parts leave the search."""
         self.is_cancelled = True
 
     def listen(self, tell: Callable[[dict[str, Any] | None], None]) -> None:
         """
-        Have `tell` called, by any thread, with each part when it and those before it are done, as {"text": which of
-        the texts, "part": which part of it, "translation": its best}; and with None when the future is done.
+        Call `tell`, from any thread, with each part when it and all earlier parts are done, as {"text": index of the
+        text, "part": index of the part, "translation": its best}; and with None when the future is done.
         """
         with self._lock:
             self._listener = tell
@@ -97,7 +100,7 @@ class Ticket:
         self.future.add_done_callback(lambda future: tell(None))
 
     def add(self, work: Work, found: list[Translation]) -> None:
-        """Take the n-best list of a part; the last one fulfils the future."""
+        """Store the n-best list of a part; the last one completes the future."""
         with self._lock:
             self._found[work.text, work.place] = found
             self._tell()
@@ -105,7 +108,7 @@ class Ticket:
             self.complete()
 
     def complete(self) -> None:
-        """Fulfil the future; all parts are there."""
+        """Complete the future; all parts are done."""
         self.settle(
             [
                 self._finish(text, parts, [self._found[place, part] for part in range(len(parts))], self.options)
@@ -114,7 +117,7 @@ class Ticket:
         )
 
     def settle(self, result: list[list[Translation]] | BaseException) -> None:
-        """Fulfil the future, or let it fail, unless it is done."""
+        """Set the future's result or exception, unless it is done."""
         if self.future.done():
             return
         if isinstance(result, BaseException):
@@ -134,25 +137,25 @@ class Ticket:
 
 class Lane:
     """
-    A search and what waits for it.
+    A search and its queue.
 
     Args:
         search: The search.
         most_rows: Most parts in it.
-        spent: Seconds that count as spent on it; the lane with the fewest comes next.
+        spent: Seconds charged to it; the lane with the fewest runs next.
     """
 
     def __init__(self, search: RunningSearch, most_rows: int, spent: float):
         self.search, self.most_rows, self.spent = search, most_rows, spent
         self.waiting = FairQueue[Work]()
-        self.waited = 0  # steps since what waits could have joined
+        self.waited = 0  # steps since waiting parts could have joined
 
     @property
     def is_idle(self) -> bool:
         return not self.waiting and not self.search.running
 
     def entering(self, most_tokens: int) -> list[Work]:
-        """What joins before the next step: as many as have room, unless it is better that they wait for others."""
+        """The parts that join before the next step: as many as fit, unless waiting for more is better."""
         running = self.search.running
         rows = len(running)
         if not self.waiting or rows >= self.most_rows:
@@ -174,15 +177,16 @@ class Lane:
 
 class Batcher:
     """
-    Translates the texts of all clients together, in a thread of its own.
+    Translates the texts of all clients together, in its own thread.
 
-    Short requests share one search, and long ones another, that takes turns with it by the time that each has taken;
-    so do requests with other options. What waits joins in turns of the clients and of their requests. Each sentence
-    is translated as `Translator.translate` does, whatever else is on its way.
+    Short requests share one search and long ones another; the two alternate so that each gets the same time. Requests
+    with other options have their own searches. Waiting parts join in turns of the clients and of their requests. The
+    translation of a sentence equals that of `Translator.translate`, no matter what else is running.
 
     Args:
-        translator: What translates; not to be used by others meanwhile.
-        make_search: Options of `generate()` to a search with them; that of the translator's model, if not given.
+        translator: The translator; it must not be used elsewhere meanwhile.
+        make_search: A function from options of `generate()` to a search; if not given, the search of the translator's
+            model.
         most_rows: Maximum number of sentences that are searched together. 1 translates one after the other.
         most_tokens: Maximum number of source tokens that are, padding included.
         most_waiting: Most parts of texts that may wait.
@@ -228,7 +232,7 @@ class Batcher:
         self._thread.start()
 
     def stop(self, finish: bool = True) -> None:
-        """Take nothing more; finish what is on its way, or let it fail, and end the thread."""
+        """Accept no more requests; finish running ones, or let them fail, and end the thread."""
         with self._changed:
             self._is_stopping = True
             if not finish:
@@ -247,14 +251,14 @@ class Batcher:
         source_prefix: str | None = None,
     ) -> Ticket:
         """
-        Have texts translated. Any thread may call it; it encodes the texts and does not wait for their translations.
+        Submit texts for translation. Any thread may call it; it encodes the texts and returns without waiting.
 
         Args:
             texts: Texts of any length; those that are too long are split.
             options: Arguments of `generate()`.
-            client: Whose turn it takes.
-            seconds: How long it may take.
-            source_prefix: What is put before each text, if not what the translator puts there.
+            client: The client, for the order of turns.
+            seconds: The time limit.
+            source_prefix: Text put before each text, in place of the translator's.
 
         Raises:
             ValueError: The options exclude each other or are out of range.
@@ -319,13 +323,13 @@ class Batcher:
                 self._advance(lane, works)
 
     def _advance(self, lane: Lane, works: list[Work]) -> None:
-        """One step of a lane, in which these works join its search."""
+        """Run one step of a lane, in which these works join its search."""
         began = monotonic()
         try:
             if works:
                 lane.search.join(works)
             found = lane.search.step()
-        except Exception as error:  # of the engine: out of memory, broken weights; the others go on
+        except Exception as error:  # an error of the engine, such as out of memory; other requests continue
             logger.exception("a search failed")
             self._fail(lane, {work.request for work in [*works, *lane.search.running]}, error)
             return
@@ -339,13 +343,13 @@ class Batcher:
         for work, n_best in found:
             try:
                 work.request.add(work, n_best)
-            except Exception as error:  # a listener's: other translations go on
-                logger.exception("a translation could not be handed out")
+            except Exception as error:  # an error of a listener: other translations continue
+                logger.exception("a translation could not be delivered")
                 work.request.settle(error)
         self._done += len(found)
 
     def _fail(self, lane: Lane, tickets: Iterable[Ticket], error: Exception) -> None:
-        """Let these requests fail, and go on with a new search for the others that wait in the lane."""
+        """Let these requests fail, and continue with a new search for the others in the lane."""
         with self._changed:
             for ticket in tickets:
                 lane.waiting.remove(ticket.client, ticket)
@@ -356,7 +360,7 @@ class Batcher:
             self._drop_idle_lanes()
 
     def _dismiss_those_gone(self) -> None:
-        """Let the parts of requests leave that were cancelled, or whose time is over."""
+        """Remove the parts of requests that were cancelled or are past their deadline."""
         now = monotonic()
         if now < self._next_look:
             return

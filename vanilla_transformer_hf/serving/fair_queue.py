@@ -1,4 +1,4 @@
-"""What waits, taken in turns: one of each client, and of a client one of each of its requests."""
+"""A fair queue: items are taken in turns of the clients, and of each client's requests."""
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable
@@ -10,8 +10,8 @@ Item = TypeVar("Item")
 
 class FairQueue(Generic[Item]):
     """
-    A queue in which a client who brings much does not hold up one who brings little (round robin, Nagle 1985,
-    RFC 970), nor a long request a short one of the same client.
+    A queue in which a client with many items does not delay one with few (round robin, Nagle 1985, RFC 970), nor a
+    long request a short one of the same client.
     """
 
     def __init__(self) -> None:
@@ -22,13 +22,13 @@ class FairQueue(Generic[Item]):
         return self._size
 
     def put(self, client: Hashable, request: Hashable, item: Item) -> None:
-        """Add an item behind the others of this request."""
+        """Add an item after the others of this request."""
         self._clients.setdefault(client, OrderedDict()).setdefault(request, deque()).append(item)
         self._size += 1
 
     def next(self) -> Item:
         """
-        The item whose turn it is, which stays.
+        The next item, which stays in the queue.
 
         Raises:
             IndexError: The queue is empty.
@@ -40,7 +40,7 @@ class FairQueue(Generic[Item]):
 
     def take(self) -> Item:
         """
-        The item whose turn it is; the next turn is another client's.
+        Remove and return the next item; then it is another client's turn.
 
         Raises:
             IndexError: The queue is empty.

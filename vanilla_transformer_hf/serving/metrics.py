@@ -1,4 +1,4 @@
-"""What GET /metrics tells Prometheus, of one process or of all the workers of a server."""
+"""The metrics for Prometheus at GET /metrics, of one process or of all workers of a server."""
 
 import os
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 
-# Where prometheus-client lets several processes count together; it reads this when it is imported.
+# The variable with prometheus-client's folder for several processes; it is read at import.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Metrics:
     """
-    Counts of requests, characters and seconds, and what waits and runs.
+    Counts of requests, characters and seconds, and gauges of waiting and running parts.
 
     Args:
         models: Names of the models.
@@ -49,7 +49,7 @@ class Metrics:
 
 
 def forget_dead_workers(folder: Path) -> None:
-    """Leave out what workers that died still waited for; what they have answered counts."""
+    """Remove the gauges of dead workers; their counters are kept."""
     for path in folder.glob("gauge_live*_*.db"):
         try:
             os.kill(int(path.stem.rpartition("_")[2]), 0)

@@ -1,10 +1,10 @@
 """
-What clients send and what they get, in the two protocols that translation clients speak.
+Requests and answers in the two protocols of translation clients.
 
 - LibreTranslate: POST /translate {q, source, target, format, alternatives, api_key} → {translatedText, alternatives}.
 - Hugging Face: POST / or /models/NAME {inputs, parameters} → [{translation_text}].
 
-Both become a `TranslationRequest`. What is wrong with a request is a `RequestError`, which names the field.
+Both become a `TranslationRequest`. An invalid request raises a `RequestError` that names the field.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,10 @@ SEARCH_PARAMETERS: dict[str, tuple[type, float, float]] = {
 }
 MOST_ALTERNATIVES = 16
 
-# `secret` is sent by LibreTranslate's own page, and means nothing here.
+# `secret` is sent by LibreTranslate's own page and is ignored here.
 LIBRETRANSLATE_FIELDS = ("q", "source", "target", "format", "alternatives", "api_key", "stream", "secret")
 HUGGING_FACE_FIELDS = ("inputs", "parameters", "options", "stream")
-# Fields of `parameters` beside those of the search; clients send them with these values, where they send them at all.
+# Fields of `parameters` beside those of the search, with the only values that are accepted.
 HUGGING_FACE_PARAMETERS = ("src_lang", "tgt_lang", "num_return_sequences", "generate_parameters")
 IGNORED_PARAMETERS = {"clean_up_tokenization_spaces": (None, True, False), "truncation": (None, "do_not_truncate")}
 
@@ -36,7 +36,7 @@ IGNORED_PARAMETERS = {"clean_up_tokenization_spaces": (None, True, False), "trun
 @dataclass(frozen=True)
 class Limits:
     """
-    What one request may ask for.
+    The limits of one request.
 
     Attributes:
         characters: Of all its texts together.
@@ -64,10 +64,10 @@ class TranslationRequest:
     Attributes:
         texts: The source texts.
         is_list: Whether the client sent a list, and gets one.
-        source, target: Language codes, None where the client leaves the choice to the server.
-        alternatives: Translations of each text beside the best one.
+        source, target: Language codes; None if the server chooses.
+        alternatives: Number of further translations of each text.
         options: Arguments of `generate()`.
-        stream: Whether the parts are to be sent as they are translated.
+        stream: Whether parts are sent as soon as they are translated.
         api_key: The key in the body, if there is one.
     """
 
@@ -193,7 +193,7 @@ def _texts(body: Mapping[str, Any], name: str, limits: Limits) -> tuple[list[str
         if not isinstance(text, str):
             raise RequestError(f"must be a text, got {type(text).__name__}", where)
         if any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise RequestError("holds half of a surrogate pair, which is not a character", where)
+            raise RequestError("has a lone surrogate, which is not a character", where)
     characters = sum(map(len, texts))
     if characters > limits.characters:
         raise RequestError(f"{characters:,} characters; a request may have {limits.characters:,}", name, 413)

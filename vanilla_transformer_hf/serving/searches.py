@@ -1,5 +1,5 @@
 """
-Searches that parts of texts of any clients enter and leave between two steps, whichever engine searches.
+Searches that parts of any clients' texts enter and leave between two steps, for both engines.
 
 Each search has one set of options. `SharedSearch` is the search of this package, `CTranslate2Search` that of
 CTranslate2, which translates batch by batch.
@@ -21,12 +21,12 @@ from ..translation.translator import Translator
 
 class Work:
     """
-    A part of a text of a request, on its way through a search.
+    A part of a request's text in a search.
 
     Args:
         request: Whose it is.
-        text: Which of its texts.
-        place: Which part of this.
+        text: Index of its text.
+        place: Index of the part in the text.
         part: The part.
     """
 
@@ -38,9 +38,10 @@ Found = list[tuple[Work, list[Translation]]]
 
 
 class RunningSearch(ABC):
-    """What the batcher steps. All of it is called by one thread."""
+    """The interface of a search that the batcher runs. All methods are called by one thread."""
 
-    # Steps for which what waits may wait for more, so that they begin together; beginning costs some steps.
+    # Steps for which waiting parts may wait for more, so that they start together; starting costs as much as some
+    # steps.
     patience = 0
 
     @property
@@ -50,21 +51,21 @@ class RunningSearch(ABC):
 
     @abstractmethod
     def join(self, works: Sequence[Work]) -> None:
-        """Take these in, each of which has tokens."""
+        """Add these works, each of which has tokens."""
 
     @abstractmethod
     def step(self) -> Found:
-        """One step; the works that are done now, each with the n-best list of its part."""
+        """Run one step; return the finished works, each with the n-best list of its part."""
 
     @abstractmethod
     def leave(self, works: Collection[Work]) -> None:
-        """Forget these: their clients have left."""
+        """Drop these: their clients have left."""
 
 
 class SharedSearch(RunningSearch):
     """
-    The search of this package (continuous batching): a sentence joins it between two steps, whenever others began,
-    and leaves as soon as it is done. What it finds for a sentence does not depend on the others.
+    The search of this package (continuous batching): a sentence joins between any two steps and leaves as soon as it
+    is done. The result for a sentence does not depend on the others.
 
     Args:
         translator: Whose model searches.
@@ -76,7 +77,7 @@ class SharedSearch(RunningSearch):
     def __init__(self, translator: Translator, options: dict[str, Any]):
         self._translator, self._options = translator, options
         self._search: Search | None = None
-        self._joined: dict[Search, list[Work | None]] = {}  # those of each search that has joined; None: done
+        self._joined: dict[Search, list[Work | None]] = {}  # the works of each joined search; None: done
         self._ready: Found = []
 
     @property
@@ -85,13 +86,13 @@ class SharedSearch(RunningSearch):
 
     def join(self, works: Sequence[Work]) -> None:
         begun = self._translator.begin([work.part.ids for work in works], **self._options)
-        if not isinstance(begun, Search):  # the model or the options search in a way that others cannot join
+        if not isinstance(begun, Search):  # others cannot join this kind of search
             self._ready += zip(works, self._lists(begun))
         elif self._search is None or not len(self._search.rows):
             self._search, self._joined = begun, {begun: list(works)}
         else:
             self._search.absorb(begun, slice(0, len(works)))
-            begun.decoder = None  # copied, and its last sentence may take long
+            begun.decoder = None  # copied, because its last sentence may take long
             self._joined[begun] = list(works)
 
     @torch.no_grad()
@@ -125,7 +126,7 @@ class SharedSearch(RunningSearch):
         if not any(self._joined[search]):
             del self._joined[search]
         if not self._joined:
-            self._search = None  # and its memory
+            self._search = None  # frees its memory
 
     def _lists(self, sequences: torch.Tensor) -> list[list[Translation]]:
         """The n-best lists of sequences (B, n, T)."""
@@ -150,7 +151,7 @@ class CTranslate2Engine:
     A model that was exported for CTranslate2, opened once for all its searches.
 
     Args:
-        folder: What `vanilla-transformer export ctranslate2` wrote.
+        folder: Output of `vanilla-transformer export ctranslate2`.
         threads: For each batch.
 
     Raises:
@@ -178,11 +179,11 @@ class CTranslate2Engine:
 
 class CTranslate2Search(RunningSearch):
     """
-    Batches through CTranslate2: what has joined is translated at the next step.
+    Batches through CTranslate2: works that have joined are translated in the next step.
 
     Args:
         engine: The exported model.
-        translator: Whose tokenizer reads what was found.
+        translator: The translator whose tokenizer decodes the results.
         options: Arguments of `generate()` of `CTRANSLATE2_OPTIONS`.
     """
 

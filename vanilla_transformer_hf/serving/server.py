@@ -1,4 +1,4 @@
-"""From settings to a server that runs: models opened, the application made, one process or several."""
+"""From settings to a running server: open the models, create the application, run one process or several."""
 
 import json
 import logging
@@ -27,11 +27,11 @@ from .searches import CTranslate2Engine, CTranslate2Search, MakeSearch
 
 logger = logging.getLogger(__name__)
 
-# What the workers read their settings from.
+# Environment variable with the workers' settings.
 SETTINGS_VARIABLE = "VANILLA_TRANSFORMER_SERVE"
 NAMED = re.compile(r"(?P<name>[\w.+-]+)=(?P<place>.+)")
 PAIR = re.compile(r"(?P<source>[^-\s]+)-(?P<target>[^-\s]+)")
-# A worker that says nothing for so long is replaced; opening large models takes a while.
+# Seconds without an answer after which a worker is replaced; opening large models takes a while.
 HEALTHCHECK_SECONDS = 120
 LOGS = ("errors", "requests", "texts")
 
@@ -39,7 +39,7 @@ LOGS = ("errors", "requests", "texts")
 @dataclass(frozen=True)
 class ServerSettings:
     """
-    What a server is made from; it can be written as JSON, for its workers.
+    The settings of a server; they are passed to its workers as JSON.
 
     Attributes:
         models: Folders of models or ids of the Hub, each maybe as NAME=FOLDER.
@@ -51,7 +51,7 @@ class ServerSettings:
         log: One of `LOGS`.
         device, dtype: As in `Translator.from_pretrained`.
         workers: Processes, each with its own models and its share of the threads.
-        seconds_to_finish: What running requests may still take after SIGTERM.
+        seconds_to_finish: Time for running requests after SIGTERM.
 
     Raises:
         ValueError: A value is out of range.
@@ -85,14 +85,14 @@ class ServerSettings:
 
 
 def name_and_place(model: str) -> tuple[str, str]:
-    """NAME=FOLDER as both; a folder alone is called by its last part. A folder that exists is no NAME=FOLDER."""
+    """Split NAME=FOLDER; a folder without a name is called by its last part. An existing folder is never split."""
     found = None if Path(model).exists() else NAMED.fullmatch(model)
     return (found["name"], found["place"]) if found else (Path(model.rstrip("/\\")).name or model, model)
 
 
 def read_api_keys(path: str | None) -> list[str] | None:
     """
-    The keys of a file, one a line; lines that begin with # and empty ones do not count.
+    The keys of a file, one a line; empty lines and lines that begin with # are ignored.
 
     Raises:
         OSError: It cannot be read.
@@ -108,7 +108,7 @@ def read_api_keys(path: str | None) -> list[str] | None:
 
 
 def languages_of(translator: Translator, pair: str | None) -> tuple[str | None, dict[str, str | None]]:
-    """Source language of a model, and its target languages with what is put before a text to get them."""
+    """Source language of a model, and its target languages with their tags."""
     if pair and (found := PAIR.fullmatch(pair)):
         return found["source"], {found["target"]: None}
     tokenizer = translator.tokenizer
@@ -156,13 +156,13 @@ def make_application(settings: ServerSettings) -> Starlette:
 
 
 def start_log(settings: ServerSettings) -> None:
-    """Log on standard error what `settings.log` says."""
+    """Log to standard error as `settings.log` requests."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger(__package__).setLevel(logging.WARNING if settings.log == "errors" else logging.INFO)
 
 
 def application_of_worker() -> Starlette:
-    """What a worker process runs."""
+    """The application of a worker process."""
     settings = ServerSettings(**json.loads(os.environ[SETTINGS_VARIABLE]))
     start_log(settings)
     return make_application(settings)
@@ -170,7 +170,7 @@ def application_of_worker() -> Starlette:
 
 def serve(settings: ServerSettings, listening: socket.socket) -> None:
     """
-    Answer requests until SIGTERM or Ctrl-C; those that run are finished.
+    Serve requests until SIGTERM or Ctrl-C; running ones are finished.
 
     Raises:
         OSError, ValueError: As `make_application`.
@@ -180,7 +180,7 @@ def serve(settings: ServerSettings, listening: socket.socket) -> None:
     if settings.workers == 1:
         run_server(application, listening, settings.seconds_to_finish)
         return
-    del application  # it was opened to see that it can be: workers that cannot start are started again and again
+    del application  # opened here to check that it opens: workers that cannot start are restarted endlessly
     host, port = listening.getsockname()[:2]
     listening.close()  # uvicorn opens its own, which the workers inherit
     with tempfile.TemporaryDirectory() as counts:
