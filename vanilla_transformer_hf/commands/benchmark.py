@@ -2,13 +2,13 @@
 Measure speed and memory side by side, in one run, the engines taking turns:
 
     vanilla-transformer benchmark train --source train.en.gz --target train.de.gz --json speed.json
-    vanilla-transformer benchmark train --presets tiny --dtypes float32 --loads run   # on a made-up corpus
+    vanilla-transformer benchmark train --presets tiny --dtypes float32 --loads run   # on a synthetic corpus
     vanilla-transformer benchmark generate --model outputs/en-de --source test.en --json search.json
     vanilla-transformer benchmark serve --model outputs/en-de --source test.en --json serving.json
     vanilla-transformer benchmark variants --preset tiny                              # each against the paper's model
 
-Each engine of train and generate runs in a process of its own, so that its peak memory is its own. Use a quiet
-machine: a row says how far its measurements lie apart.
+Each engine of train and generate runs in its own process, so that peak memory is measured separately. Use a quiet
+machine: each row shows the spread of its measurements.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The way in, the same for every source: read, check, move the tensors, write, open again, compare, publish."""
+"""The conversion, the same for every source: read, check, map the tensors, write, reopen, compare, rename."""
 
 import itertools
 import math
@@ -67,7 +67,7 @@ CONVERTERS: dict[str, Source] = {
 
 @dataclass
 class Conversion:
-    """What a conversion did and measured. Differences are the largest absolute ones of logits in float32."""
+    """The result of a conversion. Differences are the largest absolute ones of logits in float32."""
 
     source: str
     checkpoint: Path
@@ -85,7 +85,7 @@ def choose_source(source: str, path: Path) -> tuple[str, Source]:
     The converter of that name, or for "auto" the one that recognises the files.
 
     Raises:
-        ConversionError: The source is unknown, or not exactly one recognises the files.
+        ConversionError: The source is unknown; or, for "auto", no source or several recognise the files.
     """
     if source in CONVERTERS:
         return source, CONVERTERS[source]
@@ -102,7 +102,7 @@ def assemble(
     source: Source, checkpoint: Checkpoint, config: VanillaTransformerConfig, show: bool = True
 ) -> VanillaTransformerForConditionalGeneration:
     """
-    The model of a config with the weights of a checkpoint, which are not copied where they need no change.
+    The model of a config with the weights of a checkpoint, which are copied only where they change.
 
     `show`: with a progress bar.
 
@@ -115,7 +115,7 @@ def assemble(
     count = len(model.state_dict().keys() - model.all_tied_weights_keys.keys())
     tensors = dict(tqdm(converted, desc="tensors", total=count, unit="", disable=not show))
     kinds = {tensor.dtype for tensor in tensors.values()}
-    if len(kinds) > 1:  # the model has one type: the widest, which holds all values
+    if len(kinds) > 1:  # the model has one type: the widest
         widest = max(kinds, key=lambda kind: torch.finfo(kind).bits)
         tensors = {name: tensor.to(widest) for name, tensor in tensors.items()}
     places: set[tuple[int, int]] = set()
@@ -132,10 +132,10 @@ def settle(
     source: Source, found: Checkpoint, reference: Path, say: Callable[[str], None]
 ) -> tuple[Checkpoint, list[str]]:
     """
-    The checkpoint with the options that its files do not state and the reference tells, and a note on them.
+    The checkpoint with the unstated options chosen by the reference, and a note about them.
 
-    Of the options that the source calls unstated, those that reproduce the reference are taken. Values of the norm's ε
-    hardly differ in their effect: the one that comes closest. If none reproduce it, the defaults stay.
+    Of the options that the source lists as unstated, those that reproduce the reference are chosen; for the norm's ε,
+    whose values hardly differ in effect, the closest. If none reproduce it, the defaults are kept.
     """
     unstated = dict(source.unstated(found))
     if not unstated:
@@ -165,13 +165,15 @@ def settle(
 @contextmanager
 def _one_line(path: Path, name: str) -> Iterator[None]:
     """
-    An error that a damaged or hostile file leads to, as one that names the file: settings may hold any value in any
-    place, and no source asks for the type of each before it uses it.
+    Turn an error caused by a damaged or hostile file into one that names the file: settings may have any value
+    anywhere, and sources do not check all types before use.
     """
     try:
         yield
     except StrictDataclassError as error:
-        raise ConversionError(f"the options of {path} describe no model: {str(error).splitlines()[-1]}") from error
+        raise ConversionError(
+            f"the options of {path} do not describe a valid model: {str(error).splitlines()[-1]}"
+        ) from error
     except (ConversionError, OSError, ImportError):
         raise
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
@@ -192,8 +194,8 @@ def convert(
     """
     Convert a checkpoint of `source` ("auto": by its files) to the new folder `output`.
 
-    `reference` is a file as `read_reference` reads it. `trust` has pickles run what they ask for. `say` is told of
-    each step.
+    `reference` is a file as `read_reference` reads it. `trust` lets pickles run their code. `say` is called with a
+    line for each step.
 
     Raises:
         ConversionError: The checkpoint cannot be expressed, read safely or reproduced; nothing is left behind.
@@ -209,8 +211,8 @@ def convert(
         raise ConversionError(f"{folder}: {', '.join(wrong)} do not fit {SUMS_FILE}; copy them again")
     with _one_line(path, source):
         made = _make_model(source, path, None if reference is None else Path(reference), trust, say)
-    files = [describe_file(file) for file in dict.fromkeys(made.files)]  # by now all were read
-    # Paths without their folders: where they lay says nothing to a reader of the card.
+    files = [describe_file(file) for file in dict.fromkeys(made.files)]  # all files have been read by now
+    # Paths without their folders, which mean nothing to a reader of the card.
     command = ["python", "scripts/convert.py", made.name, path.resolve().name, output.name]
     command += ["--reference", Path(reference).name] if reference else []
     command += ["--i-trust-this-file"] if trust else []
@@ -241,7 +243,7 @@ class _Converted:
     A model and a tokenizer of a checkpoint of the source `name`, before they are written.
 
     `tried` are the ids of example texts, `compared` the largest difference from the toolkit's own model and the number
-    of positions, where this package can run it.
+    of positions, if this package can run that model.
     """
 
     name: str
@@ -274,8 +276,7 @@ def _make_model(
     tokenizer = vocabularies.limited(converter.to_tokenizer(found, config), config)
     tried = [] if tokenizer is None else try_tokenizer(tokenizer)
     model = assemble(converter, found, config)
-    # In this class it is written without the mark of what was taken from config.json: of a file with it transformers
-    # reads nothing but its own fields.
+    # This class writes it without `_from_model_config`, with which transformers would read only its own fields.
     if model.can_generate():
         model.generation_config = VanillaTransformerGenerationConfig.of(converter.to_generation_config(found, config))
     compared = None
@@ -291,7 +292,7 @@ def _make_model(
 
 
 def open_again(folder: Path, has_tokenizer: bool) -> tuple[VanillaTransformerForConditionalGeneration, Any]:
-    """The model and the tokenizer that were just written, from their files, in the type of the weights."""
+    """Reopen the model and the tokenizer from the written files, in the type of the weights."""
     opened = model_class(VanillaTransformerConfig.from_pretrained(folder))
     model = opened.from_pretrained(folder, dtype="auto").eval()
     return model, VanillaTransformerTokenizer.from_pretrained(folder) if has_tokenizer else None
@@ -309,7 +310,7 @@ def check(
     Measure the reopened model against its own forward before saving, and against a reference where there is one.
 
     Raises:
-        ConversionError: A difference is larger than `tolerance`, or a greedy output is another one.
+        ConversionError: A difference is larger than `tolerance`, or a greedy output differs.
     """
     if not done.reopened <= tolerance:
         raise ConversionError(f"the reopened model's logits differ by {done.reopened:.1e} from those before saving")
@@ -341,7 +342,7 @@ def describe_file(path: Path) -> SourceFile:
 
 
 def card_facts(done: Conversion, name: str, command: str, files: list[SourceFile]) -> CardFacts:
-    """What is known of a conversion that `command` made: where the weights come from, and what was measured."""
+    """The facts of a conversion by `command` for the card: the origin of the weights, and the measurements."""
     facts = ConversionFacts(
         done.source, command, files, done.reopened, done.reference, done.reference_tokens, done.greedy, done.notes
     )

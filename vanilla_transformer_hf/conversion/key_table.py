@@ -90,7 +90,7 @@ POSITIONS = {
 
 def check_sizes(config: VanillaTransformerConfig, tensors: Tensors):
     """
-    Compare the sizes that the options ask for with the tensors that are there, before a model of these sizes is built.
+    Compare the sizes in the options with the existing tensors, before a model of these sizes is built.
 
     Raises:
         ConversionError: There are more layers than tensors, or a size is larger than any tensor is long.
@@ -137,13 +137,13 @@ def convert_tensors(
     table: KeyTable, tensors: Tensors, config: VanillaTransformerConfig
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """
-    The tensors of a source under our names, one at a time, each as it is asked for; a tied matrix comes once.
+    The tensors of a source under our names, one at a time; a tied matrix comes once.
 
     Raises:
-        ConversionError: At the call, before a tensor is read: tensors that no row of the table names or that the
-            model has no place for, and places that stay empty, all listed. While iterating: a tensor of another
-            shape, of no floating-point type or with values that are not finite, and tensors that the options call
-            tied and that differ.
+        ConversionError: At the call, before a tensor is read: tensors that no row of the table names or that do not
+            belong to the model, and missing tensors, all listed. While iterating: a tensor with another shape, without
+            a floating-point type or with values that are not finite, and tensors that differ although the options tie
+            them.
     """
     model = empty_model(config)
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
@@ -190,18 +190,18 @@ def _apply(
 
 
 def filled(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`defaults` with what is `given`, where None stands for "not given"."""
+    """`defaults` updated with the `given` values; None means "not given"."""
     return {**defaults, **{name: value for name, value in given.items() if value is not None}}
 
 
-# Where a toolkit has a whole number it is smaller than this.
+# Upper limit of a toolkit's integers.
 LARGEST_OPTION = 2**31
 
 
 def wrong_types(given: Any, defaults: Mapping[str, Any], where: str = "") -> list[str]:
     """
-    Options that are of another type than their defaults, a line each; a default of None allows any. Where None stands
-    for "not given", `filled` takes it out before. `where` stands before a name.
+    Options of another type than their defaults, a line each; a default of None allows any. Remove None for "not given"
+    with `filled` first. `where` is put before the names.
     """
     if not isinstance(given, Mapping):
         return [f"{where.rstrip('.') or 'options'}: {given!r} holds no options"]

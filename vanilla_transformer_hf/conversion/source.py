@@ -1,4 +1,4 @@
-"""What a source is: how a toolkit's checkpoint is found, what is in it, and what it becomes."""
+"""The interface of a source: how a toolkit's checkpoint is recognised, read and mapped to our model."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 
-# Largest absolute difference of logits, unless a source says why its own is wider.
+# Largest allowed difference of logits, unless a source explains a wider one.
 TOLERANCE = 1e-5
 
 # Types that weights may have.
@@ -29,7 +29,7 @@ class ConversionError(ValueError):
 
 
 class Tensors(Mapping[str, torch.Tensor]):
-    """The tensors of a checkpoint under the toolkit's names, each read when it is asked for."""
+    """The tensors of a checkpoint under the toolkit's names, read lazily."""
 
     @abstractmethod
     def shape(self, name: str) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ class LoadedTensors(Tensors):
     Tensors that were unpickled, whose memory is the file's.
 
     Raises:
-        ConversionError: Something is not a dense tensor on the CPU, or claims more numbers than the files hold.
+        ConversionError: A value is not a dense tensor on the CPU, or claims more numbers than the files have.
     """
 
     def __init__(self, found: Any, size: int):
@@ -84,7 +84,7 @@ class LoadedTensors(Tensors):
 @dataclass
 class Checkpoint:
     """
-    What a source's `read` returns; nothing is computed on.
+    The result of a source's `read`, without any computation.
 
     `options` are the toolkit's own names and values as found, defaults not filled in; `tensors` the toolkit's own
     names, given as what was unpickled or as tensors that stay in their file; `vocabulary` whatever the source's
@@ -117,13 +117,13 @@ class Source:
     """
     A toolkit whose checkpoints can be converted.
 
-    `recognises` says by names alone whether a file or folder may be the toolkit's. `read` gives what is there, and
-    with its second argument true unpickles with Python's own unpickler. `unsupported` lists the options that our model
-    cannot express, a line each. `keys` is the table of a checkpoint and the config that it becomes. `decoding_notes`
-    says what of the toolkit's way from text to text `generate()` and the tokenizer do not do. `target_pieces` is the
-    toolkit's target vocabulary, where it records its outputs as pieces. `toolkit_model` is the toolkit's own model,
-    where the toolkit is transformers itself: the converted one must give its outputs. `unstated` are the options that
-    the files lack and a reference tells, with their possible values, the default first.
+    `recognises` decides from file names only whether a file or folder may be the toolkit's. `read` returns the
+    checkpoint; if its second argument is true, it uses Python's own unpickler. `unsupported` lists the options that
+    our model cannot express, a line each. `keys` is the table of a checkpoint and the config that it becomes.
+    `decoding_notes` lists steps of the toolkit's translation that `generate()` and the tokenizer do not perform.
+    `target_pieces` is the toolkit's target vocabulary, where it records its outputs as pieces. `toolkit_model` is the
+    toolkit's own model, where the toolkit is transformers itself: the converted one must give its outputs. `unstated`
+    are the options that the files lack and a reference tells, with their possible values, the default first.
     """
 
     options: Mapping[str, Any]

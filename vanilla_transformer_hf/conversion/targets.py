@@ -1,7 +1,7 @@
 """
-The way out: our model as a folder of MarianMT or BART, which other tools open at once, or as a checkpoint of fairseq.
+Export to other formats: a folder of MarianMT or BART, which other tools can open, or a checkpoint of fairseq.
 
-Each target lists what it cannot express before anything is written, and what was written is opened again and compared.
+Each target lists what it cannot express before anything is written, and the written files are reopened and compared.
 Engines that only run the model (CTranslate2, ONNX) are in the package `export` beside this one.
 """
 
@@ -51,14 +51,14 @@ FAIRSEQ |= {"decoder_start_token_id": 2}
 
 
 class Exported(NamedTuple):
-    """What was measured: the largest absolute difference of logits in float64; and what could not be written."""
+    """The largest absolute difference of logits in float64, and notes on what could not be written."""
 
     difference: float
     notes: list[str]
 
 
 def not_expressible(config: VanillaTransformerConfig, needed: Mapping[str, Any], same_stacks: bool) -> list[str]:
-    """A line for each field that has another value than it needs, and for stacks that differ where they may not."""
+    """A line for each field with a wrong value, and for stacks that must not differ."""
     problems = [
         f"{name}={getattr(config, name)!r}: must be {value!r}"
         for name, value in needed.items()
@@ -273,7 +273,7 @@ def _open_fairseq(folder: Path) -> torch.nn.Module:
 
 
 class Target(NamedTuple):
-    """A format: what it cannot express, how it is written, and how what was written is opened again."""
+    """A format: what it cannot express, how it is written, and how it is reopened."""
 
     problems: Callable[[VanillaTransformerConfig], list[str]]
     write: Callable[[VanillaTransformerForConditionalGeneration, Any, Path], list[str]]
@@ -313,7 +313,7 @@ def export(target: str, model_folder: str | os.PathLike, output: str | os.PathLi
     with new_folder(Path(output)) as folder:
         notes = TARGETS[target].write(model, tokenizer, folder)
         batch = example_batch(config)
-        real = batch["decoder_attention_mask"].bool()  # what stands behind a sentence's end, models do not agree on
+        real = batch["decoder_attention_mask"].bool()  # models differ after a sentence's end
         # In float64: the larger the model and its logits, the further apart float32 rounds the two.
         exact = logits_of(model.double(), batch)[real]
         del model  # one of the two at a time

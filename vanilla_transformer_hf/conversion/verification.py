@@ -1,4 +1,7 @@
-"""What a conversion measures: the reopened model against itself before saving, and against the toolkit's outputs."""
+"""
+The measurements of a conversion: the reopened model against itself before saving, and against the toolkit's
+outputs.
+"""
 
 import copy
 import itertools
@@ -19,7 +22,7 @@ from .source import ConversionError
 REFERENCE_NAMES = ("src_ids", "src_mask", "tgt_in_ids", "tgt_mask", "logits")
 LARGEST_RECORD = 64 * 2**20  # bytes of a ref.json
 
-# What tokenizers are tried on: letters and marks that normalization changes, spaces, and nothing at all.
+# Test texts for tokenizers: letters and marks that normalization changes, spaces, and an empty text.
 TEXTS = (
     "",
     "Hello, world! Größe ½ № ﬁ Å e\u0301 \u200b\u00a0\u3000x … „quoted“ ＡＢＣ １２３ 日本語 한국어 русский العربية",
@@ -83,7 +86,7 @@ def compare_with_reference(
 
 
 def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
-    """Ids drawn by chance, always the same, of two sentences, the second padded: a batch for a forward pass."""
+    """Random ids with a fixed seed for two sentences, the second padded: a batch for a forward pass."""
     generator = torch.Generator().manual_seed(0)
     if not config.is_encoder_decoder:
         length = min(12, config.max_position_embeddings)
@@ -110,8 +113,7 @@ def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
 @torch.no_grad()
 def logits_of(model: VanillaTransformerForConditionalGeneration, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """
-    Logits (B, T, V) of a batch, or what a model without a head returns first, in float64 whatever the model computes
-    in.
+    Logits (B, T, V) of a batch, or the first output of a model without a head, as float64.
     """
     options = {"use_cache": False} if model.config.is_encoder_decoder else {}
     return model(**batch, **options)[0].double()
@@ -206,8 +208,8 @@ def _ids_of(outputs: list, pieces: Sequence[str]) -> list[list[int]]:
 
 def try_tokenizer(tokenizer: Any) -> list[list[int] | str]:
     """
-    The ids of some texts as source and as target, which are also decoded; or the error of one, since a toolkit whose
-    vocabulary has no unknown word fails on new ones too.
+    The ids of some texts as source and as target, which are also decoded; or the error of one, because a toolkit whose
+    vocabulary has no unknown word also fails on new words.
 
     Raises:
         ConversionError: The tokenizer panics, as one of a damaged model does.
@@ -218,7 +220,7 @@ def try_tokenizer(tokenizer: Any) -> list[list[int] | str]:
             ids = tokenizer(**{side: text})["input_ids"]
             tokenizer.decode(ids)
             found.append(ids)
-        except Exception as error:  # of the Rust library, which has no class of its own
+        except Exception as error:  # the Rust library's PanicException has no importable class
             found.append(str(error))
         except BaseException as error:
             if type(error).__name__ != "PanicException":

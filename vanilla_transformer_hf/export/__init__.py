@@ -1,5 +1,5 @@
 """
-Our model for engines that run it without this package: one file per engine, one flow for all.
+Exports of our model to engines that run it without this package: one file per engine, one procedure for all.
 
 The other way out, into the checkpoints of other training toolkits, is `conversion/export.py`.
 """

@@ -16,7 +16,7 @@ OWN_ERRORS = 10
 
 
 class ExportError(ValueError):
-    """Why a model cannot be exported, in words for the user: one line, or a list with a line for each reason."""
+    """The reasons why a model cannot be exported, for the user: one line, or a list with a line for each."""
 
 
 def random_batches(config: VanillaTransformerConfig) -> list[dict[str, torch.Tensor]]:
@@ -68,7 +68,7 @@ class Comparison(NamedTuple):
         `difference`.
 
         Raises:
-            ExportError: It is too large, or no number.
+            ExportError: It is too large, or NaN.
         """
         found, allowed = self.difference(logits_of), max(TOLERANCE, OWN_ERRORS * self.own_error)
         if not found <= allowed:
@@ -76,11 +76,14 @@ class Comparison(NamedTuple):
         return found
 
     def rounding(self, logits_of: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> str:
-        """What rounded weights do, in words: the mean difference, and how often the likeliest piece is the same."""
+        """
+        The effect of rounded weights, in words: the mean difference, and how often the most likely piece is the
+        same.
+        """
         pairs = [(logits_of(batch), exact) for batch, exact in zip(self.batches, self.exact)]
         mean = torch.cat([(one - other).abs().flatten() for one, other in pairs]).mean().item()
         same = torch.cat([(one.argmax(-1) == other.argmax(-1)).flatten() for one, other in pairs])
-        return f"{mean:.1e} on average, and the likeliest piece is the same at {same.sum()} of {len(same)} places"
+        return f"{mean:.1e} on average, and the most likely piece is the same at {same.sum()} of {len(same)} places"
 
 
 def largest_difference(ours: list[torch.Tensor], others: list[torch.Tensor]) -> float:

@@ -1,12 +1,13 @@
 """
-CTranslate2, an engine of its own in C++: its converter for models of transformers learns to read ours.
+CTranslate2, an inference engine in C++: its converter for transformers' models is extended to read ours.
 
-Importing this module enters our config into that converter's table, and `import vanilla_transformer_hf` has this
-module imported as soon as the converter is: `ctranslate2.converters.TransformersConverter(folder)` then knows ours.
-`python -m vanilla_transformer_hf.export.ctranslate2` is its command, `ct2-transformers-converter`, with that entry.
+Importing this module adds our config to that converter's table, and `import vanilla_transformer_hf` imports this
+module as soon as the converter is imported: `ctranslate2.converters.TransformersConverter(folder)` then supports our
+models. `python -m vanilla_transformer_hf.export.ctranslate2` is its command, `ct2-transformers-converter`, with that
+entry.
 
-What it holds otherwise than we do: positions as a table, so that sinusoids have a longest sequence; queries, keys and
-values of a head in one width, so that the narrower are filled up with zeros; one ε for all norms.
+Its differences from our model: positions are a table, so that sinusoids have a longest sequence; queries, keys and
+values of a head have one width, so that narrower ones are padded with zeros; all norms have one ε.
 """
 
 import json
@@ -34,7 +35,7 @@ from ..model.modeling_vanilla_transformer import (
 from .comparison import Comparison, ExportError
 
 
-# Activation functions of transformers -> theirs.
+# Activation functions of transformers -> those of CTranslate2.
 ACTIVATIONS = {
     **dict.fromkeys(("relu",), common_spec.Activation.RELU),
     **dict.fromkeys(("gelu", "gelu_python"), common_spec.Activation.GELU),
@@ -56,13 +57,14 @@ SEARCH: dict[str, tuple[str, Any]] = {
     "min_new_tokens": ("min_decoding_length", 0),
 }
 
-# Generation options that say nothing about the search, or that `search_options` reads.
+# Generation options that do not affect the search, or that `search_options` reads.
 NOT_SEARCH = {"transformers_version", "_from_model_config", "use_cache", "suppress_tokens", "early_stopping"}
 NOT_SEARCH |= {"pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
 
-# Encodings that are a table of vectors, added to the embeddings.
+# Encodings with a table of vectors that is added to the embeddings.
 TABLES = ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none")
-# Those that act in self-attention -> what a specification is told, by the config and the scheme.
+# Encodings that act in self-attention -> a function of the config and the scheme that returns settings of the
+# specification.
 RELATIVE: dict[str, Callable[[VanillaTransformerConfig, Any], dict[str, Any]]] = {
     "rotary": lambda config, scheme: {
         "rotary_dim": scheme.turned,
@@ -78,13 +80,13 @@ RELATIVE: dict[str, Callable[[VanillaTransformerConfig, Any], dict[str, Any]]] =
     "t5_bias": lambda config, scheme: {"relative_attention_bias": True},
     "alibi": lambda config, scheme: {"alibi": True},
 }
-# Field -> the position encodings that there are: it has ALiBi for keys before a query alone.
+# Field -> the supported position encodings: ALiBi only for keys before a query.
 POSITIONS = {
     "position_encoding": (*TABLES, *(name for name in RELATIVE if name != "alibi")),
     "decoder_position_encoding": (*TABLES, *RELATIVE),
 }
 NORMS = ("layer_norm", "rms_norm")
-# Fields that need to have one value, and that value.
+# Fields that must have a certain value, and that value.
 FIXED = {"encoder_residual_alpha": 1.0, "decoder_residual_alpha": 1.0, "type_vocab_size": 0}
 
 
@@ -111,7 +113,7 @@ def problems(config: VanillaTransformerConfig) -> list[str]:
 def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[str, Any], list[str]]:
     """
     Arguments with which `translate_batch` searches as `generate()` does with these settings, and the settings that it
-    cannot follow. `target` are the pieces of the target vocabulary.
+    does not support. `target` are the pieces of the target vocabulary.
     """
     given = {
         name: value
@@ -125,8 +127,10 @@ def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[
         options["suppress_sequences"] = [[target[index]] for index in settings.suppress_tokens]
     left = {name: value for name, value in given.items() if name not in NOT_SEARCH}
     if options["beam_size"] > 1 and settings.early_stopping is not True:
-        left["early_stopping"] = settings.early_stopping or False  # theirs ends with as many outputs as beams
-    # It hides pieces before it takes the softmax, transformers behind that: hypotheses get other scores.
+        left["early_stopping"] = (
+            settings.early_stopping or False
+        )  # CTranslate2's search ends with as many outputs as beams
+    # It suppresses pieces before the softmax, transformers after it: hypotheses get other scores.
     for name, allowed in (("suppress_tokens", None), ("min_new_tokens", 1)):
         value = getattr(settings, name)
         if options["beam_size"] > 1 and value and value != allowed:
@@ -135,7 +139,7 @@ def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[
 
 
 def pieces(vocabulary: dict[str, int], size: int) -> list[str]:
-    """The pieces of a vocabulary in the order of their ids; ids up to `size` that have none get a name."""
+    """The pieces of a vocabulary in the order of their ids; unused ids up to `size` get a name."""
     names = {index: piece for piece, index in vocabulary.items()}
     return [names.get(index, f"<unused {index}>") for index in range(size)]
 
@@ -173,14 +177,14 @@ class VanillaTransformerLoader(converter.ModelLoader):
         heads = getattr(config, f"{side}_attention_heads")
         width = config.d_model if side == "decoder" else int(config.encoder_d_model or config.d_model)
         prefix = "decoder_" if side == "decoder" else ""
-        # Of these heads is the mean taken where attention is asked for.
+        # The heads whose mean is returned as attention.
         more = {"alignment_heads": heads} if side == "decoder" else {}
         relative = RELATIVE.get(getattr(config, f"{prefix}position_encoding"), lambda config, scheme: {})
         more |= relative(config, stack.embed_positions)
         spec = kind(
             getattr(config, f"{side}_layers"),
             heads,
-            # This makes a place for the final norm, whatever comes before the layers.
+            # With this, the specification has a final norm, also after layers with their own.
             pre_norm=bool(getattr(config, f"{side}_final_norm")),
             activation=ACTIVATIONS[getattr(config, f"{prefix}activation_function")],
             layernorm_embedding=config.layernorm_embedding,
@@ -213,7 +217,7 @@ class VanillaTransformerLoader(converter.ModelLoader):
             self.fill_scheme(layer_spec.self_attention, layer.self_attn, stack.embed_positions, number)
 
     def fill_scheme(self, spec: Any, attention: VanillaTransformerAttention, scheme: Any, number: int):
-        """What the position scheme has trained for the self-attention of layer `number`."""
+        """Fill in the position scheme's trained tables of layer `number`."""
         if hasattr(spec, "relative_position_keys"):
             width = max(attention.d_k, attention.d_v)
             place = scheme.order[number]
@@ -288,7 +292,7 @@ class VanillaTransformerLoader(converter.ModelLoader):
 
 
 def save(spec: transformer_spec.TransformerSpec, folder: Path, quantization: str | None = None):
-    """Write a specification, which cannot be used again."""
+    """Write a specification, which cannot be used afterwards."""
     spec.validate()
     spec.optimize(quantization)
     spec.save(str(folder))
@@ -340,7 +344,9 @@ def write(
         options["use_vmap"] = True
     longest = model.config.decoder_max_position_embeddings
     has_positions = model.config.decoder_position_encoding in TABLES[:-1]
-    if has_positions and options["max_decoding_length"] > longest:  # it has vectors for so many, and fails behind them
+    if (
+        has_positions and options["max_decoding_length"] > longest
+    ):  # it has vectors for this many positions, and fails after them
         if model.generation_config.max_new_tokens is not None:
             left.append(f"max_new_tokens={model.generation_config.max_new_tokens}, of {longest} positions")
         options["max_decoding_length"] = longest

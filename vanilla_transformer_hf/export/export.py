@@ -1,4 +1,4 @@
-"""The way out, the same for every engine: check what it can express, write beside, open again, compare, rename."""
+"""The export, the same for every engine: check the config, write to a temporary folder, reopen, compare, rename."""
 
 import importlib
 import os
@@ -18,15 +18,16 @@ from ..publishing.weight_files import open_config
 from .comparison import Comparison, ExportError
 
 
-# Names of the engines, and of the modules here that know them. A module has `problems` (what of a config it cannot
-# express) and `write` (model, tokenizer, folder, comparison and options to the difference found and notes).
+# Names of the engines, and of the modules here that know them. A module has `problems` (fields of a config that it
+# cannot express) and `write` (from model, tokenizer, folder, comparison and options to the measured difference and
+# notes).
 ENGINES = ("ctranslate2", "onnx", "torch_export")
 
 
 class Exported(NamedTuple):
     """
-    What was measured on random words: the largest absolute difference of logits, the engine's in float32 and the
-    model's own from those in float64; and what the user has to know.
+    Measurements on random words: the largest absolute difference of logits from those in float64, of the engine in
+    float32 and of the model itself; and notes for the user.
     """
 
     difference: float
@@ -58,8 +59,8 @@ def export_for(engine: str, model_folder: str | os.PathLike, output: str | os.Pa
     """
     Write the model in `model_folder` for an engine, to the new folder `output`, with its tokenizer.
 
-    `options` are those of the engine's `write`. The folder takes its name after what was written has been opened by
-    the engine and given the model's logits.
+    `options` are those of the engine's `write`. The folder is renamed after the engine has opened it and returned the
+    model's logits.
 
     Raises:
         ExportError: The engine cannot express the model, is not installed, or gives other logits; nothing is left
@@ -88,7 +89,10 @@ def export_for(engine: str, model_folder: str | os.PathLike, output: str | os.Pa
 
 
 def save_configs(model: VanillaTransformerForConditionalGeneration, folder: Path) -> list[str]:
-    """Write the model's config and how it decodes; options of our own search, which the engine has not, are told."""
+    """
+    Write the model's config and generation config; return notes on options of our search that the engine does not
+    have.
+    """
     model.config.save_pretrained(folder)
     settings, notes = settings_without_ours(model)
     settings.save_pretrained(folder)

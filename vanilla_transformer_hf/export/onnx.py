@@ -51,7 +51,7 @@ def names(step: str, layers: int) -> tuple[list[str], list[str]]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without torch's remarks on operations that it would know if torchvision were there, and on shared dimensions."""
+    """Suppress torch's messages about missing torchvision operations and shared dimensions."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -74,7 +74,7 @@ def write(
                 program, input_names=inputs, output_names=outputs, dynamic_shapes=dimensions, verbose=False
             )
         for node in made.model.graph.all_nodes():
-            node.metadata_props.clear()  # where in which file each came from
+            node.metadata_props.clear()  # source locations of each operation
         made.save(folder / f"{step}.onnx")
     notes = save_configs(model, folder)
     return comparison.check(partial(logits_by_steps, open_model(folder))), notes

@@ -28,7 +28,7 @@ from ..model.modeling_vanilla_transformer import (
 
 ENCODER, FIRST_STEP, NEXT_STEP = "encoder_model", "decoder_model", "decoder_with_past_model"
 
-# What a decoder layer remembers: keys and values (B, H, P, d_k or d_v) of its self-attention, then those (B, H, S, d_k
+# The cache of a decoder layer: keys and values (B, H, P, d_k or d_v) of its self-attention, then those (B, H, S, d_k
 # or d_v) of its attention over the encoder's output.
 CACHED = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")
 Past = list[list[torch.Tensor]]
@@ -52,7 +52,7 @@ def cache_of(past: Past, layers: int) -> EncoderDecoderCache:
 
 
 def tensors_of(cache: EncoderDecoderCache) -> Past:
-    """What is in the cache, layer by layer."""
+    """The tensors of the cache, layer by layer."""
     pairs: Any = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers)
     return [[own.keys, own.values, source.keys, source.values] for own, source in pairs]
 
@@ -69,7 +69,7 @@ class EncoderStep(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """What the two steps of the decoder share."""
+    """The common base of the two decoder steps."""
 
     def __init__(self, model: VanillaTransformerForConditionalGeneration):
         super().__init__()
@@ -94,12 +94,12 @@ class FirstDecoderStep(DecoderStep):
 
 
 class NextDecoderStep(DecoderStep):
-    """Target ids (B, T), source mask (B, S) and the cache to logits (B, T, V) and what of the cache has grown."""
+    """Target ids (B, T), source mask (B, S) and the cache to logits (B, T, V) and the grown part of the cache."""
 
     def forward(
         self, input_ids: torch.Tensor, encoder_attention_mask: torch.Tensor, past_key_values: Past
     ) -> tuple[torch.Tensor, Past]:
-        # Of the encoder's output only length and type are looked at once its keys and values are known.
+        # Once keys and values are cached, only length and type of the encoder's output are used.
         source_keys = past_key_values[0][CACHED.index("encoder.key")]
         logits, present = self.decode(input_ids, encoder_attention_mask, source_keys[:, 0], past_key_values)
         return logits, [layer[:2] for layer in present]
@@ -110,7 +110,7 @@ def examples(model: VanillaTransformerForConditionalGeneration) -> dict[str, tup
     config = model.config
     batch, source, target = Dim("batch_size"), Dim("encoder_sequence_length"), Dim("decoder_sequence_length")
     past = Dim("past_decoder_sequence_length")
-    # Sizes of 1 would be taken for constants.
+    # Sizes of 1 would become constants.
     ids = torch.zeros(2, 3, dtype=torch.long)
     mask = torch.ones_like(ids)
     memory = torch.zeros(2, 3, int(config.encoder_d_model or config.d_model))
@@ -118,7 +118,7 @@ def examples(model: VanillaTransformerForConditionalGeneration) -> dict[str, tup
     heads = config.decoder_attention_heads
     kept = model.model.decoder.embed_positions.kept_features
     widths: list[int] = [layer.d_k + kept, layer.d_v, layer.d_k, layer.d_v]  # type: ignore[list-item, operator]
-    # One tensor in several places would be taken for one input.
+    # One tensor used several times would become one input.
     cached = [[torch.zeros(2, heads, 3, width) for width in widths] for _ in range(config.decoder_layers)]
     cached_dims = [{0: batch, 2: length} for length in (past, past, source, source)]
     ids_dims, mask_dims = {0: batch, 1: target}, {0: batch, 1: source}
@@ -151,14 +151,14 @@ def trace(model: VanillaTransformerForConditionalGeneration) -> dict[str, tuple[
     of its dimensions.
     """
     chosen = model.config._attn_implementation
-    # In plain products a graph is smaller, and faster on processors, than with torch's fused attention taken apart.
+    # With eager attention a graph is smaller, and faster on CPUs, than with torch's decomposed fused attention.
     model.set_attn_implementation("eager")
     try:
         programs = {}
         for name, (step, inputs, dimensions) in examples(model).items():
             program = torch.export.export(step, (), inputs, dynamic_shapes=dimensions)
             for node in program.graph.nodes:
-                node.meta.pop("stack_trace", None)  # names folders of this machine
+                node.meta.pop("stack_trace", None)  # contains folders of this machine
             programs[name] = program, dimensions
         return programs
     finally:
@@ -166,7 +166,7 @@ def trace(model: VanillaTransformerForConditionalGeneration) -> dict[str, tuple[
 
 
 class StepwiseEncoder(nn.Module):
-    """What `generate()` calls for the encoder's output."""
+    """The encoder that `generate()` calls."""
 
     main_input_name = "input_ids"
 
@@ -185,7 +185,7 @@ class StepwiseEncoder(nn.Module):
 class StepwiseModel(VanillaTransformerPreTrainedModel, GenerationMixin):
     """
     transformers' `generate()` around three functions that take and give the tensors of `EncoderStep`,
-    `FirstDecoderStep` and `NextDecoderStep`, whatever computes them. It has no weights of its own.
+    `FirstDecoderStep` and `NextDecoderStep`, computed by any engine. It has no weights of its own.
     """
 
     def __init__(

@@ -317,7 +317,7 @@ def test_a_missing_vocabulary_is_named(tmp_path):
 def test_settings_inside_are_text_and_never_unpickled(tmp_path):
     make(tmp_path)
     np.savez(tmp_path / "model.npz", **{"special:model.yml": np.array([{"type": "transformer"}], dtype=object)})
-    with pytest.raises(ConversionError, match="not a whole model of Marian"):
+    with pytest.raises(ConversionError, match="not a complete model of Marian"):
         convert("marian", tmp_path, tmp_path / "out")
 
 

@@ -1,7 +1,7 @@
 """
 The subcommands of `vanilla-transformer benchmark`.
 
-Each engine runs in a process of its own, in which this folder is a package named `benchmarks`: so an engine of others
-imports nothing of vanilla_transformer_hf, and its memory is its own. Hence files here import each other relatively,
+Each engine runs in its own process, in which this folder is a package named `benchmarks`: other engines then import
+nothing of vanilla_transformer_hf, and their memory is measured separately. So files here import each other relatively,
 and the package by its name.
 """

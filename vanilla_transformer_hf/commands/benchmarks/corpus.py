@@ -1,4 +1,4 @@
-"""Token ids to train on: of parallel text that the user gives, or of a made-up corpus."""
+"""Token ids to train on: from given parallel text or from a synthetic corpus."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ MADE_UP_PAIRS = 29_000
 
 
 def made_up_text(pairs: int, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Sentences without meaning: Multi30k's lengths, words that are as unequally frequent as in a language."""
+    """Synthetic sentences with Multi30k's lengths and a natural distribution of word frequencies."""
     rng = np.random.default_rng(seed)
     shared = CORRELATION * DEVIATIONS[0] * DEVIATIONS[1]
     covariance = [[DEVIATIONS[0] ** 2, shared], [shared, DEVIATIONS[1] ** 2]]

@@ -52,7 +52,7 @@ from .turns import Engine
 
 
 SENTENCES, TOKENS = 32, 32
-# No sentence of the text should need more; a row says how many did.
+# No sentence of the text should need more; each row counts those that did.
 NATURAL_LIMIT = 128
 CTRANSLATE2_DTYPES = ("float32", "int8")
 
@@ -68,7 +68,7 @@ class Load(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An engine as it is run here. `plain` rows are measured everywhere, the others in the section "speed" alone."""
+    """An engine with its settings. `plain` rows are measured everywhere, the others only in the section "speed"."""
 
     name: str
     engine: str
@@ -86,7 +86,7 @@ SECTIONS: dict[str, list[tuple[int, int, int, int | None]]] = {
     "length": [(4, length, length, None) for length in (16, 64, 256, 1024)],
 }
 
-# Section -> what grows there: key of a measurement, and its name.
+# Section -> the growing quantity: key of a measurement, and its name.
 GROWTH = {"batch": ("batch", "sentences"), "beam": ("beams", "beams"), "length": ("limit", "tokens, source and new")}
 
 
@@ -118,21 +118,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", metavar="FILE", help="text to translate with them, one sentence per line")
     parser.add_argument("--vocab_size", type=int, help="fill up trained models of a smaller vocabulary with zeros")
     parser.add_argument("--order", choices=["length", "file"], default="length", help="of the text (default: length)")
-    parser.add_argument("--sentences", type=int, help="so many of the text, evenly taken (default: all)")
+    parser.add_argument("--sentences", type=int, help="number of sentences, taken evenly from the text (default: all)")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=["speed"])
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 4], help="1 is greedy search (default: 1 4)")
     parser.add_argument("--dtypes", nargs="+", choices=dtypes, help="default: float32 bfloat16, and int8 or float16")
     parser.add_argument("--against", nargs="+", choices=engines, default=installed)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (default: 5)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="a turn takes at least (default: 1)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="minimum seconds of a turn (default: 1)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each engine")
     parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
     parser.add_argument("--picture", metavar="FILE", help="draw the growth with batch, beam and length here, as PNG")
 
 
 def random_loads(arguments: argparse.Namespace, vocab_size: int) -> Iterator[Load]:
-    """The loads of the sections that are asked for, sentences of equal length without padding."""
+    """The loads of the requested sections, with sentences of equal length without padding."""
     for section in arguments.sections:
         for sentences, tokens, new_tokens, beams in SECTIONS[section]:
             generator = torch.Generator().manual_seed(0)
@@ -162,7 +162,7 @@ def natural_batches(folder: str, arguments: argparse.Namespace) -> list[list[lis
 
 
 def trained_model(folder: str, vocab_size: int | None) -> VanillaTransformerForConditionalGeneration:
-    """The model in a folder, with pieces of zeros behind its own up to `vocab_size`."""
+    """The model in a folder, with its vocabulary padded with zeros to `vocab_size`."""
     model = VanillaTransformerForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
     pieces = model.config.vocab_size
     if vocab_size is not None and vocab_size > pieces:
@@ -173,7 +173,7 @@ def trained_model(folder: str, vocab_size: int | None) -> VanillaTransformerForC
 
 
 def measure(rows: list[Row], load: Load, folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Let the engines take turns; a dictionary of numbers for each."""
+    """Let the engines take turns; return a dictionary of numbers for each."""
     batches = folder / "batches.json"
     batches.write_text(json.dumps(load.batches))
     engines: list[Engine] = []
@@ -207,7 +207,10 @@ def measure(rows: list[Row], load: Load, folder: Path, arguments: argparse.Names
 
 
 def numbers(results: list[dict[str, Any]], reference: list[list[int]], limit: int) -> dict[str, float]:
-    """Medians of an engine's turns, and what it found: how long, how often cut at the limit, how often the same."""
+    """
+    Medians of an engine's turns, and facts on its outputs: mean length, share at the limit, share of equal
+    outputs.
+    """
     outputs = results[0]["outputs"]
     speeds = [len(outputs) / result["seconds"] for result in results]
     new_tokens = mean(len(ids) for ids in outputs)
@@ -260,7 +263,7 @@ def measure_all(
     rows: list[Row],
     arguments: argparse.Namespace,
 ) -> Iterator[list[dict[str, Any]]]:
-    """Write a model for all engines; print a table for each load, and give its numbers."""
+    """Write a model for all engines, and print a table for each load; yield its numbers."""
     with tempfile.TemporaryDirectory() as folder:
         write_models(model, Path(folder), {row.engine for row in rows})
         for load in loads:
@@ -282,7 +285,7 @@ def check(arguments: argparse.Namespace) -> None:
     Fill in what was not given.
 
     Raises:
-        ValueError: Arguments do not fit each other, or a number is too small.
+        ValueError: Arguments contradict each other, or a number is too small.
     """
     if bool(arguments.model) != bool(arguments.source):
         raise ValueError("--model and --source are given together or not at all")
@@ -322,12 +325,12 @@ def run(arguments: argparse.Namespace) -> None:
     Measure all loads, print a table for each and write the numbers after each, and draw them at the end.
 
     Raises:
-        ValueError: Arguments do not fit each other, or a model cannot be written for an engine.
+        ValueError: Arguments contradict each other, or a model cannot be written for an engine.
     """
     check(arguments)
     for output in filter(None, (arguments.json, arguments.picture)):
         refuse_overwriting(output, [arguments.source])
-    logging.disable_progress_bar()  # of weights that are written and opened
+    logging.disable_progress_bar()  # progress bars of writing and loading weights
     torch.set_num_threads(arguments.threads)
     probed = probe_matmul()
     chosen = choose_matmul("auto", probed)

@@ -1,8 +1,8 @@
 """
-One engine that searches, in a process of its own (see `turns.Engine`).
+One engine that searches, in its own process (see `turns.Engine`).
 
-It translates the batches of a file again and again. Token ids go in and come out; what an engine needs them as is made
-of them beforehand.
+It translates the batches of a file repeatedly. Inputs and outputs are token ids; each engine converts its inputs
+beforehand.
 """
 
 import json
@@ -20,7 +20,7 @@ from .turns import Turns
 class Searcher(NamedTuple):
     """
     An opened engine: source ids of a batch to its input, the inputs of all batches to outputs, an output to target
-    ids, without start, end and padding. Work is over when `search` returns. `memory` counts MiB at most held since
+    ids, without start, end and padding. Work is over when `search` returns. `memory` is the peak in MiB since
     `forget_peak`.
     """
 
@@ -31,7 +31,7 @@ class Searcher(NamedTuple):
     memory: Callable[[], float]
 
 
-# Name -> module with `open_NAME(settings)`. A module imports what its engine's users do, so that memory is its own.
+# Name -> module with `open_NAME(settings)`. A module imports only its engine, so that memory is measured separately.
 ENGINES = {
     "ours": ".generation_torch",
     "batch_by_batch": ".generation_torch",
@@ -42,7 +42,7 @@ ENGINES = {
 
 
 def forget_peak() -> None:
-    """Count the process's peak from now on, where the system can."""
+    """Reset the peak of the process's memory, on systems that support it."""
     clear = Path("/proc/self/clear_refs")
     if clear.exists():
         clear.write_text("5")

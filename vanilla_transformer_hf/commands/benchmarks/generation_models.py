@@ -23,7 +23,7 @@ WRITERS = tuple(f"{name}.{kind}" for name in ("out_proj", "fc2", "layer_norm") f
 
 def random_model(config: VanillaTransformerConfig, seed: int = 0) -> VanillaTransformerForConditionalGeneration:
     """
-    A model without training whose searches end at the limit alone, and move as those of a trained one do.
+    An untrained model whose searches end only at the limit, with outputs as varied as those of a trained one.
 
     The output weights of `</s>` and padding are zeros, so that their logits are 0, while some thousand other pieces
     have larger ones. A minimum length would do the same, but costs time, to each engine another.

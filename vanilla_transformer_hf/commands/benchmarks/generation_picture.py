@@ -1,4 +1,4 @@
-"""How time and memory of a search grow with batch, beam and length: a picture of what was measured."""
+"""A picture of how time and memory of a search grow with batch, beam and length."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def draw_growth(found: list[dict[str, Any]], sections: dict[str, tuple[str, str]
 
     Args:
         found: The measurements.
-        sections: Section -> what grows there: key of a measurement, and its name.
+        sections: Section -> the growing quantity: key of a measurement, and its name.
     """
     columns: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in found:

@@ -1,4 +1,4 @@
-"""What runs on torch as engines of the benchmark: our model with our search and with transformers', and MarianMT."""
+"""The engines of the benchmark that run on torch: our model with our search and with transformers', and MarianMT."""
 
 from typing import Any
 
@@ -13,7 +13,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: bool = False) -> Searcher:
-    """`generate()` of a model, or `generate_stream()`, with transformers' defaults for all that is not measured."""
+    """
+    `generate()` of a model, or `generate_stream()`, with transformers' defaults for everything that is not
+    measured.
+    """
     device = torch.device(settings["device"])
     model = model.eval().to(device)
     special = {

@@ -7,10 +7,10 @@ for each request.
 
     vanilla-transformer benchmark serve --model outputs/en-de --source test.en --json serving.json
 
-The time that processors work for a request tells the servers apart on a busy machine too.
+The CPU time per request compares the servers on a busy machine, too.
 
 The section "long" has short sentences alone and while a text of 5,000 words is translated again and again; "soak" has
-clients that cancel, send nonsense, too much, or too slowly, and looks at the server's memory.
+clients that cancel, send malformed or oversized requests, or are slow, and measures the server's memory.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from .serving_load import Load, Server
 
 
 SERVE = ["-m", "vanilla_transformer_hf", "serve", "--port", "0", "--log", "errors", "--device", "cpu"]
-SERVE += ["--max_seconds", "600"]  # one by one, much waits
-# Servers -> the arguments that start them, behind which stands the model.
+SERVE += ["--max_seconds", "600"]  # one by one, the queue is long
+# Servers -> their arguments, which the model follows.
 SERVERS = {
     "together": SERVE,
     "one by one": [*SERVE, "--batch_size", "1"],
@@ -104,7 +104,7 @@ def measure_long(server: Server, short: dict[str, str], long_text: dict[str, str
 
 
 def measure_soak(server: Server, expected: dict[str, str], arguments: Any) -> list[dict[str, Any]]:
-    """What becomes of all requests, of which some are wrong, and of the server's memory."""
+    """The outcome of all requests, of which some are invalid, and the server's memory."""
     load = Load(server.address, expected)
     load.run(16, arguments.soak_seconds / 10, makes_mistakes=True)
     memory = [server.memory()]
@@ -172,4 +172,4 @@ def run(arguments: argparse.Namespace) -> None:
                 file.write(json.dumps({"threads": arguments.threads, "measurements": rows}, indent=1).encode())
     allowed = {"right", "long", "malformed", "oversized", "cancelled", "slow"}
     if wrong := {kind: count for row in rows for kind, count in row["answers"].items() if kind not in allowed}:
-        raise ValueError(f"answers that were not as they had to be: {wrong}")
+        raise ValueError(f"wrong answers: {wrong}")

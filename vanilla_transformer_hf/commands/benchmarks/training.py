@@ -97,7 +97,7 @@ def gflops_per_token(config: VanillaTransformerConfig) -> float:
 
 
 def measure(rows: list[Row], settings: dict[str, Any], arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Let the engines take turns; a dictionary of numbers for each."""
+    """Let the engines take turns; return a dictionary of numbers for each."""
     engines: list[Engine] = []
     try:
         for row in rows:

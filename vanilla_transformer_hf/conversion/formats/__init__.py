@@ -1,1 +1,1 @@
-"""Readers of foreign file formats, which never run what a file holds."""
+"""Readers of foreign file formats, which never execute a file's content."""

@@ -1,6 +1,6 @@
 """
-The way to every file of a checkpoint: what another file names lies beside it, is not a link out of the folder, and is
-a regular file. Then the readers of texts, JSON and YAML.
+Access to every file of a checkpoint: a named file must be a regular file in the checkpoint's folder, and not a link
+out of it. Also the readers of texts, JSON and YAML.
 """
 
 import io
@@ -21,10 +21,10 @@ MOST_TOKENS = 1_000_000
 
 def named(folder: Path, name: object) -> Path:
     """
-    The path, which may not exist, of a file or folder that a checkpoint names: in `folder`, whatever path it states.
+    The path in `folder` of a file or folder that a checkpoint names; its directory is ignored, and it need not exist.
 
     Raises:
-        ConversionError: The name is not the name of a file, or that of a link out of the folder.
+        ConversionError: The name is not a file name, or it is that of a link out of the folder.
     """
     try:
         return files.beside(folder, name)
@@ -58,7 +58,7 @@ def _refusals() -> Iterator[None]:
 
 def read_bounded(path: Path) -> bytes:
     """
-    The bytes of a vocabulary or of a model that cuts words.
+    The bytes of a vocabulary or of a subword model.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -94,7 +94,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
     The content of a JSON file, which is a `kind`.
 
     Raises:
-        ConversionError: The file may not be read, is too large, is not JSON, or holds something else.
+        ConversionError: The file is not readable, is too large, is not JSON, or has another content.
     """
     try:
         with _refusals():
@@ -128,7 +128,7 @@ def read_yaml(path: Path) -> dict:
 
 def read_yaml_words(path: Path) -> dict[str, str]:
     """
-    A vocabulary in YAML, all of whose words are left as they stand: YAML would read `no` and `1_000` as other things.
+    A vocabulary in YAML, with all words as text: YAML would parse `no` and `1_000` as other values.
 
     Raises:
         ConversionError: As `parse_yaml`.

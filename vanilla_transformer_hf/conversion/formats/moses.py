@@ -47,7 +47,7 @@ QUOTES = {
 }
 DECIMAL_COMMA = ("de", "es", "cz", "cs", "fr")
 
-# What XML has a meaning for, the ampersand first.
+# Characters with a meaning in XML, the ampersand first.
 ESCAPES = {
     "&": "&amp;",
     "|": "&#124;",

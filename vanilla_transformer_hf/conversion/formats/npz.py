@@ -1,4 +1,4 @@
-"""Archives of numpy (`.npz`): arrays of plain numbers, of which nothing is unpickled."""
+"""Archives of numpy (`.npz`): arrays of plain numbers, read without unpickling."""
 
 import math
 import os
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 class Arrays(Tensors):
     """
-    The arrays of an archive, which stay in the file until they are used, unless they are compressed.
+    The arrays of an archive, read lazily unless they are compressed.
 
     Raises:
         ConversionError: The archive is damaged, inflates to far more than its size, or a header does not fit.

@@ -1,9 +1,9 @@
 """
-Checkpoint files, read without running what they contain.
+Checkpoint files, read without running code in them.
 
-A pickle can name any function and have it called. torch's `weights_only` unpickler calls none but its own; what a
-toolkit's checkpoint needs besides is on the list below, and each name on it is replaced by a stand-in that keeps what
-it is given and does nothing. No toolkit is imported.
+A pickle can name any function and call it. torch's `weights_only` unpickler calls only its own; the other names that a
+toolkit's checkpoint needs are on the list below, and each is replaced by an inert object that only stores its
+arguments. No toolkit is imported.
 """
 
 import argparse
@@ -32,7 +32,7 @@ MOST_SETTINGS = 200_000
 
 
 class Inert:
-    """Stands for an object of a class that is not imported: keeps the arguments and the state, and does nothing."""
+    """Replaces an object of a class that is not imported: stores the arguments and the state, and does nothing."""
 
     name = ""
 
@@ -51,11 +51,11 @@ def _plain_dict(*args: Any) -> dict:
     return {}
 
 
-# Name -> what stands for it, where that is not an `Inert`.
+# Name -> its replacement, if that is not an `Inert`.
 STAND_INS: dict[str, Any] = {"argparse.Namespace": argparse.Namespace, "collections.defaultdict": _plain_dict}
 
-# Names that checkpoints of the toolkits hold beside tensors. What ends with a dot is a package of a toolkit, whose
-# classes (meters, settings, vocabularies) may all appear.
+# Names in the toolkits' checkpoints beside tensors. An entry that ends with a dot is a package of a toolkit, all of
+# whose classes (meters, settings, vocabularies) are allowed.
 INERT_NAMES = (
     "fairseq.",
     "omegaconf.",
@@ -117,7 +117,10 @@ def _names_in_pickle(file: Any) -> Iterator[str]:
 
 
 class Nesting:
-    """What stands in what in a pickle, from its instructions alone: each container is a list of those in it."""
+    """
+    The nesting of a pickle's containers, found from its instructions only: each container is a list of those inside
+    it.
+    """
 
     _MARK = object()
     _TAKEN = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "REDUCE": 2, "NEWOBJ": 2, "NEWOBJ_EX": 3, "BINPERSID": 1}
@@ -245,7 +248,7 @@ def load_torch(path: Path, trust: bool = False) -> Any:
     """
     The object in a file that torch.save wrote; tensors stay in the file until they are used.
 
-    `trust` unpickles with Python's own unpickler, which runs whatever the file asks for.
+    `trust` unpickles with Python's own unpickler, which runs any code in the file.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -275,7 +278,7 @@ def load_torch(path: Path, trust: bool = False) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except (ConversionError, OSError):
         raise
-    except Exception as error:  # a damaged file makes torch raise anything, from AssertionError to struct.error
+    except Exception as error:  # for a damaged file torch raises any error, from AssertionError to struct.error
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ConversionError(f"{path} cannot be read as a checkpoint of torch: {reason[0]}") from error
 
@@ -326,7 +329,7 @@ def _resolve(value: Any, root: Any, depth: int = 0) -> Any:
 
 
 class SafetensorsFiles(Tensors):
-    """The tensors of one or several safetensors files, each read when it is asked for."""
+    """The tensors of one or several safetensors files, read lazily."""
 
     def __init__(self, paths: list[Path]):
         self.files = []
@@ -334,7 +337,7 @@ class SafetensorsFiles(Tensors):
             try:
                 self.files.append(safe_open(checked(path), framework="pt"))
             except SafetensorError as error:
-                raise ConversionError(f"{path} is not a whole safetensors file ({error}); copy it again") from error
+                raise ConversionError(f"{path} is not a complete safetensors file ({error}); copy it again") from error
         self.places = {name: file for file in self.files for name in file.keys()}  # noqa: SIM118  # no mapping
 
     def shape(self, name: str) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """
-SentencePiece models (`.model`, `.spm`) without the library: the fields of sentencepiece_model.proto that decide how a
-text is cut.
+SentencePiece models (`.model`, `.spm`) without the library: the fields of sentencepiece_model.proto that determine the
+segmentation.
 """
 
 import math
@@ -18,7 +18,7 @@ from .protobuf import read_fields
 # SentencePiece.Type
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
-# SentencePiece makes none of more than 16 unless it is told to; a trie of a very long one overflows the stack.
+# SentencePiece's default maximum is 16; the trie of a very long piece overflows the stack.
 LONGEST_TOKEN = 1_000
 
 # TrainerSpec.ModelType
@@ -117,7 +117,7 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
                     elif field in names:
                         setattr(model, names[field], bool(value))
     except (IndexError, ValueError, KeyError, struct.error) as error:
-        raise ConversionError(f"{path} is not a whole SentencePiece model ({error})") from error
+        raise ConversionError(f"{path} is not a complete SentencePiece model ({error})") from error
     if not model.pieces:
         raise ConversionError(f"{path} is not a SentencePiece model: it has no pieces")
     return model

@@ -44,7 +44,7 @@ TYPES = {
 
 
 class Entry(NamedTuple):
-    """Where a tensor lies; the fields of BundleEntryProto."""
+    """The location of a tensor; the fields of BundleEntryProto."""
 
     kind: int
     shape: tuple[int, ...]
@@ -124,8 +124,7 @@ def _first(message: bytes) -> int:
 
 class TensorBundle(Tensors):
     """
-    The tensors of a checkpoint PREFIX, which stay in the file until they are used; asked for, each is compared with
-    its checksum.
+    The tensors of a checkpoint PREFIX, read lazily; each is compared with its checksum.
 
     Raises:
         ConversionError: The index or a tensor is damaged, or of a type that is not read.

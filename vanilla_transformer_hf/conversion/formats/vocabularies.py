@@ -70,7 +70,7 @@ def read_ids(path: Path) -> list[str]:
 
 
 def ends_with(backend: Tokenizer, token: str | None) -> Tokenizer:
-    """The backend, which puts `token` behind every text; None puts nothing."""
+    """The backend, which adds `token` after every text; None adds nothing."""
     if token is not None:
         backend.post_processor = processors.TemplateProcessing(
             single=f"$A {token}",
@@ -83,7 +83,7 @@ def ends_with(backend: Tokenizer, token: str | None) -> Tokenizer:
 def limited(
     tokenizer: VanillaTransformerTokenizer | None, config: VanillaTransformerConfig
 ) -> VanillaTransformerTokenizer | None:
-    """The tokenizer, if there is one, to which all behind the vocabularies of the model is unknown."""
+    """The tokenizer, if there is one, with the pieces after the model's vocabularies mapped to the unknown token."""
     if tokenizer is None:
         return None
     for name, backend, size in (

@@ -1,6 +1,6 @@
 """
-The Annotated Transformer (harvardnlp) and other teaching code of "Attention Is All You Need": a state dict, and beside
-it a small YAML file that says what it does not tell.
+The Annotated Transformer (harvardnlp) and other teaching code of "Attention Is All You Need": a state dict and a small
+YAML file with the settings that it does not contain.
 
 ```yaml
 h: 8                        # heads; also called n_head, n_heads, num_heads
@@ -15,8 +15,8 @@ position_offset: 0          # position number of the first token
 names: {ours: theirs}       # segments of names that are not among SEGMENTS, such as {layers: blocks, self_attn: mixer}
 ```
 
-What every YAML file may say stands in state_dicts.py. Everything else is read from names and shapes. These kinds of
-code are known by them:
+What every YAML file may say stands in state_dicts.py. Everything else is read from names and shapes. They identify
+these kinds of code:
 
 - harvardnlp/annotated-transformer: pre-norm, x + Sublayer(Norm(x)), with a norm that divides by (std + ε), where std
   is the unbiased one. Ours divides by √(var + ε), so √((d-1)/d) goes into its weight; 5e-6 remain.
@@ -284,14 +284,14 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
 
 
 def recognises(path: Path) -> bool:
-    """Never: what tells is inside the file."""
+    """Never: only the content of the file would show it."""
     return False
 
 
 def read(path: Path, trust: bool = False) -> Checkpoint:
     """
     Raises:
-        ConversionError: A file is missing, cannot be read safely, or holds something else.
+        ConversionError: A file is missing, cannot be read safely, or has another content.
     """
     return state_dicts.read(path, trust, {**OPTIONS, **{alias: OPTIONS[name] for alias, name in ALIASES.items()}})
 
@@ -394,7 +394,7 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """What was not given, and what the norm's approximation leaves."""
+    """Notes on settings that were not given, and on the norm's approximation."""
     given = {ALIASES.get(name, name) for name in checkpoint.options}
     found = state_dicts.notes(checkpoint, "h", None if "h" in given else OPTIONS["h"])
     if any(name.endswith(".a_2") for name in checkpoint.tensors):

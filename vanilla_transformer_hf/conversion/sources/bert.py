@@ -129,7 +129,7 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
 
 
 def recognises(path: Path) -> bool:
-    """Whether config.json says so."""
+    """Whether config.json names this model type."""
     return is_saved_model(path, "bert", "roberta")
 
 

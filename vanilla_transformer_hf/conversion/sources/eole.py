@@ -411,7 +411,7 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """What of eole predict `generate()` and the tokenizer do not do."""
+    """Steps of eole predict that `generate()` and the tokenizer do not perform."""
     notes = common.tokenization_notes(checkpoint, _transforms(checkpoint), _subwords(checkpoint))
     return notes + common.decoding_notes(_decoding(checkpoint))
 

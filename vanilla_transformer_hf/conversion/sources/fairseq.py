@@ -71,7 +71,7 @@ OPTIONS: dict[str, Any] = {
     "unkpen": 0.0,
 }
 
-# Options under which the model is another one. What stands here leaves it as it is; so does None.
+# Options that change the model, with the values that do not; None does not either.
 NEUTRAL: dict[str, Any] = {
     "adaptive_input": False,
     "adaptive_softmax_cutoff": None,
@@ -169,7 +169,7 @@ KEYS: KeyTable = {
 
 
 def _checkpoint(path: Path) -> Path | None:
-    """The checkpoint that is meant: the best, the last or the only one of a folder or of its `checkpoints`."""
+    """The checkpoint of a path: the best, the last or the only one of a folder or of its `checkpoints`."""
     if path.is_file():
         return path if path.suffix == ".pt" else None
     for folder in (path, path / "checkpoints"):
@@ -402,7 +402,7 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
 
 
 def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
-    """What fairseq-generate does when it is told nothing (dataclass/configs.py, sequence_generator.py)."""
+    """The defaults of fairseq-generate (dataclass/configs.py, sequence_generator.py)."""
     options = _options(checkpoint)
     longest = min(options["max_len_b"], options["max_target_positions"] - 1)
     return GenerationConfig(
@@ -423,7 +423,7 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """What of fairseq's way from text to text `generate()` and the tokenizer do not do."""
+    """Steps of fairseq's translation that `generate()` and the tokenizer do not perform."""
     options = _options(checkpoint)
     notes = []
     if options["max_len_a"]:

@@ -61,7 +61,7 @@ KEYS: KeyTable = {**STACK_KEYS, "model.decoder.output_projection.weight": "lm_he
 
 
 def recognises(path: Path) -> bool:
-    """Whether config.json says so."""
+    """Whether config.json names this model type."""
     return is_saved_model(path, "fsmt")
 
 
@@ -155,7 +155,7 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """What FSMT does and `generate()` or the tokenizer do not: decoding is the same code."""
+    """Steps of FSMT that `generate()` and the tokenizer do not perform; decoding is the same code."""
     if not (checkpoint.folder / "vocab-src.json").is_file():
         return [
             "vocab-src.json, vocab-tgt.json or merges.txt is missing beside the checkpoint: the model has no tokenizer"

@@ -419,7 +419,7 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """What of search.py and tokenizers.py `generate()` and the tokenizer do not do."""
+    """Steps of search.py and tokenizers.py that `generate()` and the tokenizer do not perform."""
     options = _testing(checkpoint)
     notes = []
     if options["max_output_length"] <= 0:

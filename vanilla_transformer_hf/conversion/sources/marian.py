@@ -260,7 +260,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
         tensors = Arrays(models[0])
         text = tensors.pop(SETTINGS).numpy().tobytes().rstrip(b"\0").decode()
     except (UnicodeDecodeError, ConversionError) as error:
-        raise ConversionError(f"{models[0]} is not a whole model of Marian: {error}") from error
+        raise ConversionError(f"{models[0]} is not a complete model of Marian: {error}") from error
     options: dict[str, Any] = {}
     for settings in (beside := _settings_beside(models[0])):
         options |= read_yaml(settings)
@@ -447,7 +447,7 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
 
 
 def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
-    """What decoder.yml says, or else marian-decoder's defaults: config_parser.cpp and translator/history.h."""
+    """The settings of decoder.yml, or else marian-decoder's defaults: config_parser.cpp and translator/history.h."""
     options, target = _options(checkpoint), checkpoint.vocabulary["target"]
     unknown = [] if options["allow-unk"] else [target.tokens.index(target.unk)]
     return GenerationConfig(
@@ -463,7 +463,7 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """What of marian-decoder's decoding `generate()` does not do."""
+    """Steps of marian-decoder that `generate()` does not perform."""
     options = _options(checkpoint)
     notes = [
         "marian-decoder narrows its beam by one with each finished translation, generate() keeps its width",

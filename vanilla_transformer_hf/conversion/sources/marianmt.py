@@ -81,7 +81,7 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
 
 
 def recognises(path: Path) -> bool:
-    """Whether config.json says so."""
+    """Whether config.json names this model type."""
     return is_saved_model(path, "marian")
 
 
@@ -178,7 +178,7 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """What MarianMT does and `generate()` or the tokenizer do not: decoding is the same code."""
+    """Steps of MarianMT that `generate()` and the tokenizer do not perform; decoding is the same code."""
     if not (checkpoint.folder / "vocab.json").is_file():
         return ["vocab.json or a SentencePiece model is missing beside the checkpoint: the model has no tokenizer"]
     return []

@@ -1,4 +1,4 @@
-"""What OpenNMT-py and its successor eole have in common: special tokens, positions, tokenization and search."""
+"""The common parts of OpenNMT-py and its successor eole: special tokens, positions, tokenization and search."""
 
 from typing import Any
 
@@ -90,7 +90,7 @@ def tokenizer(
 def tokenization_notes(
     checkpoint: Checkpoint, transforms: list[str], subwords: dict[str, dict[str, str]]
 ) -> list[str]:
-    """What of the toolkit's transforms of texts the tokenizer does not do."""
+    """The toolkit's transforms of texts that the tokenizer does not perform."""
     notes = [
         f"the transform {name} is not part of the tokenizer; texts have to be prepared with it"
         for name in transforms
@@ -124,7 +124,7 @@ def generation_config(decoding: dict[str, Any], config: VanillaTransformerConfig
 
 
 def decoding_notes(decoding: dict[str, Any]) -> list[str]:
-    """What of translate/beam_search.py `generate()` does not do."""
+    """Steps of translate/beam_search.py that `generate()` does not perform."""
     notes = []
     if decoding["beam_size"] > 1:
         formula = {"none": None, "avg": "length + 1", "wu": "(6 + length) / 6"}[decoding["length_penalty"]]

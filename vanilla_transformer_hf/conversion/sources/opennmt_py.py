@@ -313,7 +313,7 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """What of onmt_translate `generate()` and the tokenizer do not do."""
+    """Steps of onmt_translate that `generate()` and the tokenizer do not perform."""
     transforms = _transforms(_options(checkpoint))
     return common.tokenization_notes(checkpoint, transforms, _subwords(checkpoint)) + common.decoding_notes(DECODING)
 

@@ -1,4 +1,4 @@
-"""Folders that transformers saved: how they are read, and what MarianMT and FSMT have in common."""
+"""Folders saved by transformers: how they are read, and the common parts of MarianMT and FSMT."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -150,7 +150,7 @@ def tokenizer_of(checkpoint: Checkpoint, host: Any, names: tuple[str, ...]) -> V
     folder = checkpoint.folder
     if not (folder / "tokenizer.json").is_file() and not all((folder / name).is_file() for name in names):
         return None
-    with TemporaryDirectory() as place:  # transformers opens whatever lies there, of any kind and size
+    with TemporaryDirectory() as place:  # transformers opens any file there, of any kind and size
         for name in (
             "tokenizer.json",
             "tokenizer_config.json",

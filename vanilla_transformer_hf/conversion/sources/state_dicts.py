@@ -1,6 +1,6 @@
 """
-What a bare state dict lacks: the sources `torch_nn` and `annotated` read it from a small YAML file, and the
-vocabularies from files that it names, which lie in its folder.
+Settings that a bare state dict lacks: the sources `torch_nn` and `annotated` read them from a small YAML file, and the
+vocabularies from files in its folder that it names.
 
 CHECKPOINT is the weights, the folder that holds them, or the YAML file, which is the only `.yaml` or `.yml` of its
 folder; without one everything has its default. Besides what each source has of its own it may say
@@ -60,7 +60,7 @@ NORM_EPSILONS = (1e-5, 1e-6, 1e-12)
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".safetensors")
 SETTINGS = (".yaml", ".yml")
 
-# Under which name training scripts put a state dict beside other things.
+# Keys under which training scripts store a state dict in a larger checkpoint.
 PLACES = ("model_state_dict", "state_dict", "model_state", "model")
 
 # The spellings of a special token, the first that the vocabulary has; without a vocabulary its id is its place here.
@@ -87,7 +87,7 @@ def read(path: Path, trust: bool, known: Mapping[str, Any], by_stack: Sequence[s
     Those of `by_stack` may be {encoder: …, decoder: …}.
 
     Raises:
-        ConversionError: A file is missing, cannot be read safely, or holds something else.
+        ConversionError: A file is missing, cannot be read safely, or has another content.
     """
     folder = path if path.is_dir() else path.parent
     found: list[Path] = (

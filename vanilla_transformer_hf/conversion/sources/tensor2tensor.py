@@ -90,7 +90,7 @@ POSITIONS: dict[str, Any] = {"timing": "sinusoidal_halves_inclusive", "emb": "le
 # (layer_preprocess_sequence, layer_postprocess_sequence) without dropout, "none" as nothing -> position of the norm
 NORM_POSITIONS: dict[tuple[str, str], Any] = {("n", "a"): "pre", ("", "an"): "post"}
 
-# What the optimizer and the counters of training leave beside the weights.
+# Variables of the optimizer and of training's counters.
 NO_WEIGHTS = re.compile(
     r"(training|losses_avg|train_stats|optimizer)/.*|(.*/)?(global_step|beta\d_power|loss_scale.*)"
     r"|.*/(Adam(_\d)?|Adafactor(_\d)?|Momentum|Adagrad|RMSProp(_\d)?|vr|vc|v|m)"
@@ -407,7 +407,7 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """What of t2t_decoder's decoding `generate()` does not do."""
+    """Steps of t2t_decoder that `generate()` does not perform."""
     return []
 
 

@@ -1,6 +1,6 @@
 """
-`torch.nn.Transformer` inside a model of one's own: a state dict, and beside it a small YAML file that says what it
-does not tell and where things stand in it. The defaults are PyTorch's, the names those of its translation tutorial.
+`torch.nn.Transformer` inside a user's model: a state dict and a small YAML file with its settings and the names of its
+parts. The defaults are PyTorch's, the names those of its translation tutorial.
 
 ```yaml
 nhead: 8
@@ -181,7 +181,7 @@ def _speaks_of_this(settings: Path) -> bool:
 def read(path: Path, trust: bool = False) -> Checkpoint:
     """
     Raises:
-        ConversionError: A file is missing, cannot be read safely, or holds something else.
+        ConversionError: A file is missing, cannot be read safely, or has another content.
     """
     return state_dicts.read(path, trust, OPTIONS, ("nhead", "norm_first", "activation", "layer_norm_eps"))
 
@@ -281,7 +281,7 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """What was not given, and what of the tutorial's search `generate()` does not do."""
+    """Notes on settings that were not given, and on the tutorial's search."""
     longest = state_dicts.OPTIONS["max_length"]
     stop = [] if "max_length" in checkpoint.options else [f"max_length: not given; outputs stop at {longest} tokens"]
     heads = None if "nhead" in checkpoint.options else OPTIONS["nhead"]
