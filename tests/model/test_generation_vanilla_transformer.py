@@ -81,6 +81,10 @@ RELATIVE = {
     "segments": {"type_vocab_size": 2},
     "rms_norm": {"norm_type": "rms_norm"},
     "rms_norm_author": {"norm_type": "rms_norm_author", "decoder_norm_position": "pre"},
+    "pruned": {
+        **{"decoder_layers": 3, "position_encoding": "shaw", "max_relative_distance": 3, "attention_bias": True},
+        **{"encoder_heads_by_layer": [2, 4], "decoder_heads_by_layer": [1, 3, 1], "cross_heads_by_layer": [4, 2, 1]},
+    },
     "one_layer_for_all": {
         **{"decoder_layers": 3, "decoder_layer_sets": 1, "encoder_layer_sets": 1, "decoder_norm_position": "pre"},
         **{"projection_sharing": "query_key_value", "feed_forward_sharing": "encoder_only"},

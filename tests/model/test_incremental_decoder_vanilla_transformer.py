@@ -61,12 +61,12 @@ def test_what_no_hypothesis_looks_back_at_is_left_out(tiny_model, source, beams)
     for _ in range(STEPS):
         decoder.step(torch.randint(3, 90, (len(memory), beams)))
         decoder.follow(torch.zeros(len(memory), beams, dtype=torch.long))
-    assert decoder.mask.shape[-1] == decoder.keys.shape[-1] == decoder.values.shape[-2] <= STEPS + ROOM * beams
+    assert decoder.mask.shape[-1] == decoder.keys[0].shape[-1] == decoder.values[0].shape[-2] <= STEPS + ROOM * beams
 
 
 @torch.no_grad()
 def test_sentences_that_join_later_count_from_their_own_begin(tiny_model, source):
-    model, tokens = tiny_model(), torch.randint(3, 90, (9, STEPS))
+    model, tokens = tiny_model(decoder_heads_by_layer=[1, 3]), torch.randint(3, 90, (9, STEPS))
     memory, mask = model.get_encoder()(**source)[0], source["attention_mask"]
 
     def reading(rows):

@@ -18,6 +18,7 @@ from transformers import BartConfig, BartForConditionalGeneration, MarianConfig,
 from ..common.files import check_new, new_folder
 from ..common.opening import settings_without_ours
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.heads_vanilla_transformer import HEAD_FIELDS
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..publishing.weight_files import open_config
@@ -61,7 +62,7 @@ def not_expressible(config: VanillaTransformerConfig, needed: Mapping[str, Any],
     """A line for each field with a wrong value, and for stacks that must not differ."""
     problems = [
         f"{name}={getattr(config, name)!r}: must be {value!r}"
-        for name, value in needed.items()
+        for name, value in {**needed, **dict.fromkeys(HEAD_FIELDS.values())}.items()
         if getattr(config, name) != value
     ]
     pairs = [("decoder_activation_function", "activation_function")]

@@ -39,7 +39,10 @@ def grid(subject: Subject, request: GridRequest) -> GridResult:
         RequestError: A field is invalid; the error names it.
     """
     found = subject.forced(request)
-    weights = torch.cat(found.attentions(request.part)).float()  # (L, H, rows, columns)
+    layers = [one.float() for one in found.attentions(request.part)]  # (1, H, rows, columns)
+    most = max(one.shape[1] for one in layers)
+    # Layers of a pruned model may have fewer heads: nothing is attended to where there is none.
+    weights = torch.cat([F.pad(one, (0, 0, 0, 0, 0, most - one.shape[1])) for one in layers])  # (L, H, rows, columns)
     small = [min(request.size, side) for side in weights.shape[2:]]
     return GridResult(
         found.copy.layers["encoder" if request.part == "encoder" else "decoder"],

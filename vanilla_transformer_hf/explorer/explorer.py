@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from ..common.opening import is_own, open_any_config, open_tokenizer, open_weights
 from ..translation.translator import Translator
 from . import attending, positions, single_stacks, translating, walk
-from .interventions import count_layers, parts_of
+from .interventions import count_heads, count_layers, parts_of
 from .requests import (
     AttentionRequest,
     GridRequest,
@@ -42,8 +42,6 @@ def describe(subject: Subject) -> ModelInfo:
     """The description of a model for the page."""
     config = subject.model.config
     layers = {part: count_layers(subject.model, part) for part in parts_of(subject.model)}
-    encoder = getattr(config, "encoder_attention_heads", None) or config.num_attention_heads
-    decoder = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
     return ModelInfo(
         name=subject.name,
         kind=subject.kind,
@@ -55,7 +53,7 @@ def describe(subject: Subject) -> ModelInfo:
             **{name: getattr(config, name) for name in SHOWN if getattr(config, name, None) is not None},
         },
         layers=layers,
-        heads={part: encoder if part == "encoder" else decoder for part in layers},
+        heads={part: count_heads(subject.model, part) for part in layers},
         settings=translating.settings_of(subject),
         target_langs=[*subject.target_langs],
     )

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..model.attention_vanilla_transformer import VanillaTransformerAttention
+from ..model.heads_vanilla_transformer import heads_of_layers
 from .requests import PARTS, RequestError
 
 
@@ -65,6 +66,17 @@ def count_layers(model: Any, part: str) -> int:
     if hasattr(stack, "layers"):
         return len(stack.layers)
     return len(stack.block)  # T5
+
+
+def count_heads(model: Any, part: str) -> list[int]:
+    """Heads of each layer; by the host's config where the model is not one of this package."""
+    config, stack = model.config, stack_of(model, part)
+    if hasattr(stack, "layer_order"):
+        heads = heads_of_layers(config, part)
+        return [heads[place] for place in stack.layer_order]
+    side = "encoder" if part == "encoder" else "decoder"
+    heads = getattr(config, f"{side}_attention_heads", None) or config.num_attention_heads
+    return [heads] * count_layers(model, part)
 
 
 def read_name(name: str) -> tuple[str, list[int]]:

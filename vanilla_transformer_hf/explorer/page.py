@@ -115,7 +115,7 @@ def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any]) -> None:
             ask("tensor", **pair, box=box["name"])
     heads = [
         (part, layer, head) for part in model["layers"] for layer in range(model["layers"][part])
-        for head in range(model["heads"][part])
+        for head in range(model["heads"][part][layer])
     ]  # fmt: skip
     for count, (part, layer, head) in enumerate(heads):
         found = ask("head", **pair, part=part, layer=layer, head=head)

@@ -46,7 +46,8 @@ class ModelInfo:
         is_ours: Whether it is a model of this package; for others only translation and attention are available.
         parameters: Number of its weights.
         config: The fields of its config that describe the architecture.
-        layers, heads: Of each part of attention: "encoder", "decoder", "cross".
+        layers: Of each part of attention: "encoder", "decoder", "cross".
+        heads: Of each of these layers.
         settings: The defaults of its search.
         target_langs: Languages that can be chosen.
     """
@@ -58,7 +59,7 @@ class ModelInfo:
     parameters: int
     config: dict[str, Any]
     layers: dict[str, int]
-    heads: dict[str, int]
+    heads: dict[str, list[int]]
     settings: dict[str, Any]
     target_langs: list[str]
 

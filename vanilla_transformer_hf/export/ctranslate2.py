@@ -27,6 +27,7 @@ from transformers import GenerationConfig
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS
+from ..model.heads_vanilla_transformer import HEAD_FIELDS
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerForConditionalGeneration,
@@ -87,7 +88,8 @@ POSITIONS = {
 }
 NORMS = ("layer_norm", "rms_norm")
 # Fields that must have a certain value, and that value.
-FIXED = {"encoder_residual_alpha": 1.0, "decoder_residual_alpha": 1.0, "type_vocab_size": 0}
+FIXED: dict[str, Any] = {"encoder_residual_alpha": 1.0, "decoder_residual_alpha": 1.0, "type_vocab_size": 0}
+FIXED |= dict.fromkeys(HEAD_FIELDS.values())
 
 
 def problems(config: VanillaTransformerConfig) -> list[str]:

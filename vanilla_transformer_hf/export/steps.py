@@ -20,6 +20,7 @@ from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.heads_vanilla_transformer import heads_of_layers
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerPreTrainedModel,
@@ -115,11 +116,12 @@ def examples(model: VanillaTransformerForConditionalGeneration) -> dict[str, tup
     mask = torch.ones_like(ids)
     memory = torch.zeros(2, 3, int(config.encoder_d_model or config.d_model))
     layer = model.model.decoder.layers[0].self_attn
-    heads = config.decoder_attention_heads
+    own, cross = heads_of_layers(config, "decoder"), heads_of_layers(config, "cross")
+    heads = [(own[place], own[place], cross[place], cross[place]) for place in model.model.decoder.layer_order]
     kept = model.model.decoder.embed_positions.kept_features
     widths: list[int] = [layer.d_k + kept, layer.d_v, layer.d_k, layer.d_v]  # type: ignore[list-item, operator]
     # One tensor used several times would become one input.
-    cached = [[torch.zeros(2, heads, 3, width) for width in widths] for _ in range(config.decoder_layers)]
+    cached = [[torch.zeros(2, count, 3, width) for count, width in zip(counts, widths)] for counts in heads]
     cached_dims = [{0: batch, 2: length} for length in (past, past, source, source)]
     ids_dims, mask_dims = {0: batch, 1: target}, {0: batch, 1: source}
     return {

@@ -66,7 +66,9 @@ class VanillaTransformerAttention(Borrower):
     self-attention.
 
     Args:
+        num_heads: Heads that share the width.
         lender: The attention whose projections this one uses instead of its own.
+        kept_heads: How many of them there are; all if None.
     """
 
     q_proj: nn.Linear
@@ -81,6 +83,7 @@ class VanillaTransformerAttention(Borrower):
         num_heads: int,
         is_causal: bool = False,
         lender: "VanillaTransformerAttention | None" = None,
+        kept_heads: int | None = None,
     ):
         super().__init__()
         self.config = config
@@ -92,7 +95,7 @@ class VanillaTransformerAttention(Borrower):
         self.roles = list(zip(PROJECTIONS[config.projection_sharing], (self.d_k, self.d_k, self.d_v)))
         self.borrow(lender)
         if lender is None:
-            self._add_projections(width, key_value_width, num_heads, config.attention_bias)
+            self._add_projections(width, key_value_width, kept_heads or num_heads, config.attention_bias)
 
     def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
         sizes: dict[str, tuple[int, int]] = {}

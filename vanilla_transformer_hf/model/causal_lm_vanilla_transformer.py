@@ -21,6 +21,7 @@ from .attention_vanilla_transformer import VanillaTransformerAttention
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .feed_forward_vanilla_transformer import SharedFeedForward
 from .generation_causal_vanilla_transformer import VanillaTransformerCausalGenerationMixin
+from .heads_vanilla_transformer import heads_of_layers
 from .modeling_vanilla_transformer import (
     VanillaTransformerEncoder,
     VanillaTransformerLayer,
@@ -35,12 +36,13 @@ from .single_stack_vanilla_transformer import SingleStackModel, of_one_stack, ti
 class VanillaTransformerCausalLayer(VanillaTransformerLayer):
     """Masked self-attention and feed-forward: the decoder's layer without cross-attention."""
 
-    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
+    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None, place: int = 0):
         width, heads = config.d_model, config.decoder_attention_heads
+        kept = heads_of_layers(config, "decoder")[place]
         super().__init__(
             config,
             width,
-            VanillaTransformerAttention(config, width, width, heads, is_causal=True),
+            VanillaTransformerAttention(config, width, width, heads, is_causal=True, kept_heads=kept),
             config.decoder_ffn_dim,
             str(config.decoder_activation_function),
             config.decoder_norm_position,
@@ -99,7 +101,7 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
             config.vocab_size,
             config.d_model,
             scheme.of(config, config.d_model, config.decoder_attention_heads, longest, True),
-            [VanillaTransformerCausalLayer(config, feed_forward) for _ in set(order)],
+            [VanillaTransformerCausalLayer(config, feed_forward, place) for place in sorted(set(order))],
             order,
             feed_forward,
             bool(config.decoder_final_norm),

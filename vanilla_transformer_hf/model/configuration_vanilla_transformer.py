@@ -11,6 +11,7 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
+from .heads_vanilla_transformer import check_heads_by_layer
 from .presets_vanilla_transformer import PRESETS
 from .sharing_vanilla_transformer import check_sharing
 
@@ -85,6 +86,7 @@ VARIANT_FIELDS = (
     *("encoder_layer_sets", "decoder_layer_sets", "layer_sharing"),
     *("projection_sharing", "decoder_attention_sharing", "feed_forward_sharing"),
     *("type_vocab_size", "is_decoder", "classifier_dropout"),
+    *("encoder_heads_by_layer", "decoder_heads_by_layer", "cross_heads_by_layer"),
 )
 
 
@@ -117,6 +119,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
         layer_sharing (`str`): Which layers share a set, with fewer sets than layers (arXiv 2104.06022): `"sequence"`:
             A A B B C C; `"cycle"`: A B C A B C; `"cycle_reverse"`: A B C C B A.
         encoder_attention_heads, decoder_attention_heads (`int`): h, the parallel heads of each attention.
+        encoder_heads_by_layer, decoder_heads_by_layer, cross_heads_by_layer (`list[int]`, *optional*): The heads that
+            pruning (arXiv 1905.10650) has left in each layer, or set of a layer's weights, of self-attention in the
+            encoder and in the decoder, and of attention to the source; all of h if not given. Widths of heads follow
+            from h.
         encoder_ffn_dim, decoder_ffn_dim (`int`): d_ff, the inner width of the feed-forward sub-layer.
         d_k (`int`, *optional*): Width of one head's queries and keys; d_model / heads if not given.
         d_v (`int`, *optional*): Width of one head's values; d_model / heads if not given.
@@ -219,6 +225,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
     layer_sharing: Literal["sequence", "cycle", "cycle_reverse"] = "sequence"
     encoder_attention_heads: int = 8
     decoder_attention_heads: int = 8
+    encoder_heads_by_layer: list[int] | None = None
+    decoder_heads_by_layer: list[int] | None = None
+    cross_heads_by_layer: list[int] | None = None
     encoder_ffn_dim: int = 2048
     decoder_ffn_dim: int = 2048
     d_k: int | None = None
@@ -405,6 +414,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             self._check_sizes()
             self._check_heads()
             check_sharing(self)
+            check_heads_by_layer(self)
             self._check_embeddings()
             self._check_relative_positions()
             self._check_token_ids()

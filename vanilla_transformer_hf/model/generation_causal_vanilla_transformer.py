@@ -16,6 +16,7 @@ from transformers.cache_utils import DynamicCache
 from .generation_config_vanilla_transformer import Settings
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .incremental_decoder_vanilla_transformer import IncrementalDecoder, resized
+from .layer_tensors_vanilla_transformer import LayerTensors
 from .packed_weights_vanilla_transformer import StepWeights
 from .positions_vanilla_transformer import Relation, Turn, counted
 from .search_plan_vanilla_transformer import SearchPlan, SearchRequest, check_ensemble
@@ -63,9 +64,10 @@ class CausalDecoder(IncrementalDecoder):
         slots = length + self.mask.shape[-1]
         # A mask does not hide NaN, and padding that attends to nothing may give NaN.
         layers: list[Any] = cache.layers
-        keys = torch.stack([self._turned(layer.keys.masked_fill(hidden, 0)) for layer in layers])
-        values = torch.stack([layer.values.masked_fill(hidden, 0) for layer in layers])
-        self.keys, self.values = resized(keys, self.key_dim, slots), resized(values, -2, slots)
+        keys = LayerTensors.stack([self._turned(layer.keys.masked_fill(hidden, 0)) for layer in layers])
+        values = LayerTensors.stack([layer.values.masked_fill(hidden, 0) for layer in layers])
+        self.keys = keys.map(lambda group: resized(group, self.key_dim, slots))
+        self.values = values.map(lambda group: resized(group, -2, slots))
         seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)
         self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)
         if self.key_positions is not None:

@@ -19,6 +19,8 @@ import torch.nn.functional as F
 
 from .attention_vanilla_transformer import related_attention_forward
 from .candidates_vanilla_transformer import first_highest, most_likely
+from .heads_vanilla_transformer import heads_of_layers
+from .layer_tensors_vanilla_transformer import LayerTensors
 from .packed_weights_vanilla_transformer import StepWeights, rows_of
 from .positions_vanilla_transformer import Relation, Turn
 
@@ -68,8 +70,8 @@ class IncrementalDecoder:
         with weights.reading_the_source():
             projected = [layer.encoder_attn.project_keys_values(memory) for layer in self.decoder.layers]
         # One entry for each set of weights, M ≤ N: layers with the same weights have the same keys and values.
-        self.source_keys = torch.stack([self._turned(keys) for keys, _ in projected])  # (M, B, H, S, d_k) or turned
-        self.source_values = torch.stack([values for _, values in projected])  # (M, B, H, S, d_v)
+        self.source_keys = LayerTensors.stack([self._turned(keys) for keys, _ in projected])  # as they are stored
+        self.source_values = LayerTensors.stack([values for _, values in projected])  # (B, H, S, d_v)
         self.source_mask = None
         if attention_mask is not None and not attention_mask.all():
             hidden = (attention_mask == 0) & attention_mask.any(
@@ -77,7 +79,7 @@ class IncrementalDecoder:
             )  # a row of padding only has no mean
             mask = torch.zeros_like(attention_mask, dtype=memory.dtype).masked_fill(hidden, -math.inf)
             self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
-        self._make_slots(memory, self.source_values.shape[1])
+        self._make_slots(memory, len(memory))
 
     def _begin(
         self,
@@ -106,11 +108,13 @@ class IncrementalDecoder:
     def _make_slots(self, states: torch.Tensor, batch: int):
         """Allocate the keys and values of the first steps."""
         own = self.decoder.layers[0].self_attn
-        layers, heads = len(self.decoder.layer_order), self.decoder.config.decoder_attention_heads
+        heads = heads_of_layers(self.decoder.config, "decoder")
+        heads = [heads[place] for place in self.decoder.layer_order]
         scheme, slots = self.decoder.embed_positions, ROOM * self.beams
         key_width = own.d_k + scheme.kept_features
-        self.keys = self._turned(states.new_zeros(layers, batch, heads, slots, key_width)).contiguous()
-        self.values = states.new_zeros(layers, batch, heads, slots, own.d_v)
+        key_sizes = (slots, key_width) if self.key_dim == -2 else (key_width, slots)
+        self.keys = LayerTensors.zeros(states, heads, batch, *key_sizes)
+        self.values = LayerTensors.zeros(states, heads, batch, slots, own.d_v)
         self.mask = states.new_full((batch, self.beams, slots), -math.inf)
         self.apart = states.new_full((self.beams, self.beams), -math.inf).fill_diagonal_(0)
         self.begins = torch.zeros(1, 1, dtype=torch.long, device=states.device)
@@ -214,12 +218,15 @@ class IncrementalDecoder:
 
     def keep(self, rows: torch.Tensor):
         """Keep only these sentences."""
-        self.source_keys, self.source_values = self.source_keys[:, rows], self.source_values[:, rows]
+        self.source_keys, self.source_values = (
+            tensors.map(lambda group: group[:, rows]) for tensors in (self.source_keys, self.source_values)
+        )
         self.source_mask = None if self.source_mask is None else self.source_mask[rows]
         self._keep_target(rows)
 
     def _keep_target(self, rows: torch.Tensor):
-        self.keys, self.values, self.mask = self.keys[:, rows], self.values[:, rows], self.mask[rows]
+        self.keys, self.values = (tensors.map(lambda group: group[:, rows]) for tensors in (self.keys, self.values))
+        self.mask = self.mask[rows]
         self.key_positions = None if self.key_positions is None else self.key_positions[rows]
         if len(self.begins) > 1:
             self.begins = self.begins[rows]
@@ -227,29 +234,30 @@ class IncrementalDecoder:
     @property
     def source_length(self) -> int:
         """S."""
-        return self.source_values.shape[3]
+        return self.source_values.any().shape[3]
 
     def absorb(self, other: "IncrementalDecoder", rows: slice, places: torch.Tensor):
         """Replace the sentences at `places` by these sentences of `other`, which has not taken a token yet."""
         self.begins = self.begins.repeat(len(self.mask) // len(self.begins), 1)
         self.begins[places], self.mask[places] = self.length, -math.inf
-        self.keys[:, places] = self.values[:, places] = 0  # a mask does not hide NaN
+        for tensors in (self.keys, self.values):
+            tensors.put(places, 0.0)  # a mask does not hide NaN
         mask, its = self._whole_source_mask(), other._whole_source_mask()[rows]
         mask[places] = -math.inf
         longest = max(used_length(mask), used_length(its))
         mask = resized(mask, -1, longest, -math.inf)
         mask[places] = resized(its, -1, longest, -math.inf)
         self.source_mask = mask if mask.any() else None
-        self.source_keys = resized(self.source_keys, self.key_dim, longest)
-        self.source_values = resized(self.source_values, -2, longest)
-        self.source_keys[:, places] = resized(other.source_keys[:, rows], self.key_dim, longest)
-        self.source_values[:, places] = resized(other.source_values[:, rows], -2, longest)
+        self.source_keys = self.source_keys.map(lambda keys: resized(keys, self.key_dim, longest))
+        self.source_values = self.source_values.map(lambda values: resized(values, -2, longest))
+        self.source_keys.put(places, other.source_keys.map(lambda keys: resized(keys[:, rows], self.key_dim, longest)))
+        self.source_values.put(places, other.source_values.map(lambda values: resized(values[:, rows], -2, longest)))
 
     def _whole_source_mask(self) -> torch.Tensor:
         """0 for a source token, -∞ for padding (B, 1, 1, S)."""
         if self.source_mask is not None:
             return self.source_mask
-        return self.source_keys.new_zeros(len(self.mask), 1, 1, self.source_length)
+        return self.source_keys.any().new_zeros(len(self.mask), 1, 1, self.source_length)
 
     def _turned(self, keys: torch.Tensor) -> torch.Tensor:
         """Keys (..., T, d_k) in the layout in which they are stored, and back."""
@@ -264,7 +272,8 @@ class IncrementalDecoder:
         mask = self.mask.gather(2, places[:, None].expand(-1, self.beams, -1))
         places = resized(places, -1, slots)
         self.mask = resized(mask, -1, slots, -math.inf)
-        self.keys, self.values = picked(self.keys, places, self.key_dim), picked(self.values, places, -2)
+        self.keys = self.keys.map(lambda keys: picked(keys, places, self.key_dim))
+        self.values = self.values.map(lambda values: picked(values, places, -2))
         self.key_positions = None if self.key_positions is None else self.key_positions.gather(1, places)
 
 

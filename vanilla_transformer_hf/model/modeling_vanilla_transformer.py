@@ -43,6 +43,7 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig, check_s
 from .dropout_vanilla_transformer import Dropout
 from .feed_forward_vanilla_transformer import FEED_FORWARDS, FeedForwardMaps, SharedFeedForward
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .heads_vanilla_transformer import heads_of_layers
 from .loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
 from .norms_vanilla_transformer import NORMS
 from .positions_vanilla_transformer import (
@@ -132,11 +133,19 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardMaps):
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
-    """Self-attention and feed-forward, section 3.1."""
+    """
+    Self-attention and feed-forward, section 3.1.
 
-    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
+    Args:
+        lender: What has the feed-forward's maps, if not the layer.
+        place: Which set of weights of its stack it is, from 0.
+    """
+
+    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None, place: int = 0):
         width: Any = config.encoder_d_model
-        self_attn = VanillaTransformerAttention(config, width, width, config.encoder_attention_heads)
+        kept = heads_of_layers(config, "encoder")[place]
+        heads = config.encoder_attention_heads
+        self_attn = VanillaTransformerAttention(config, width, width, heads, kept_heads=kept)
         super().__init__(
             config,
             width,
@@ -166,11 +175,18 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
 
 
 class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
-    """Masked self-attention, attention over the encoder's output, and feed-forward, section 3.1."""
+    """
+    Masked self-attention, attention over the encoder's output, and feed-forward, section 3.1.
 
-    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
+    Args:
+        lender: What has the feed-forward's maps, if not the layer.
+        place: Which set of weights of its stack it is, from 0.
+    """
+
+    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None, place: int = 0):
         width, heads = config.d_model, config.decoder_attention_heads
-        self_attn = VanillaTransformerAttention(config, width, width, heads, is_causal=True)
+        own, cross = (heads_of_layers(config, attention)[place] for attention in ("decoder", "cross"))
+        self_attn = VanillaTransformerAttention(config, width, width, heads, is_causal=True, kept_heads=own)
         super().__init__(
             config,
             width,
@@ -185,7 +201,9 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         memory_width: Any = config.encoder_d_model
         # Self-attention and cross-attention share their projections.
         shared = self_attn if config.decoder_attention_sharing else None
-        self.encoder_attn = VanillaTransformerCrossAttention(config, width, memory_width, heads, lender=shared)
+        self.encoder_attn = VanillaTransformerCrossAttention(
+            config, width, memory_width, heads, lender=shared, kept_heads=cross
+        )
         self.encoder_attn_layer_norm = NORMS[config.norm_type](width, config.layer_norm_eps)
 
     def forward(
@@ -483,7 +501,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
 
     def __init__(self, config: VanillaTransformerConfig):
         feed_forward, order = SharedFeedForward.of(config, 0), layer_order(config, "encoder")
-        layers = [VanillaTransformerEncoderLayer(config, feed_forward) for _ in set(order)]
+        layers = [VanillaTransformerEncoderLayer(config, feed_forward, place) for place in sorted(set(order))]
         width: Any = config.encoder_d_model
         scheme = POSITION_ENCODINGS[config.position_encoding]
         super().__init__(
@@ -555,7 +573,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
         feed_forward = SharedFeedForward.of(config, 1) if lender is None else None
         order = layer_order(config, "decoder")
-        layers = [VanillaTransformerDecoderLayer(config, lender or feed_forward) for _ in set(order)]
+        places = sorted(set(order))
+        layers = [VanillaTransformerDecoderLayer(config, lender or feed_forward, place) for place in places]
         longest: Any = config.decoder_max_position_embeddings
         scheme = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
         super().__init__(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 
 from .alignment import with_eager_attention
 from .scoring import shift_right
@@ -33,6 +34,8 @@ class AttentionMaps:
         encoder: Attention of source pieces to each other (L, H, S, S), in float32; rows sum to 1.
         decoder: Self-attention of the decoder's steps (L, H, T, T).
         cross: Cross-attention of the decoder's steps (L, H, T, S).
+
+    H is the largest number of heads; the maps of heads that a layer of a pruned model lacks are NaN.
     """
 
     source: list[str]
@@ -95,8 +98,14 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
         readable(decode_source, source_ids),
         pieces[:-1],
         pieces[1:],
-        *(torch.stack([layer[0] for layer in layers]).float().cpu() for layers in found),
+        *(_of_layers([layer[0].float().cpu() for layer in layers]) for layers in found),
     )
+
+
+def _of_layers(maps: list[torch.Tensor]) -> torch.Tensor:
+    """The maps of layers (H, rows, columns) as (L, H, rows, columns)."""
+    most = max(len(layer) for layer in maps)
+    return torch.stack([F.pad(layer, (0, 0, 0, 0, 0, most - len(layer)), value=torch.nan) for layer in maps])
 
 
 def _draw_map(axis: "Axes", weights: torch.Tensor, rows: list[str] | None, columns: list[str] | None) -> Any:
@@ -133,7 +142,7 @@ def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None =
     if layer is not None and not 0 <= layer < len(weights):
         raise ValueError(f"layer={layer}: the layers are 0 to {len(weights) - 1}")
     layers = range(len(weights)) if layer is None else [layer]
-    shown = torch.cat((weights.mean(dim=1, keepdim=True), weights), dim=1)  # (L, 1 + H, queries, keys)
+    shown = torch.cat((weights.nanmean(dim=1, keepdim=True), weights), dim=1)  # (L, 1 + H, queries, keys)
     height, width = (max(SMALLEST, PIECE * size) for size in shown.shape[2:])
     size = (1.6 + width * shown.shape[1], 1.2 + height * len(layers))
     with matplotlib.rc_context({"font.size": 8}):
@@ -142,6 +151,11 @@ def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None =
         axes = figure.subplots(len(layers), shown.shape[1], squeeze=False)
         for row, index in enumerate(layers):
             for column, axis in enumerate(axes[row]):
+                if row == 0:
+                    axis.set_title("mean of heads" if column == 0 else f"head {column - 1}")
+                if shown[index, column].isnan().any():  # the layer has fewer heads
+                    axis.set_axis_off()
+                    continue
                 is_lowest = row == len(layers) - 1
                 image = _draw_map(
                     axis,
@@ -149,8 +163,6 @@ def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None =
                     getattr(maps, rows) if column == 0 else None,
                     getattr(maps, columns) if is_lowest else None,
                 )
-                if row == 0:
-                    axis.set_title("mean of heads" if column == 0 else f"head {column - 1}")
             axes[row, 0].set_ylabel(f"layer {index}")
         figure.suptitle(f"{title} (rows: {rows}, columns: {columns})")
         figure.colorbar(image, ax=axes, shrink=min(1.0, 2 / height), pad=0.01, label="weight")

@@ -6,8 +6,11 @@ import { pictureButtons } from "./keep.js";
 
 const SIDE = 112;
 
-/** Weights { shape: [layers, heads, rows, columns], values }; `open` is called with a layer's number and a head. */
-export function headGrid({ shape, values }, layers, open) {
+/**
+ * Weights { shape: [layers, heads, rows, columns], values }, of which each layer has so many heads as `counts` says;
+ * `open` is called with a layer's number and a head.
+ */
+export function headGrid({ shape, values }, layers, counts, open) {
   const [, heads, rows, columns] = shape, scale = sequential(1);
   const wide = Math.max(columns, rows), width = Math.max(28, Math.round((SIDE * columns) / wide)), height = Math.max(28, Math.round((SIDE * rows) / wide));
 
@@ -23,7 +26,7 @@ export function headGrid({ shape, values }, layers, open) {
     }
   }
   const table = layers.map((layer, index) => {
-    const cells = Array.from({ length: heads }, (_, head) => {
+    const cells = Array.from({ length: counts[layer] }, (_, head) => {
       const canvas = html("canvas", { width: 2 * width, height: 2 * height, style: `width:${width}px;height:${height}px` });
       const context = canvas.getContext("2d");
       context.scale(2, 2);
@@ -47,7 +50,7 @@ export function headGrid({ shape, values }, layers, open) {
           context.fillStyle = themed("ink");
           context.fillText(`head ${head}`, 70 + head * (width + 8), 14);
         }
-        paint(context, 70 + head * (width + 8), 24 + index * (height + 8), index * heads + head);
+        if (head < counts[layer]) paint(context, 70 + head * (width + 8), 24 + index * (height + 8), index * heads + head);
       }
     });
     return picture;

@@ -76,12 +76,13 @@ export async function attentionView(context) {
   const { state, set, ask, model, translation } = context;
   const pair = pairRequest(state, translation), part = partOf(state, model);
   const small = await ask("grid", { ...pair, part, size: 32 });
-  const layers = small.layers, count = model.heads[part];
+  const layers = small.layers;
   const layer = layers.includes(state.layer) ? state.layer : layers[Math.max(0, Math.floor(layers.length / 2) - (part === "cross" ? 1 : 0))];
+  const count = model.heads[part][layer];
   const shown = { ...context, state: { ...state, layer, part } };
   const bar = controls(shown, layers, count);
   if (state.picture === "grid") {
-    return [bar, section("All heads of all layers", headGrid(tensor(small.weights), layers, (one, head) => set({ layer: one, heads: String(head), picture: "map" })))];
+    return [bar, section("All heads of all layers", headGrid(tensor(small.weights), layers, model.heads[part], (one, head) => set({ layer: one, heads: String(head), picture: "map" })))];
   }
   const found = await ask("attention", { ...pair, part, layer });
   const weights = tensor(found.weights), columns = weights.shape[2];

@@ -54,7 +54,8 @@ async function positionPictures({ state, ask, model }) {
 export async function headView(context) {
   const { state, set, ask, model, translation } = context;
   const pair = pairRequest(state, translation), part = partOf(state, model);
-  const layer = Math.min(Math.max(0, state.layer), model.layers[part] - 1), head = Math.min(state.head, model.heads[part] - 1);
+  const layer = Math.min(Math.max(0, state.layer), model.layers[part] - 1);
+  const count = model.heads[part][layer], head = Math.min(state.head, count - 1);
   const numbers = (count) => Array.from({ length: count }, (_, place) => [place, place]);
   const controls = (rows, row) =>
     html(
@@ -62,7 +63,7 @@ export async function headView(context) {
       { class: "controls" },
       choice("Attention", part, PARTS.filter(([name]) => name in model.layers), (value) => set({ part: value, row: -1, column: -1 })),
       choice("Layer", layer, numbers(model.layers[part]), (value) => set({ layer: Number(value) })),
-      choice("Head", head, numbers(model.heads[part]), (value) => set({ head: Number(value) })),
+      choice("Head", head, numbers(count), (value) => set({ head: Number(value) })),
       choice("Query", row, rows.map((piece, place) => [place, `${place}: ${label(piece)}`]), (value) => set({ row: Number(value) })),
     );
   const found = await ask("head", { ...pair, part, layer, head });

@@ -12,7 +12,7 @@ function toggles(part, model, off, change) {
     html("button", { type: "button", class: "toggle", id: `off-${name}`, "aria-pressed": String(off.has(name)), "aria-label": `${spoken} off`, click: () => flip(name) }, text);
   const rows = Array.from({ length: model.layers[part] }, (_, layer) => {
     const whole = `${part}.${layer}`;
-    const heads = Array.from({ length: model.heads[part] }, (_, head) => html("td", {}, toggle(`${whole}.${head}`, String(head), `${part}, layer ${layer}, head ${head}`)));
+    const heads = Array.from({ length: model.heads[part][layer] }, (_, head) => html("td", {}, toggle(`${whole}.${head}`, String(head), `${part}, layer ${layer}, head ${head}`)));
     return html("tr", {}, html("th", { scope: "row" }, toggle(whole, part === "cross" ? `all of ${layer}` : `layer ${layer}`, `${part}, layer ${layer}`)), heads);
   });
   return html("div", {}, html("h3", {}, part), html("table", { class: "toggles" }, html("tbody", {}, rows)));

@@ -1,0 +1,156 @@
+"""Pruning: what is removed is what matters least, and the smaller model is the large one with zeros."""
+
+import copy
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from host_search import same
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoModelForSeq2SeqLM
+
+from vanilla_transformer_hf import VanillaTransformerConfig
+from vanilla_transformer_hf.model.heads_vanilla_transformer import HEAD_FIELDS, heads_of_layers
+from vanilla_transformer_hf.training.pruning import (
+    attentions,
+    choose_heads,
+    choose_units,
+    head_importance,
+    prune,
+    unit_norms,
+)
+
+
+# Models whose heads, maps and feed-forwards are laid out in different ways.
+MODELS = {
+    "paper": {"embedding_sharing": "none", "output_bias": True},
+    "own_widths": {"d_k": 4, "d_v": 12, "attention_bias": True, "feed_forward_type": "gated", "encoder_d_model": 16}
+    | {"embedding_sharing": "decoder", "position_encoding": "shaw", "max_relative_distance": 3},
+    "shared": {
+        "encoder_layers": 4,
+        "encoder_layer_sets": 2,
+        "layer_sharing": "cycle",
+        "projection_sharing": "key_value",
+    }
+    | {"decoder_attention_sharing": True, "feed_forward_sharing": "all"},
+}
+every_model = pytest.mark.parametrize("fields", MODELS.values(), ids=MODELS)
+
+
+def with_zeros(model, heads, feed_forward):
+    """The model whose removed heads and units give nothing, by zeros in the maps behind them alone."""
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for key, module in attentions(model).items():
+            gone = set(range(4)) - set(heads[key])
+            for head in gone:
+                module.out_proj.weight[:, head * module.d_v : (head + 1) * module.d_v] = 0
+        for maps in model.modules():
+            if "fc2" in maps._modules:
+                inner = [name for name in ("fc1", "fc3") if name in maps._modules]
+                squares = sum((getattr(maps, n).weight ** 2).sum(1) + getattr(maps, n).bias ** 2 for n in inner)
+                norms = squares + (maps.fc2.weight**2).sum(0)
+                maps.fc2.weight[:, norms.argsort()[: round(feed_forward * len(norms))]] = 0
+    return model
+
+
+@every_model
+@torch.no_grad()
+def test_a_pruned_model_is_the_large_one_with_zeros_and_an_ordinary_folder(
+    fields, tiny_model, batch, source, tmp_path
+):
+    model = tiny_model(**fields)
+    heads = {key: [0, 1, 2, 3] for key in attentions(model)} | {("encoder", 1): [1, 3], ("decoder", 0): [2]}
+    if ("cross", 0) in heads:
+        heads["cross", 0] = [0, 1, 3]
+    pruned = prune(model, heads, feed_forward=0.25)
+    smaller, expected = pruned.model, with_zeros(model, heads, 0.25)(**batch).logits
+    torch.testing.assert_close(smaller(**batch).logits, expected, atol=1e-6, rtol=0)
+    assert smaller.num_parameters() == pruned.parameters[1] < model.num_parameters()
+    same(smaller, source, num_beams=3, max_new_tokens=9)
+    smaller.save_pretrained(tmp_path)
+    opened = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(opened(**batch).logits, expected, atol=1e-6, rtol=0)
+    assert heads_of_layers(opened.config, "encoder") == [4, 2] and opened.config.encoder_ffn_dim == 48
+    with torch.enable_grad():  # which is trained further
+        opened.train()(**batch, labels=batch["decoder_input_ids"]).loss.backward()
+    assert all(parameter.grad is not None for parameter in opened.parameters())
+
+
+@every_model
+def test_importance_is_the_mean_change_of_the_loss_by_a_factor_of_a_head(fields, tiny_model, batch):
+    """Against finite differences in float64, sentence by sentence: the columns of W^O times 1 ± ε."""
+    model = tiny_model(**fields).double()
+    labels = torch.randint(3, 90, (2, 6)).masked_fill(batch["decoder_attention_mask"] == 0, -100)
+    pairs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "labels": labels}
+    found = head_importance(model.train(), [pairs])
+    assert model.training and found.keys() == attentions(model).keys()
+    model.eval()
+
+    def losses():
+        start = model.prepare_decoder_input_ids_from_labels(labels)
+        with torch.no_grad():
+            logits = model(pairs["input_ids"], pairs["attention_mask"], start).logits
+        return F.cross_entropy(logits.transpose(1, 2), labels, reduction="none").sum(dim=1)  # (B)
+
+    step = 1e-5
+    for key, head in (("encoder", 1), 2), (("decoder", 0), 0), (("decoder", 1), 3), (("cross", 1), 1):
+        if key not in found:
+            continue
+        module = attentions(model)[key]
+        columns = slice(head * module.d_v, (head + 1) * module.d_v)
+        weight, results = module.out_proj.weight.data, []
+        before = weight[:, columns].clone()
+        for factor in (1 + step, 1 - step):
+            weight[:, columns] = before * factor
+            results.append(losses())
+        weight[:, columns] = before
+        expected = ((results[0] - results[1]) / (2 * step)).abs().mean()
+        torch.testing.assert_close(found[key][head], expected, rtol=1e-4, atol=1e-9)
+
+
+def test_the_least_important_heads_go_and_each_attention_keeps_its_best():
+    importance = {
+        ("encoder", 0): torch.tensor([3.0, 4.0, 0.0]),
+        ("cross", 0): torch.tensor([0.3, 0.0, 0.4]),  # as important in its own layer
+        ("decoder", 0): torch.tensor([0.0, 0.0, 0.0]),
+    }
+    kept = choose_heads(importance, 4 / 9)
+    assert kept == {("encoder", 0): [0, 1], ("cross", 0): [0, 2], ("decoder", 0): [0]}
+    assert choose_heads(importance, 0) == {key: [0, 1, 2] for key in importance}
+    with pytest.raises(ValueError, match=r"heads=0.9: must be at least 0 and at most 0.6667"):
+        choose_heads(importance, 0.9)
+    assert choose_units(torch.tensor([3.0, 1.0, 2.0, 1.0]), 0.5) == [0, 2]
+    with pytest.raises(ValueError, match="feed_forward=1"):
+        choose_units(torch.ones(4), 1)
+
+
+def test_unit_norms_count_all_weights_of_a_unit(tiny_model):
+    layer = tiny_model(feed_forward_type="gated").model.decoder.layers[1]
+    found = unit_norms(layer, ["fc1", "fc3"])[5]
+    parts = [
+        layer.fc1.weight[5],
+        layer.fc3.weight[5],
+        layer.fc1.bias[5:6],
+        layer.fc3.bias[5:6],
+        layer.fc2.weight[:, 5],
+    ]
+    torch.testing.assert_close(found.float(), torch.cat(parts).norm())
+
+
+def test_configs_say_which_layers_have_fewer_heads_and_nothing_where_none_has(tiny_config):
+    plain = tiny_config()
+    assert not set(HEAD_FIELDS.values()) & json.loads(plain.to_json_string()).keys()
+    assert heads_of_layers(plain, "cross") == [4, 4]
+    pruned = tiny_config(cross_heads_by_layer=[4, 1])
+    again = VanillaTransformerConfig.from_dict(json.loads(pruned.to_json_string()))
+    assert heads_of_layers(again, "cross") == [4, 1] and heads_of_layers(again, "decoder") == [4, 4]
+    for fields, message in (
+        ({"encoder_heads_by_layer": [4]}, r"encoder_heads_by_layer=\[4\]: must be 2 numbers"),
+        ({"cross_heads_by_layer": [0, 4]}, "from 1 to decoder_attention_heads=4"),
+        ({"decoder_heads_by_layer": [2, 4], "position_encoding": "alibi"}, "decoder_position_encoding='alibi'"),
+        ({"cross_heads_by_layer": [2, 4], "decoder_attention_sharing": True}, "must be equal with decoder_attention"),
+    ):
+        with pytest.raises(StrictDataclassError, match=message):
+            tiny_config(**fields)

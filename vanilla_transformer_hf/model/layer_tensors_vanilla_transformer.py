@@ -1,0 +1,59 @@
+"""
+Keys or values of all layers, as few tensors: those of layers with as many heads are one.
+
+Shapes: N layers with as many heads, B sentences, H heads, T positions, d features of a head.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+
+class LayerTensors:
+    """
+    A tensor (B, H, T, d) for each layer. Layers with as many heads, which are all but in pruned models, stand in one
+    tensor (N, B, H, T, d), so that what is done to the tensors of all layers is done at once.
+
+    Attributes:
+        groups: These tensors, by H.
+        places: For each layer its H and its place there.
+    """
+
+    def __init__(self, groups: dict[int, torch.Tensor], places: list[tuple[int, int]]):
+        self.groups, self.places = groups, places
+
+    @classmethod
+    def stack(cls, tensors: Sequence[torch.Tensor]) -> "LayerTensors":
+        """Those of the layers, in their order (B, H, T, d)."""
+        places = cls._places([tensor.shape[1] for tensor in tensors])
+        members: dict[int, list[torch.Tensor]] = {}
+        for (heads, _), tensor in zip(places, tensors):
+            members.setdefault(heads, []).append(tensor)
+        return cls({heads: torch.stack(group) for heads, group in members.items()}, places)
+
+    @classmethod
+    def zeros(cls, like: torch.Tensor, heads: Sequence[int], batch: int, *sizes: int) -> "LayerTensors":
+        """Zeros (B, H, *sizes) for layers of so many heads."""
+        groups = {each: like.new_zeros(heads.count(each), batch, each, *sizes) for each in dict.fromkeys(heads)}
+        return cls(groups, cls._places(heads))
+
+    @staticmethod
+    def _places(heads: Sequence[int]) -> list[tuple[int, int]]:
+        return [(each, heads[:layer].count(each)) for layer, each in enumerate(heads)]
+
+    def __getitem__(self, layer: int) -> torch.Tensor:
+        heads, place = self.places[layer]
+        return self.groups[heads][place]
+
+    def any(self) -> torch.Tensor:
+        """One of the tensors (N, B, H, T, d), which differ in N and H alone."""
+        return next(iter(self.groups.values()))
+
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "LayerTensors":
+        """What `change` makes of each tensor (N, B, H, T, d)."""
+        return LayerTensors({heads: change(group) for heads, group in self.groups.items()}, self.places)
+
+    def put(self, rows: torch.Tensor, other: "LayerTensors | float") -> None:
+        """Put the sentences of `other`, or a number, in place of the sentences `rows`."""
+        for heads, group in self.groups.items():
+            group[:, rows] = other.groups[heads] if isinstance(other, LayerTensors) else other
