@@ -5,6 +5,7 @@ Importing this package registers its config, models, tokenizer and translation p
 """
 
 from . import registration
+from .common.version import __version__
 from .model.causal_lm_vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
 from .model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
 from .model.encoder_models_vanilla_transformer import (
@@ -25,8 +26,6 @@ from .translation.scoring import TextScore
 from .translation.texts import ConstrainedText
 from .translation.translator import Translation, Translator
 
-
-__version__ = "0.1.0"
 
 __all__ = [
     "PRESETS",

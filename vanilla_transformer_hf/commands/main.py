@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from .. import __version__
 from ..common.command_line import run
+from ..common.version import __version__
 
 
 PROG = "vanilla-transformer"

@@ -19,22 +19,7 @@ from ..common.command_line import make_parser
 from ..common.too_long import TooLongToTranslate, current_name
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
-    from ..translation.streams.arguments import add_arguments
-
-    parser = make_parser(prog, __doc__)
-    parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
-    parser.add_argument("--input", metavar="FILE", help="UTF-8 text, also .gz (default: standard input)")
-    parser.add_argument(
-        "--format",
-        choices=["text", "tsv", "jsonl"],
-        help="text: the best translation of each line; tsv: line number, score, text, alignment; jsonl: a record for "
-        "each line with number, source and translations: text, score, finished (false: cut off at the limit of "
-        "tokens), tokens, alignment (default: text, or tsv with --n_best or --alignment)",
-    )
-    parser.add_argument("--n_best", type=int, metavar="N", help="write the N best translations of each line")
-    parser.add_argument("--alignment", action="store_true", help="write word alignments: 0-0 1-2 …")
-    search = parser.add_argument_group("search (default: what the model was saved with)")
+def add_search_arguments(search: argparse._ArgumentGroup) -> None:
     search.add_argument("--num_beams", type=int, metavar="N", help="beams; 1 is greedy search")
     search.add_argument(
         "--length_penalty",
@@ -77,6 +62,24 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         "--prefixes", metavar="FILE", help="prefixes that the translations must begin with, line by line"
     )
     search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its pieces")
+
+
+def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+    from ..translation.streams.arguments import add_arguments
+
+    parser = make_parser(prog, __doc__)
+    parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
+    parser.add_argument("--input", metavar="FILE", help="UTF-8 text, also .gz (default: standard input)")
+    parser.add_argument(
+        "--format",
+        choices=["text", "tsv", "jsonl"],
+        help="text: the best translation of each line; tsv: line number, score, text, alignment; jsonl: a record for "
+        "each line with number, source and translations: text, score, finished (false: cut off at the limit of "
+        "tokens), tokens, alignment (default: text, or tsv with --n_best or --alignment)",
+    )
+    parser.add_argument("--n_best", type=int, metavar="N", help="write the N best translations of each line")
+    parser.add_argument("--alignment", action="store_true", help="write word alignments: 0-0 1-2 …")
+    add_search_arguments(parser.add_argument_group("search (default: what the model was saved with)"))
     parser.add_argument(
         "--too_long",
         type=current_name,

@@ -335,6 +335,30 @@ async def _form(scope: Any, content: bytes) -> Mapping[str, Any]:
     return {name: values if len(values := form.getlist(name)) > 1 else values[0] for name in form}
 
 
+def counted(metrics: Metrics, function: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    """The endpoint `function`, whose answers are counted by model and status; others than 200 are logged."""
+
+    async def endpoint(request: Request) -> Response:
+        status = 500
+        try:
+            response = await function(request)
+            status = response.status_code
+            return response
+        except RequestError as error:
+            status = error.status
+            raise
+        except ClientDisconnect:
+            status = CLIENT_LEFT
+            raise
+        finally:
+            name = getattr(request.state, "model", "")
+            metrics.requests.labels(name, str(status)).inc()
+            if status != 200:
+                logger.info("%s: answered with status %d", request.scope["route"].path, status)
+
+    return endpoint
+
+
 def create_application(
     models: Sequence[ServedModel],
     limits: Limits | None = None,
@@ -370,31 +394,10 @@ def create_application(
         for model in models:
             await asyncio.to_thread(model.batcher.stop)
 
-    def counted(function: Callable[[Request], Any]) -> Callable[[Request], Any]:
-        async def endpoint(request: Request) -> Response:
-            status = 500
-            try:
-                response = await function(request)
-                status = response.status_code
-                return response
-            except RequestError as error:
-                status = error.status
-                raise
-            except ClientDisconnect:
-                status = CLIENT_LEFT
-                raise
-            finally:
-                name = getattr(request.state, "model", "")
-                service.metrics.requests.labels(name, str(status)).inc()
-                if status != 200:
-                    logger.info("%s: answered with status %d", request.scope["route"].path, status)
-
-        return endpoint
-
     routes = [
-        Route("/translate", counted(service.libretranslate), methods=["POST"]),
-        Route("/", counted(service.hugging_face), methods=["POST"]),
-        Route("/models/{name:path}", counted(service.hugging_face), methods=["POST"]),
+        Route("/translate", counted(service.metrics, service.libretranslate), methods=["POST"]),
+        Route("/", counted(service.metrics, service.hugging_face), methods=["POST"]),
+        Route("/models/{name:path}", counted(service.metrics, service.hugging_face), methods=["POST"]),
         Route("/languages", service.languages),
         Route("/health", service.health),
         Route("/ready", service.ready),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .. import __version__
+from ..common.version import __version__
 from .protocols import MOST_ALTERNATIVES, SEARCH_PARAMETERS, Limits
 
 

@@ -20,7 +20,7 @@ from ...common.opening import vocabularies
 from ..text_model import WINDOW
 from ..translator import Translator
 from .lines import read_items, run_lines
-from .resumable_output import ResumableOutput, open_result
+from .resumable_output import ResumableOutput, StreamOutput, open_result
 from .work import LineWork
 from .worker_pool import LocalWorker, WorkerPool
 
@@ -116,6 +116,33 @@ def digest_of(translator: Translator) -> str:
     return digest.hexdigest()
 
 
+def open_worker(
+    arguments: argparse.Namespace,
+    work: LineWork,
+    output: StreamOutput,
+    ensemble: tuple[str, ...],
+    shortlist: str | None,
+) -> LocalWorker | WorkerPool:
+    """The worker of a command: the model in this process, or several processes with a model each."""
+    matmul = arguments.matmul
+    if matmul == "auto":  # a measured choice may differ between runs and processes
+        matmul = output.recall().get("matmul", "auto" if arguments.processes == 1 else choose_matmul())
+    open_translator = OpenTranslator(
+        arguments.model,
+        arguments.dtype,
+        matmul,
+        arguments.max_source_length,
+        ensemble,
+        shortlist,
+        arguments.target_lang_tag,
+    )
+    describe_it = partial(describe, has_digest=isinstance(output, ResumableOutput))
+    if arguments.processes == 1:
+        translator = open_translator(arguments.device)
+        return LocalWorker(translator, work, describe_it(translator))
+    return WorkerPool(open_translator, work, arguments.processes, arguments.device, describe_it)
+
+
 def run_command(
     arguments: argparse.Namespace,
     work: LineWork,
@@ -149,25 +176,7 @@ def run_command(
         files = [sys.stdin.buffer if name is None else stack.enter_context(open_input(name)) for name in inputs]
         output = stack.enter_context(open_result(arguments.output, arguments.restart))
         items, total = read_items(files, arguments.on_bad_bytes)
-        matmul = arguments.matmul
-        if matmul == "auto":  # a measured choice may differ between runs and processes
-            matmul = output.recall().get("matmul", "auto" if arguments.processes == 1 else choose_matmul())
-        open_translator = OpenTranslator(
-            arguments.model,
-            arguments.dtype,
-            matmul,
-            arguments.max_source_length,
-            tuple(ensemble),
-            shortlist,
-            arguments.target_lang_tag,
-        )
-        describe_it = partial(describe, has_digest=isinstance(output, ResumableOutput))
-        worker: LocalWorker | WorkerPool
-        if arguments.processes == 1:
-            translator = open_translator(arguments.device)
-            worker = LocalWorker(translator, work, describe_it(translator))
-        else:
-            worker = WorkerPool(open_translator, work, arguments.processes, arguments.device, describe_it)
+        worker = open_worker(arguments, work, output, tuple(ensemble), shortlist)
         stack.enter_context(worker)
         if worker.description.note:
             print(worker.description.note, file=sys.stderr)
