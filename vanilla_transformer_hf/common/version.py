@@ -1,0 +1,3 @@
+"""The version of the package, for the rooms; a module without imports."""
+
+__version__ = "0.1.0"
