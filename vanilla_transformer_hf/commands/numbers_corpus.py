@@ -4,10 +4,12 @@ Write the quickstart's corpus, numbers and dates spelled out in English and Germ
     vanilla-transformer numbers-corpus outputs/quickstart-data
     vanilla-transformer numbers-corpus outputs/multilingual-data --both_directions
     vanilla-transformer numbers-corpus outputs/divisible --divisible_by 3
+    vanilla-transformer numbers-corpus outputs/places --place_values
     vanilla-transformer numbers-corpus outputs/lists --numbers_per_line 1 3 --digits 3
 
-The third writes numbers and classes for `task: classification`. The last writes lists such as "twelve; three hundred
-and five": models that are trained on short lists can be tested on longer ones.
+The third and the fourth write numbers and classes for `task: classification` and `task: token_classification`. The last
+writes lists such as "twelve; three hundred and five": models that are trained on short lists can be tested on longer
+ones.
 """
 
 from ..common.command_line import make_parser
@@ -38,12 +40,20 @@ def main(prog: str, argv: list[str]) -> None:
         metavar="N",
         help="numbers from 0 to 9,999 in English, as .en files, and whether N divides them, as .class files",
     )
+    parser.add_argument(
+        "--place_values",
+        action="store_true",
+        help="numbers in English, as .en files, and for each of their words whether it counts ones, hundreds, "
+        "thousands or hundred thousands, as .class files",
+    )
     arguments = parser.parse_args(argv)
     lists = arguments.numbers_per_line and tuple(arguments.numbers_per_line)
     try:
-        if arguments.divisible_by is not None:
-            if arguments.both_directions or lists or arguments.digits != 6:
-                raise ValueError("--divisible_by has numbers of its own: give no other option but --seed beside it.")
+        if arguments.divisible_by is not None or arguments.place_values:
+            both = arguments.divisible_by is not None and arguments.place_values
+            if both or arguments.both_directions or lists or arguments.digits != 6:
+                name = "--place_values" if arguments.place_values else "--divisible_by"
+                raise ValueError(f"{name} has numbers of its own: give no other option but --seed beside it.")
             sizes = write_labelled_corpus(arguments.folder, arguments.divisible_by, arguments.seed)
         else:
             sizes = write_numbers_corpus(

@@ -66,7 +66,10 @@ TASKS = {
         "text-classification", "AutoModelForSequenceClassification", "Classifies texts with the encoder"
     ),
     "VanillaTransformerForTokenClassification": Task(
-        "token-classification", "AutoModelForTokenClassification", "Classifies tokens with the encoder"
+        "token-classification",
+        "AutoModelForTokenClassification",
+        "Classifies words with the encoder",
+        '{example}, aggregation_strategy="first"',
     ),
     "VanillaTransformerForCausalLM": Task(
         "text-generation", "AutoModelForCausalLM", "Continues texts with the decoder"

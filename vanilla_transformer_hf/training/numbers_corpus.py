@@ -115,16 +115,42 @@ def make_labelled(divisor: int, seed: int = 0) -> list[tuple[str, str]]:
     return [(num2words(number), "not divisible" if number % divisor else "divisible") for number in numbers]
 
 
-def write_labelled_corpus(folder: str | os.PathLike, divisor: int, seed: int = 0) -> dict[str, int]:
+def place_values(spelled: str) -> str:
+    """
+    For each word of an English number what its digits count: `ones`, `hundreds`, `thousands` or `hundred_thousands`.
+    The words "hundred", "thousand" and "and" are `other`.
+    """
+    words = spelled.replace(",", "").split()
+    thousand = words.index("thousand") if "thousand" in words else -1
+    found = []
+    for place, word in enumerate(words):
+        kinds = ("hundreds", "hundred_thousands") if words[place + 1 : place + 2] == ["hundred"] else ("ones", "thousands")
+        found.append("other" if word in ("hundred", "thousand", "and") else kinds[place < thousand])
+    return " ".join(found)
+
+
+def make_tagged(seed: int = 0) -> list[tuple[str, str]]:
+    """(English, classes of its words) of the corpus's numbers in random order, as `place_values` says."""
+    from num2words import num2words
+
+    rng = random.Random(seed)
+    numbers = [number for low, high, count in NUMBERS for number in rng.sample(range(low, high + 1), count)]
+    rng.shuffle(numbers)
+    return [(spelled, place_values(spelled)) for spelled in map(num2words, numbers)]
+
+
+def write_labelled_corpus(folder: str | os.PathLike, divisor: int | None = None, seed: int = 0) -> dict[str, int]:
     """
     Write `train`, `valid` and `test` as `.en` files of spelled-out numbers and `.class` files that say whether each is
-    divisible by `divisor`, and return the sizes. No number stands in two of them.
+    divisible by `divisor`, or without a divisor what each word counts; return the sizes. No number stands in two of
+    them.
 
     Raises:
         ModuleNotFoundError: num2words is missing.
         ValueError: As `make_labelled`.
     """
-    return _write_parts(folder, make_labelled(divisor, seed), ("en", "class"))
+    pairs = make_tagged(seed) if divisor is None else make_labelled(divisor, seed)
+    return _write_parts(folder, pairs, ("en", "class"))
 
 
 def _write_parts(

@@ -34,9 +34,9 @@ class DataArguments:
 
     _argument_group_name = "data"
 
-    task: Literal["translation", "masked_lm", "causal_lm", "classification"] = _help(
-        "what is learned; the last three train one stack on plain-text lines (train_source), for classification with "
-        "the class of each line in train_target",
+    task: Literal["translation", "masked_lm", "causal_lm", "classification", "token_classification"] = _help(
+        "what is learned; the last four train one stack on plain-text lines (train_source), for classification with "
+        "the class of each line in train_target, for token_classification with the classes of its words",
         "translation",
     )
     train_source: str | None = _help(

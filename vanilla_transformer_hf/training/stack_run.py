@@ -4,6 +4,7 @@ import copy
 import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from .checkpoints import UNFINISHED
 from .progress import Progress, quiet_libraries
 from .recipe import RunArguments
 from .resume import find_data_sums, find_start, lock_folder, prepare_folder
-from .stack_tasks import TASKS, StackTask, best_ids, to_examples, with_perplexity
+from .stack_tasks import TASKS, StackTask, best_ids, to_examples, whole_line, with_perplexity
 
 
 ROLES = ("train", "validation", "test")
@@ -47,19 +48,20 @@ def check_task(run: RunArguments, settings: dict[str, Any]) -> None:
             raise ValueError(f"{field}={settings[field]} has no effect with task={name}: remove it.")
     for role in ROLES:
         source, target = getattr(run.data, f"{role}_source"), getattr(run.data, f"{role}_target")
-        if source and task.has_labels and not target:
-            raise ValueError(f"{role}_target is not given: name the file with the class of each line of {source}.")
-        if target and not (source and task.has_labels):
+        if source and task.classes_of and not target:
+            each = "each line" if task.classes_of is whole_line else "each word"
+            raise ValueError(f"{role}_target is not given: name the file with the class of {each} of {source}.")
+        if target and not (source and task.classes_of):
             raise ValueError(f"{role}_target={target} has no effect with task={name}: remove it.")
 
 
-def read_texts(run: RunArguments, role: str) -> tuple[list[str], list[str] | None]:
+def read_texts(run: RunArguments, role: str) -> tuple[list[str], list[list[str]] | None]:
     """
-    The lines of a text, and their classes if it has classes.
+    The lines of a text, and the classes of each line if it has classes.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: The text is empty, or there are not as many classes.
+        ValueError: The text is empty, or there are not as many classes as lines, or words.
     """
     source, target = getattr(run.data, f"{role}_source"), getattr(run.data, f"{role}_target")
     texts = list(read_lines(source))
@@ -67,9 +69,16 @@ def read_texts(run: RunArguments, role: str) -> tuple[list[str], list[str] | Non
         raise ValueError(f"{source} is empty: expected a text on each line.")
     if target is None:
         return texts, None
-    classes = list(read_lines(target))
+    classes_of: Any = TASKS[run.data.task].classes_of
+    classes = [classes_of(line) for line in read_lines(target)]
     if len(classes) != len(texts):
         raise ValueError(f"{target} has {len(classes):,} lines and {source} {len(texts):,}: expected as many.")
+    for number, (text, found) in enumerate(zip(texts, classes), start=1):
+        if classes_of is str.split and len(found) != len(text.split()):
+            raise ValueError(
+                f"line {number:,} of {target} has {len(found):,} classes and that of {source} {len(text.split()):,} "
+                "words: expected a class for each word, separated by spaces."
+            )
     return texts, classes
 
 
@@ -92,7 +101,7 @@ def get_tokenizer(run: RunArguments, task: StackTask, texts: Sequence[str], fold
 def make_model(run: RunArguments, task: StackTask, tokenizer: Any, names: list[str]) -> Any:
     """A new model of the named size for this tokenizer and these classes."""
     labels: dict[str, Any] = {}
-    if task.has_labels:
+    if task.classes_of:
         labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
     config = VanillaTransformerConfig.from_preset(
@@ -133,7 +142,7 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
     with quiet_libraries():
         roles = [role for role in ROLES if getattr(run.data, f"{role}_source")]
         texts = {role: read_texts(run, role) for role in roles}
-        names = sorted(set(texts["train"][1] or ()))
+        names = sorted(set(chain.from_iterable(texts["train"][1] or ())))
         sums = find_data_sums(run.data)
         lock = lock_folder(checkpoints) if training.process_index == 0 else None
         start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
@@ -184,13 +193,19 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
 
 
 def _examples(
-    run: RunArguments, task: StackTask, tokenizer: Any, texts: list[str], classes: list[str] | None, names: list[str]
+    run: RunArguments,
+    task: StackTask,
+    tokenizer: Any,
+    texts: list[str],
+    classes: list[list[str]] | None,
+    names: list[str],
 ) -> list[dict[str, Any]]:
     numbers = None
     if classes is not None:
-        if unknown := sorted(set(classes) - set(names)):
+        if unknown := sorted(set(chain.from_iterable(classes)) - set(names)):
             raise ValueError(f"class {unknown[0]!r} is not one of the training text: {', '.join(names)}.")
-        numbers = [names.index(each) for each in classes]
+        places = {name: number for number, name in enumerate(names)}
+        numbers = [[places[name] for name in each] for each in classes]
     return to_examples(task, tokenizer, texts, numbers, run.data.max_source_length)
 
 
