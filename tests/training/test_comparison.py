@@ -224,6 +224,23 @@ def test_files_that_hold_no_variants_are_refused(variants, text, message):
     assert message in str(error.value)
 
 
+def test_the_models_of_the_last_step_are_compared(recipe, variants, tmp_path):
+    """A recipe that keeps its best checkpoint would give the first one while no sentence is translated exactly."""
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "exact_match"}
+    recipe.write_text(
+        yaml.safe_dump({**yaml.safe_load(recipe.read_text()), **best, "save_steps": 3}), encoding="utf-8"
+    )
+
+    def planned(text="variants: {paper: {}}", argv=()):
+        (run,) = plan_comparison(str(recipe), variants(text), argv, 1, tmp_path / "out").runs
+        return {name: run.settings.get(name) for name in best}
+
+    assert planned() == dict.fromkeys(best)
+    assert planned(argv=["--load_best_model_at_end", "true"]) == best
+    assert planned("{settings: {load_best_model_at_end: true}, variants: {paper: {}}}") == best
+    assert planned(argv=["--early_stopping_patience", "2"]) == best
+
+
 def test_variants_override_the_command_line_and_that_the_settings_of_the_file(recipe, variants, tmp_path):
     text = """
 settings: {d_model: 32, dropout: 0.2, label_smoothing: 0.0}
@@ -296,12 +313,12 @@ def test_the_tables_have_means_deviations_and_errors():
     head, first, second, third = csv_table(rows).splitlines()
     assert head == (
         "variant,seeds,parameters,steps,steps_per_second,cpu_ms_per_step,peak_mib,validation_loss,"
-        "validation_loss_deviation,validation_bleu,validation_bleu_deviation,validation_exact_match,validation_exact_match_deviation,test_bleu,"
+        "validation_loss_deviation,validation_bleu,validation_bleu_deviation,validation_exact_match,validation_exact_match_deviation,test_loss,test_loss_deviation,test_bleu,"
         "test_bleu_deviation,test_exact_match,test_exact_match_deviation,generated_tokens_per_second,note"
     )
-    assert first == f"a,1 2,1234.0,10.0,2.5,,601.0,1.5,{math.sqrt(0.5)},22.0,{math.sqrt(8)},,,,,,,,"
-    assert second == "b,1,1234.0,10.0,2.5,,,3.0,,10.0,,,,,,,,,seed 2 diverged: the loss is nan at step 4"
-    assert third == "c,,,,,,,,,,,,,,,,,,failed: no | good"
+    assert first == f"a,1 2,1234.0,10.0,2.5,,601.0,1.5,{math.sqrt(0.5)},22.0,{math.sqrt(8)},,,,,,,,,,"
+    assert second == "b,1,1234.0,10.0,2.5,,,3.0,,10.0,,,,,,,,,,,seed 2 diverged: the loss is nan at step 4"
+    assert third == "c,,,,,,,,,,,,,,,,,,,,failed: no | good"
 
 
 def test_runs_of_different_lengths_show_their_steps():

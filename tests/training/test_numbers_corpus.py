@@ -87,6 +87,27 @@ def test_lists_that_cannot_be_made_are_refused(tmp_path, arguments, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_classes_say_what_words_count(small, tmp_path):
+    """Each word at its place: the sum of what they count is the number."""
+    assert numbers_corpus.place_values("three hundred and forty-five thousand, six hundred and seventy-eight") == (
+        "hundred_thousands other other thousands other hundreds other other ones"
+    )
+    sizes = numbers_corpus.write_labelled_corpus(tmp_path)
+    files, factors = read(tmp_path), {"ones": 1, "hundreds": 100, "thousands": 1_000, "hundred_thousands": 100_000}
+    factors["other"] = 0
+    numbers = {numbers_corpus._number_pair(number)[0]: number for number in range(100)}
+    spelled = set()
+    for part in sizes:
+        for text, classes in zip(files[f"{part}.en"], files[f"{part}.class"], strict=True):
+            words = text.replace(",", "").split()
+            number = sum(
+                factors[kind] * numbers.get(word, 0) for word, kind in zip(words, classes.split(), strict=True)
+            )
+            assert numbers_corpus._number_pair(number)[0] == text
+            spelled.add(text)
+    assert len(spelled) == sum(sizes.values())
+
+
 @pytest.mark.slow
 def test_classes_say_what_divides_a_number(small, tmp_path):
     assert numbers_corpus.write_labelled_corpus(tmp_path, 3) == {"valid": 20, "test": 30, "train": 9_950}

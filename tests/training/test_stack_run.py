@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoTokenizer, pipeline
 from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.stack_run import run_task
-from vanilla_transformer_hf.training.stack_tasks import TASKS, share_of_tokens
+from vanilla_transformer_hf.training.stack_tasks import TASKS, label_words, share_of_classes, share_of_tokens
 
 
 TEXTS = ["one two three", "four five", "six one", "two", "three four six five", "five six"] * 4
@@ -42,15 +42,18 @@ def recipe(tmp_path):
     for role in ("train", "test"):
         (tmp_path / f"{role}.txt").write_text("".join(f"{text}\n" for text in TEXTS))
         (tmp_path / f"{role}.class").write_text("".join(f"{'even' if len(text) % 2 else 'odd'}\n" for text in TEXTS))
+        classes = [["even" if len(word) % 2 else "odd" for word in text.split()] for text in TEXTS]
+        (tmp_path / f"{role}.words").write_text("".join(f"{' '.join(each)}\n" for each in classes))
+    targets = {"classification": "class", "token_classification": "words"}
 
     def parse(task, **settings):
         fields = {"task": task, "output_dir": str(tmp_path / "out"), **SETTINGS}
         for role in ("train", "test"):
             fields[f"{role}_source"] = str(tmp_path / f"{role}.txt")
-            if task == "classification":
-                fields[f"{role}_target"] = str(tmp_path / f"{role}.class")
+            if task in targets:
+                fields[f"{role}_target"] = str(tmp_path / f"{role}.{targets[task]}")
         fields |= {"validation_source": fields["test_source"]}
-        if task == "classification":
+        if task in targets:
             fields["validation_target"] = fields["test_target"]
         path = tmp_path / "recipe.yaml"
         path.write_text(yaml.safe_dump({k: v for k, v in {**fields, **settings}.items() if v is not None}))
@@ -65,6 +68,7 @@ def recipe(tmp_path):
         ("masked_lm", "fill-mask", "one <mask> three"),
         ("causal_lm", "text-generation", "one two"),
         ("classification", "text-classification", "one two"),
+        ("token_classification", "token-classification", "one two"),
     ],
 )
 def test_a_run_leaves_a_folder_that_its_pipeline_opens(task, name, text, recipe, tmp_path):
@@ -125,4 +129,26 @@ def test_accuracies_count_what_is_to_be_predicted():
     prediction = type("Prediction", (), {"label_ids": labels, "predictions": found})
     assert share_of_tokens(0)(prediction) == {"accuracy": 0.0}
     assert share_of_tokens(1)(prediction) == {"accuracy": 50.0}
-    assert set(TASKS) == {"masked_lm", "causal_lm", "classification"}
+    assert share_of_classes(prediction) == {"accuracy": 0.0, "most_frequent": 50.0}
+    assert set(TASKS) == {"masked_lm", "causal_lm", "classification", "token_classification"}
+
+
+def test_the_first_token_of_each_word_has_its_class(tmp_path):
+    text = "one  forty-five, two"
+    # As byte-level BPE, a space of its own among them; and as WordPiece. The last is the end token.
+    byte_level = [(0, 3), (3, 4), (4, 10), (10, 11), (11, 15), (15, 16), (16, 20), (0, 0)]
+    pieces = [(0, 3), (5, 10), (10, 11), (11, 13), (13, 15), (15, 16), (17, 20), (0, 0)]
+    assert label_words(text, byte_level, [7, 8, 9]) == [7, -100, 8, -100, -100, -100, 9, -100]
+    assert label_words(text, pieces, [7, 8, 9]) == [7, 8, -100, -100, -100, -100, 9, -100]
+    assert label_words(text, byte_level[:2], [7, 8, 9]) == [7, -100], "a text that is cut"
+
+
+def test_each_word_has_to_have_a_class(recipe, tmp_path):
+    with pytest.raises(ValueError, match=r"train_target is not given: name the file with the class of each word of"):
+        run_task(*recipe("token_classification", train_target=None))
+    lines = (tmp_path / "train.words").read_text().splitlines()
+    (tmp_path / "train.words").write_text("\n".join(["odd", *lines[1:]]) + "\n")
+    message = r"line 1 of .*train.words has 1 classes and that of .*train.txt 3 words: expected a class for each word"
+    with pytest.raises(ValueError, match=message):
+        run_task(*recipe("token_classification"))
+    assert not (tmp_path / "out").exists()

@@ -7,7 +7,7 @@ Write the quickstart's corpus, numbers and dates spelled out in English and Germ
     vanilla-transformer numbers-corpus outputs/places --place_values
     vanilla-transformer numbers-corpus outputs/lists --numbers_per_line 1 3 --digits 3
 
-The third and the fourth write numbers and classes for `task: classification` and `task: token_classification`. The last
+The third and fourth write numbers and classes, for `task: classification` and `task: token_classification`. The last
 writes lists such as "twelve; three hundred and five": models that are trained on short lists can be tested on longer
 ones.
 """

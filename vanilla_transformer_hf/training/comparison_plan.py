@@ -121,7 +121,8 @@ def plan_comparison(
     """
     The runs of a comparison, variant by variant, each with every seed. Nothing is written.
 
-    The recipe is overridden by the settings of the file of variants, these by `argv`, and those by the variant.
+    The recipe is overridden by the settings of the file of variants, these by `argv`, and those by the variant. The
+    model of the last step is measured, unless load_best_model_at_end is in the file of variants or in `argv`.
 
     Args:
         argv: Fields of the command line, such as ["--max_steps", "300"].
@@ -137,6 +138,11 @@ def plan_comparison(
         argv = ["--max_steps", str(WITHOUT_LIMIT), *argv]
     parser = RecipeParser(prog=prog)
     base, settings = parser.parse([recipe, *_as_arguments(variants.settings), *argv])
+    given = {*variants.settings, *(each.removeprefix("--").split("=")[0] for each in argv)}
+    if "load_best_model_at_end" not in given and settings.get("early_stopping_patience") is None:
+        # The same budget for all: where the scores of all checkpoints are 0, the best one would be the first.
+        settings.pop("load_best_model_at_end", None)
+        settings.pop("metric_for_best_model", None)
     for name in ("resume_from_checkpoint", "push_to_hub"):
         if settings.get(name):
             raise ValueError(

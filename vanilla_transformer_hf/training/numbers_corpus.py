@@ -124,7 +124,9 @@ def place_values(spelled: str) -> str:
     thousand = words.index("thousand") if "thousand" in words else -1
     found = []
     for place, word in enumerate(words):
-        kinds = ("hundreds", "hundred_thousands") if words[place + 1 : place + 2] == ["hundred"] else ("ones", "thousands")
+        kinds = (
+            ("hundreds", "hundred_thousands") if words[place + 1 : place + 2] == ["hundred"] else ("ones", "thousands")
+        )
         found.append("other" if word in ("hundred", "thousand", "and") else kinds[place < thousand])
     return " ".join(found)
 
