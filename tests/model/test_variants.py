@@ -34,6 +34,8 @@ VARIANTS = {
     "rms_norm_author": {"norm_type": "rms_norm_author", **PRE},
     "swiglu": {"feed_forward_type": "gated", "activation_function": "silu"},
     "segments": {"type_vocab_size": 2},
+    "window": {"encoder_attention_type": "window", "decoder_attention_type": "window", "attention_window": 2},
+    "blocks": {"encoder_attention_type": "blocks", "decoder_attention_type": "blocks", "attention_block": 2, **PRE},
 }
 every_variant = pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
 

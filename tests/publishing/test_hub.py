@@ -239,8 +239,8 @@ def test_without_a_network(publish, hub, monkeypatch):
 TOKENS = {
     "wrong": (WRONG_TOKEN, REPOSITORY, "token is not accepted"),
     "wrong, without an owner's name": (WRONG_TOKEN, "numbers", "token is not accepted"),
-    "read-only": (READ_ONLY_TOKEN, REPOSITORY, "may not write"),
-    "name of somebody else": (TOKEN, "somebody-else/numbers", "may not write"),
+    "read-only": (READ_ONLY_TOKEN, REPOSITORY, "has no write access"),
+    "name of somebody else": (TOKEN, "somebody-else/numbers", "has no write access"),
 }
 
 

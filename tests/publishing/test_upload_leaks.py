@@ -181,7 +181,7 @@ def test_pictures_are_decoded(folder, tmp_path):
     path = folder / "training_curves.png"
     for content in (pickle.dumps({"private": PRIVATE}), png()[:43], PRIVATE, b"\x89PNG\r\n\x1a\n" + PRIVATE):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"training_curves.png is not a (whole )?PNG picture"):
+        with pytest.raises(ValueError, match=r"training_curves.png is not a (complete )?PNG picture"):
             plan_upload(folder, NAME)
     path.write_bytes(png(7, Comment=SECRETS["AWS key"]) + PRIVATE)
     sent = contents(plan_upload(folder, NAME), tmp_path)["training_curves.png"]

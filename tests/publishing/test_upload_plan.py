@@ -74,7 +74,7 @@ def test_what_is_published_is_the_model(folder):
 @pytest.mark.parametrize(
     "name, why",
     [
-        ("training_args.bin", "a pickle, in which a token"),
+        ("training_args.bin", "a pickle, which may contain a token"),
         ("optimizer.pt", "state of the optimizer"),
         ("optimizer_0.bin", "state of the optimizer"),
         ("scheduler.pt", "state of the schedule"),

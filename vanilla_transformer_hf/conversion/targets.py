@@ -38,6 +38,8 @@ FIXED: dict[str, Any] = {
     "decoder_residual_alpha": 1.0,
     "attention_bias": True,
     "feed_forward_bias": True,
+    "encoder_attention_type": "full",
+    "decoder_attention_type": "full",
 }
 POST_NORM = {
     "encoder_norm_position": "post",

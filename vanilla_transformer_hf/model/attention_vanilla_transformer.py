@@ -20,10 +20,6 @@ from .positions_vanilla_transformer import Relation, Turn, keep
 from .sharing_vanilla_transformer import PROJECTIONS, Borrower
 
 
-# Each is called once per forward pass, in the stacks.
-ATTENTION_MASKS: dict[str, Callable] = {"full": create_bidirectional_mask, "causal": create_causal_mask}
-
-
 def eager_attention_forward(
     module: nn.Module,
     query: torch.Tensor,
@@ -70,6 +66,9 @@ class VanillaTransformerAttention(Borrower):
         lender: The attention whose projections this one uses instead of its own.
         kept_heads: How many of them there are; all if None.
     """
+
+    # Whether a query sees only keys near it: then a search gets the positions of keys, and forgets those far away.
+    is_local = False
 
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -135,6 +134,34 @@ class VanillaTransformerAttention(Borrower):
         made = {name: getattr(maps, name)(states) for name in dict(roles)}
         return [self.heads(made[name], width) for name, width in roles]
 
+    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
+        """
+        What this attention hides, once for all layers of a stack: transformers' mask, or what `attend` takes instead.
+
+        Args:
+            embeddings: Input of the stack (B, T, D).
+            padding: 1 for a token, 0 for padding, of past and present (B, past + T), or a mask of transformers.
+            cache: The cache with earlier keys, or None.
+            is_needed: Make a mask also where the kernel would hide the future by itself.
+        """
+        if not self.is_causal:
+            return create_bidirectional_mask(
+                self.config, embeddings, padding, allow_is_bidirectional_skip=not is_needed
+            )
+        return create_causal_mask(
+            self.config, embeddings, padding, past_key_values=cache, allow_is_causal_skip=not is_needed
+        )
+
+    def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        """
+        The mask of a step of a search (B, n, slots) without the keys that no later query sees.
+
+        Args:
+            positions: Of the queries (B or 1, 1).
+            key_positions: Of the keys (B, slots).
+        """
+        return mask
+
     def project_keys_values(self, states: torch.Tensor) -> list[torch.Tensor]:
         """States (B, S, D) to keys (B, H, S, d_k) and values (B, H, S, d_v)."""
         return self.project(states, self.roles[1:])
@@ -194,6 +221,10 @@ class VanillaTransformerAttention(Borrower):
 
 class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     """Queries from the decoder; keys and values from the encoder, the same at every step."""
+
+    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: Any, *_: Any) -> Any:  # type: ignore[override]
+        """transformers' mask of the padding (B, S) in the encoder's output `memory` (B, S, D)."""
+        return create_bidirectional_mask(self.config, embeddings, padding, encoder_hidden_states=memory)
 
     def forward(  # type: ignore[override]  # keys and values come from other states than the queries
         self,

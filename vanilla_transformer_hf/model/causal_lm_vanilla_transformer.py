@@ -17,6 +17,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .attention_types_vanilla_transformer import ATTENTION_TYPES
 from .attention_vanilla_transformer import VanillaTransformerAttention
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .feed_forward_vanilla_transformer import SharedFeedForward
@@ -42,7 +43,9 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
         super().__init__(
             config,
             width,
-            VanillaTransformerAttention(config, width, width, heads, is_causal=True, kept_heads=kept),
+            ATTENTION_TYPES[config.decoder_attention_type](
+                config, width, width, heads, is_causal=True, kept_heads=kept
+            ),
             config.decoder_ffn_dim,
             str(config.decoder_activation_function),
             config.decoder_norm_position,
@@ -237,7 +240,7 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
     # The methods that the search in generation_causal_vanilla_transformer.py replaces; it does not run for subclasses
     # that override one of them.
     _step_forward = forward
-    _step_types = (VanillaTransformerCausalDecoder, VanillaTransformerCausalLayer, VanillaTransformerAttention)
+    _step_types = (VanillaTransformerCausalDecoder, VanillaTransformerCausalLayer, *ATTENTION_TYPES.values())
 
 
 __all__ = ["VanillaTransformerDecoderModel", "VanillaTransformerForCausalLM"]

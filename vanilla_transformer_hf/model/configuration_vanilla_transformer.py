@@ -70,6 +70,8 @@ PositionEncodingName = Literal[
     "distance_mlp",
     "hierarchical",
 ]
+# Those that act on pairs of a query and a key.
+RELATIVE_ENCODINGS = ("t5_bias", "alibi", "shaw", "gated_alibi", "distance_mlp")
 # Scheme -> default of `max_relative_distance`.
 RELATIVE_DISTANCES = {"shaw": 20, "t5_bias": 128}
 # Field -> the position schemes that use it.
@@ -80,9 +82,14 @@ SCHEME_FIELDS = {
     "max_relative_distance": ("shaw", "t5_bias"),
     "hierarchical_alpha": ("hierarchical",),
 }
+AttentionTypeName = Literal["full", "window", "blocks", "chunk"]
+# Field -> the kinds of attention that use it.
+ATTENTION_FIELDS = {"attention_window": ("window",), "attention_block": ("blocks", "chunk")}
 # Fields of single variants; a saved config omits those that have their default values.
 VARIANT_FIELDS = (
     *SCHEME_FIELDS,
+    *ATTENTION_FIELDS,
+    *("encoder_attention_type", "decoder_attention_type"),
     *("encoder_layer_sets", "decoder_layer_sets", "layer_sharing"),
     *("projection_sharing", "decoder_attention_sharing", "feed_forward_sharing"),
     *("type_vocab_size", "is_decoder", "classifier_dropout"),
@@ -170,6 +177,13 @@ class VanillaTransformerConfig(PreTrainedConfig):
         max_relative_distance (`int`, *optional*): Distance beyond which `"shaw"` and `"t5_bias"` treat all distances
             alike; 20 and 128 if not given.
         hierarchical_alpha (`float`): Weight α of the coarse position in `"hierarchical"` encodings; must not be 0.5.
+        encoder_attention_type, decoder_attention_type (`str`): The keys that a query of self-attention sees: `"full"`:
+            all, in the decoder those before it; `"window"`: those at most `attention_window` positions away
+            (arXiv 2004.05150); `"blocks"`: those of its block of `attention_block` positions and of the blocks next to
+            it (arXiv 1802.05751); `"chunk"`: those of its own block. Time and memory of the last three grow with the
+            length, not with its square.
+        attention_window (`int`): Positions on each side of `"window"` attention.
+        attention_block (`int`): Positions of a block of `"blocks"` and `"chunk"` attention.
         max_position_embeddings (`int`): Longest sequence for learned positions. Sinusoids have no limit.
         decoder_max_position_embeddings (`int`, *optional*): The decoder's value; the encoder's if not given.
         encoder_norm_position, decoder_norm_position (`str`): `"post"`: LayerNorm(x + Sublayer(x)), as in the paper;
@@ -255,6 +269,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
     hierarchical_alpha: float | int = 0.4
     max_position_embeddings: int = 1024
     decoder_max_position_embeddings: int | None = None
+    encoder_attention_type: AttentionTypeName = "full"
+    decoder_attention_type: AttentionTypeName = "full"
+    attention_window: int = 128
+    attention_block: int = 128
     encoder_norm_position: Literal["post", "pre"] = "post"
     decoder_norm_position: Literal["post", "pre"] = "post"
     encoder_final_norm: bool | None = None
@@ -395,6 +413,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return "decoder" if self.is_decoder else "encoder"
 
     @property
+    def has_local_attention(self) -> bool:
+        """Whether a stack's self-attention is computed in blocks."""
+        return (self.encoder_attention_type, self.decoder_attention_type) != ("full", "full")
+
+    @property
     def tied_matrices(self) -> Literal["all", "decoder", "none"]:
         """Which embedding matrices are tied: `embedding_sharing`, unless `tie_word_embeddings=False` unties all."""
         return self.embedding_sharing if self.tie_word_embeddings else "none"
@@ -417,6 +440,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             check_heads_by_layer(self)
             self._check_embeddings()
             self._check_relative_positions()
+            self._check_attention_types()
             self._check_token_ids()
         except ValueError as error:
             raise ConfigValueError(str(error)) from error
@@ -426,7 +450,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
             "vocab_size source_vocab_size d_model encoder_d_model encoder_layers decoder_layers "
             "encoder_attention_heads decoder_attention_heads d_k d_v encoder_ffn_dim decoder_ffn_dim "
             "max_position_embeddings decoder_max_position_embeddings layer_norm_eps encoder_residual_alpha "
-            "decoder_residual_alpha rotary_base rotary_fraction relative_buckets max_relative_distance"
+            "decoder_residual_alpha rotary_base rotary_fraction relative_buckets max_relative_distance "
+            "attention_window attention_block"
         )
         for name in positive.split():
             value = getattr(self, name)
@@ -505,6 +530,22 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise ValueError(
                     f"max_relative_distance={distance}: must be greater than half of "
                     f"relative_buckets={self.relative_buckets}"
+                )
+
+    def _check_attention_types(self):
+        kinds = {"encoder": self.encoder_attention_type, "decoder": self.decoder_attention_type}
+        for name, users in ATTENTION_FIELDS.items():
+            if getattr(self, name) != getattr(type(self), name) and not {*users} & {*kinds.values()}:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r}: only attention of the type {' or '.join(map(repr, users))} has "
+                    f"it; leave {name} out, or set encoder_attention_type or decoder_attention_type"
+                )
+        encodings = {"encoder": self.position_encoding, "decoder": self.decoder_position_encoding}
+        for stack, kind in kinds.items():
+            if kind != "full" and encodings[stack] in RELATIVE_ENCODINGS:
+                raise ValueError(
+                    f"{stack}_attention_type={kind!r} with position encoding {encodings[stack]!r}: blocks have "
+                    "no table of all distances; take one that is added to the embeddings, or 'rotary'"
                 )
 
     def _check_token_ids(self):

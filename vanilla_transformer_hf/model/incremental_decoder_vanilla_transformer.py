@@ -119,7 +119,8 @@ class IncrementalDecoder:
         self.apart = states.new_full((self.beams, self.beams), -math.inf).fill_diagonal_(0)
         self.begins = torch.zeros(1, 1, dtype=torch.long, device=states.device)
         # The position of each slot's key, for schemes that depend on distances.
-        self.key_positions = self.begins.new_zeros(batch, slots) if scheme.is_relative else None
+        needs_positions = scheme.is_relative or own.is_local
+        self.key_positions = self.begins.new_zeros(batch, slots) if needs_positions else None
 
     def read(self, prompt: torch.Tensor):
         """Take these tokens of each sentence (B, P), which all of its hypotheses begin with."""
@@ -134,10 +135,13 @@ class IncrementalDecoder:
         self.mask[:, :, start : self.filled] = self.apart
         positions = self.length - 1 - self.begins  # (B or 1, 1)
         states = self.decoder.embed(self.decoder.look_up_tokens(tokens, None), positions)  # (B, n, D)
-        scheme, mask = self.decoder.embed_positions, self.mask[:, None]  # (B, 1, n, slots)
+        scheme = self.decoder.embed_positions
         turn = scheme.turn_at(positions)
         if self.key_positions is not None:
             self.key_positions[:, start : self.filled] = positions
+            self.mask = self.decoder.layers[0].self_attn.forget(self.mask, positions, self.key_positions)
+        mask = self.mask[:, None]  # (B, 1, n, slots)
+        if scheme.is_relative:
             mask = mask + scheme.bias(positions, self.key_positions).to(mask.dtype)
         for number, relation in zip(range(len(self.weights.layers)), scheme.relations(positions, self.key_positions)):
             states = self._layer(number, states, slice(start, self.filled), mask, turn, relation)

@@ -34,11 +34,8 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vanilla_transformer import (
-    ATTENTION_MASKS,
-    VanillaTransformerAttention,
-    VanillaTransformerCrossAttention,
-)
+from .attention_types_vanilla_transformer import ATTENTION_TYPES
+from .attention_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerCrossAttention
 from .configuration_vanilla_transformer import VanillaTransformerConfig, check_stacks
 from .dropout_vanilla_transformer import Dropout
 from .feed_forward_vanilla_transformer import FEED_FORWARDS, FeedForwardMaps, SharedFeedForward
@@ -145,7 +142,7 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         width: Any = config.encoder_d_model
         kept = heads_of_layers(config, "encoder")[place]
         heads = config.encoder_attention_heads
-        self_attn = VanillaTransformerAttention(config, width, width, heads, kept_heads=kept)
+        self_attn = ATTENTION_TYPES[config.encoder_attention_type](config, width, width, heads, kept_heads=kept)
         super().__init__(
             config,
             width,
@@ -186,7 +183,8 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
     def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None, place: int = 0):
         width, heads = config.d_model, config.decoder_attention_heads
         own, cross = (heads_of_layers(config, attention)[place] for attention in ("decoder", "cross"))
-        self_attn = VanillaTransformerAttention(config, width, width, heads, is_causal=True, kept_heads=own)
+        kind = ATTENTION_TYPES[config.decoder_attention_type]
+        self_attn = kind(config, width, width, heads, is_causal=True, kept_heads=own)
         super().__init__(
             config,
             width,
@@ -468,13 +466,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         if position_ids is None:
             position_ids = positions(embeddings, attention_mask, 0 if cache is None else cache.get_seq_length())
         scheme = self.embed_positions
-        mask = ATTENTION_MASKS["causal"](
-            self.config,
-            embeddings,
-            attention_mask,
-            past_key_values=cache,
-            allow_is_causal_skip=not scheme.is_relative,
-        )
+        mask = self.layers[0].self_attn.mask(embeddings, attention_mask, cache, scheme.is_relative)
         key_positions = scheme.key_positions(mask, position_ids, attention_mask, cache)
         mask = scheme.biased(mask, position_ids, key_positions, embeddings.dtype)
         relations = scheme.relations(position_ids, key_positions)
@@ -532,9 +524,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         if position_ids is None:
             position_ids = positions(embeddings, attention_mask, past_length=0)
         scheme = self.embed_positions
-        attention_mask = ATTENTION_MASKS["full"](
-            self.config, embeddings, attention_mask, allow_is_bidirectional_skip=not scheme.is_relative
-        )
+        attention_mask = self.layers[0].self_attn.mask(embeddings, attention_mask, None, scheme.is_relative)
         key_positions = scheme.key_positions(attention_mask, position_ids, None, None)
         attention_mask = scheme.biased(attention_mask, position_ids, key_positions, embeddings.dtype)
         relations = scheme.relations(position_ids, key_positions)
@@ -610,8 +600,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         hidden_states, attention_mask, turn, relations = self.look_back(
             embeddings, attention_mask, position_ids, cache
         )
-        encoder_attention_mask = ATTENTION_MASKS["full"](
-            self.config, embeddings, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+        encoder_attention_mask = self.layers[0].encoder_attn.mask(
+            embeddings, encoder_attention_mask, encoder_hidden_states
         )
         for layer_idx, (layer, relation) in enumerate(zip(self.layers_in_order, relations)):
             hidden_states = layer(
@@ -824,7 +814,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     _step_types = (
         VanillaTransformerDecoder,
         VanillaTransformerDecoderLayer,
-        VanillaTransformerAttention,
+        *ATTENTION_TYPES.values(),
         VanillaTransformerCrossAttention,
     )
 

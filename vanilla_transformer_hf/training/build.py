@@ -231,14 +231,11 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         OSError: The model cannot be opened.
         ValueError: The tokenizer does not fit the model.
     """
-    # At the lengths of sentences, the CPU's fused kernel is slower, above all in the backward pass.
-    default = "eager" if run.training.device.type == "cpu" else None
-    attention = run.model.attn_implementation or default
-    backend = {"attn_implementation": attention} if attention else {}
     if run.model.model_name_or_path:
         # A published model may have weights in half precision, which is too coarse for updates.
         with naming("config", run.model.model_name_or_path):
             config = AutoConfig.from_pretrained(run.model.model_name_or_path, **run.config)
+        backend = choose_attention(run, config)
         model = open_weights(run.model.model_name_or_path, config=config, dtype=torch.float32, **backend)
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ValueError(
@@ -257,9 +254,18 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
                 **{name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")},
             },
         )
-        model = AutoModelForSeq2SeqLM.from_config(config, **backend)
+        model = AutoModelForSeq2SeqLM.from_config(config, **choose_attention(run, config))
     check_fit(model, tokenizer)
     return model
+
+
+def choose_attention(run: RunArguments, config: Any) -> dict[str, str]:
+    """The argument `attn_implementation` of a model to be trained; empty for transformers' default."""
+    # At the lengths of sentences, the CPU's fused kernel is slower, above all in the backward pass. Local attention
+    # is computed in blocks with the fused kernel only.
+    is_plain = run.training.device.type == "cpu" and not getattr(config, "has_local_attention", False)
+    chosen = run.model.attn_implementation or ("eager" if is_plain else None)
+    return {"attn_implementation": chosen} if chosen else {}
 
 
 def make_generation_config(

@@ -16,7 +16,7 @@ from ..common.files import new_folder, read_lines
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..publishing.model_card import CARD_FILE, CardFacts, is_edited, public_settings, write_card
-from .build import paper_learning_rate, say
+from .build import choose_attention, paper_learning_rate, say
 from .checkpointing_trainer import CheckpointingTrainer
 from .checkpoints import UNFINISHED
 from .progress import Progress, quiet_libraries
@@ -107,10 +107,8 @@ def make_model(run: RunArguments, task: StackTask, tokenizer: Any, names: list[s
     config = VanillaTransformerConfig.from_preset(
         run.model.preset or "base", **{**run.config, "vocab_size": len(tokenizer), **ids, **labels}
     )
-    if run.training.device.type == "cpu":  # at the lengths of sentences, the fused kernel is the slower one
-        config._attn_implementation = run.model.attn_implementation or "eager"
-    elif run.model.attn_implementation:
-        config._attn_implementation = run.model.attn_implementation
+    if chosen := choose_attention(run, config):
+        config._attn_implementation = chosen["attn_implementation"]
     return task.model(config)
 
 

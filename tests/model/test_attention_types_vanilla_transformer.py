@@ -1,0 +1,187 @@
+"""Kinds of local attention: the outputs of full attention under a mask that is written down pair by pair."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from host_search import same
+from huggingface_hub.errors import StrictDataclassError
+
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
+from vanilla_transformer_hf.model import attention_types_vanilla_transformer as attention_types
+from vanilla_transformer_hf.model.attention_types_vanilla_transformer import ATTENTION_TYPES, Blocks
+from vanilla_transformer_hf.model.incremental_decoder_vanilla_transformer import ROOM, IncrementalDecoder
+
+
+# Kind and size -> whether the token at position i sees that at j, outside of the decoder.
+KINDS = {
+    "window": ({"attention_window": 3}, lambda i, j: abs(i - j) <= 3),
+    "blocks": ({"attention_block": 4}, lambda i, j: abs(i // 4 - j // 4) <= 1),
+    "chunk": ({"attention_block": 5}, lambda i, j: i // 5 == j // 5),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Blocks also for short sequences."""
+    monkeypatch.setattr(attention_types, "SMALLEST_BLOCK", 4)
+    monkeypatch.setattr(attention_types, "DENSE_BLOCKS", 1)
+
+
+@pytest.fixture
+def local_model(tiny_model):
+    def build(kind, **more):
+        fields = {"encoder_attention_type": kind, "decoder_attention_type": kind, **KINDS[kind][0]}
+        return tiny_model(**fields, **more)
+
+    return build
+
+
+def padding(lengths, sides, longest):
+    rows = [[1] * length + [0] * (longest - length) for length in lengths]
+    return torch.tensor([row[::-1] if side == "left" else row for row, side in zip(rows, sides)])
+
+
+@every_kind
+@pytest.mark.parametrize("is_causal", [False, True], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("length", [3, 21])
+def test_outputs_and_gradients_are_those_of_full_attention_under_the_mask(kind, is_causal, length):
+    fields, sees = KINDS[kind]
+    config = VanillaTransformerConfig(vocab_size=9, d_model=16, d_k=4, d_v=6, encoder_attention_heads=2, **{
+        "encoder_attention_type": kind, **fields})  # fmt: skip
+    config._attn_implementation = "sdpa"
+    torch.manual_seed(1)
+    module = ATTENTION_TYPES[kind](config, 16, 16, 2, is_causal).double()
+    states = torch.randn(3, length, 16, dtype=torch.double, requires_grad=True)
+    real = padding([length, length - 2, length - 1], ["right", "left", "right"], length)
+    mask = module.mask(states, real, None, False)
+    assert isinstance(mask, Blocks) == (length > 5)
+    found = module(states, mask)[0]
+
+    allowed = torch.zeros(3, 1, length, length, dtype=torch.bool)
+    for row, starts in enumerate([0, 2, 0]):
+        for i in range(length):
+            for j in range(length):
+                seen = sees(i - starts, j - starts) and (j <= i or not is_causal)
+                allowed[row, 0, i, j] = seen and bool(real[row, j])
+    query, key, value = module.project(states, module.roles)
+    scores = (query @ key.transpose(2, 3) / math.sqrt(4)).masked_fill(~allowed, -1e9)
+    expected = module.out_proj((scores.softmax(dim=-1) @ value).transpose(1, 2).flatten(-2))
+
+    counts = real.bool()
+    torch.testing.assert_close(found[counts], expected[counts], atol=1e-10, rtol=0)
+    weights = torch.randn_like(found[counts])
+    for parameter in (states, module.q_proj.weight, module.v_proj.weight):
+        ours, theirs = (
+            torch.autograd.grad((output[counts] * weights).sum(), parameter, retain_graph=True)[0]
+            for output in (found, expected)
+        )
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+
+
+@every_kind
+@torch.no_grad()
+def test_blocks_eager_padding_and_rotary(kind, local_model):
+    """Computed in blocks and by a mask, with padding on either side and without it, a sentence has the same logits."""
+    model = local_model(kind, position_encoding="rotary")
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    source, target = torch.randint(4, 99, (1, 19)), torch.randint(4, 99, (1, 17))
+    expected = eager(source, decoder_input_ids=target, output_attentions=True)
+    assert expected.encoder_attentions[0].shape == (1, 4, 19, 19)
+    far = torch.tensor([[not KINDS[kind][1](i, j) for j in range(19)] for i in range(19)])
+    assert (expected.encoder_attentions[0][..., far] == 0).all()
+    for left, right in ((0, 0), (4, 0), (0, 5)):
+        real = F.pad(torch.ones_like(source), (left, right))
+        own = F.pad(torch.ones_like(target), (left, right))
+        targets = {"decoder_input_ids": F.pad(target, (left, right)), "decoder_attention_mask": own}
+        found = model(F.pad(source, (left, right)), real, **targets).logits[:, left : left + 17]
+        torch.testing.assert_close(found, expected.logits, atol=2e-5, rtol=0)
+
+
+@every_kind
+@torch.no_grad()
+def test_the_future_changes_nothing(kind, local_model):
+    model = local_model(kind)
+    source, target = torch.randint(4, 99, (2, 19)), torch.randint(4, 99, (2, 23))
+    for changed in (1, 8, 12, 22):
+        other = target.clone()
+        other[:, changed:] = torch.randint(4, 99, other[:, changed:].shape)
+        logits, others = (model(source, decoder_input_ids=ids).logits[:, :changed] for ids in (target, other))
+        torch.testing.assert_close(logits, others, atol=1e-6, rtol=0)
+
+
+@every_kind
+@torch.no_grad()
+def test_search_in_steps(kind, local_model):
+    """Greedy and beam search find what transformers' loops find, and keep no more keys than the kind needs."""
+    model = local_model(kind)
+    source = {"input_ids": torch.randint(4, 99, (3, 19)), "attention_mask": padding([19, 12, 15], ["left"] * 3, 19)}
+    found = same(model, source, num_beams=1, max_new_tokens=40, min_new_tokens=40)
+    same(model, source, num_beams=3, max_new_tokens=40, min_new_tokens=30)
+    whole = model(**source, decoder_input_ids=found[:, :-1]).logits
+    whole[..., model.config.eos_token_id] = -torch.inf
+    assert torch.equal(found[:, 1:], whole.argmax(dim=-1))
+
+
+@torch.no_grad()
+def test_a_window_forgets_what_lies_behind_it(local_model, monkeypatch):
+    kept = []
+    step = IncrementalDecoder.step
+
+    def watched(self, tokens):
+        kept.append(self.mask.shape[-1])
+        return step(self, tokens)
+
+    monkeypatch.setattr(IncrementalDecoder, "step", watched)
+    local_model("window").generate(torch.randint(4, 99, (2, 9)), num_beams=1, max_new_tokens=90, min_new_tokens=90)
+    assert len(kept) == 90 and max(kept) <= 3 + 1 + 2 * ROOM
+
+
+@every_kind
+@torch.no_grad()
+def test_a_decoder_alone(kind):
+    sizes = {"vocab_size": 99, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4}
+    stacks = {"is_encoder_decoder": False, "is_decoder": True}
+    config = VanillaTransformerConfig(**sizes, **stacks, decoder_attention_type=kind, **KINDS[kind][0])
+    torch.manual_seed(2)
+    model = VanillaTransformerForCausalLM(config).eval()
+    prompts, real = torch.randint(4, 99, (2, 14)), padding([14, 9], ["left"] * 2, 14)
+    found = model.generate(prompts, attention_mask=real, num_beams=1, max_new_tokens=12, min_new_tokens=12)
+    logits = model(found[:, :-1], F.pad(real, (0, 11), value=1)).logits[:, 13:]
+    logits[..., config.eos_token_id] = -torch.inf
+    assert torch.equal(found[:, 14:], logits.argmax(dim=-1))
+
+
+@torch.no_grad()
+def test_kinds_of_both_stacks_may_differ(tiny_model):
+    model = tiny_model(
+        encoder_attention_type="blocks", attention_block=4, decoder_attention_type="window", attention_window=2
+    )
+    same(model, {"input_ids": torch.randint(4, 99, (2, 21))}, num_beams=2, max_new_tokens=20)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"attention_window": 4}, "attention_window=4: only attention of the type 'window'"),
+        ({"encoder_attention_type": "window", "attention_window": 0}, "attention_window=0: must be greater than 0"),
+        (
+            {"decoder_attention_type": "chunk", "position_encoding": "alibi"},
+            "decoder_attention_type='chunk' with position",
+        ),
+    ],
+)
+def test_refusals(fields, message):
+    with pytest.raises(StrictDataclassError, match=message):
+        VanillaTransformerConfig(**fields)
+
+
+def test_a_kernel_without_a_mask_is_refused(local_model):
+    model = local_model("window")
+    model.config._attn_implementation = "flex_attention"
+    with pytest.raises(ValueError, match="attn_implementation='flex_attention' with WindowAttention: must be 'sdpa'"):
+        model(torch.randint(4, 99, (1, 19)), decoder_input_ids=torch.ones(1, 2, dtype=torch.long))

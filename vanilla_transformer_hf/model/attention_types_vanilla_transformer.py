@@ -1,0 +1,238 @@
+"""
+Kinds of self-attention that do not compare every query with every key. One class a kind, and the table of all.
+
+Each kind is exact: it gives the outputs of full attention under the mask that says the same. With
+attn_implementation="eager" that is how it is computed, and weights are returned; otherwise in blocks, so that time and
+memory grow with the length of a sequence and not with its square.
+
+Shapes: B sequences, T positions, D = d_model, H heads, C blocks of b positions, k keys that a block sees.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .attention_vanilla_transformer import VanillaTransformerAttention
+from .position_schemes_vanilla_transformer import counted
+from .positions_vanilla_transformer import Relation
+
+
+# Up to so many blocks, one product under a mask is as fast as products of blocks.
+DENSE_BLOCKS = 4
+# Positions of a block at least, so that products are large enough.
+SMALLEST_BLOCK = 64
+
+
+@dataclass
+class Blocks:
+    """
+    How the positions of a batch fall into blocks; made once for all layers of a stack.
+
+    Attributes:
+        block: b.
+        left, right: Keys that a block sees before its first and behind its last position; k = left + b + right.
+        seen: Whether a query sees a key (B or 1, C, 1, b, k).
+        order: For each row its positions with those of tokens first (B, T); None where padding is not on the left.
+    """
+
+    block: int
+    left: int
+    right: int
+    seen: torch.Tensor
+    order: torch.Tensor | None
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, dropout: float
+    ) -> torch.Tensor:
+        """softmax(Q Kᵀ / √d_k) V of the keys that each query sees, from (B, H, T, d) to (B, T, H, d_v)."""
+        batch, length = len(query), query.shape[2]
+        query, key, value = (self._ordered(states) for states in (query, key[:, :, :length], value[:, :, :length]))
+        query = self._padded(query, 0, 0).unflatten(2, (-1, self.block)).transpose(1, 2)  # (B, C, H, b, d_k)
+        key, value = (
+            self._padded(states, self.left, self.right).unfold(2, self.left + self.block + self.right, self.block)
+            for states in (key, value)
+        )  # (B, H, C, d, k)
+        seen = self.seen.expand(batch, -1, -1, -1, -1).flatten(0, 1)
+        output = F.scaled_dot_product_attention(
+            query.flatten(0, 1),
+            key.permute(0, 2, 1, 4, 3).flatten(0, 1),
+            value.permute(0, 2, 1, 4, 3).flatten(0, 1),
+            attn_mask=seen,
+            dropout_p=dropout,
+            scale=scaling,
+        )  # (B C, H, b, d_v)
+        output = output.unflatten(0, (batch, -1)).transpose(2, 3).flatten(1, 2)[:, :length]  # (B, T, H, d_v)
+        if self.order is None:
+            return output
+        places = self.order.argsort(dim=1)[:, :, None, None].expand_as(output)
+        return output.gather(1, places)
+
+    def _ordered(self, states: torch.Tensor) -> torch.Tensor:
+        """States (B, H, T, d) with those of tokens before those of padding."""
+        if self.order is None:
+            return states
+        return states.gather(2, self.order[:, None, :, None].expand_as(states))
+
+    def _padded(self, states: torch.Tensor, left: int, right: int) -> torch.Tensor:
+        """States (B, H, T, d) with zeros before and behind, so that all blocks are whole."""
+        return F.pad(states, (0, 0, left, right + -states.shape[2] % self.block))
+
+
+class LocalAttention(VanillaTransformerAttention):
+    """
+    Self-attention in which a query sees keys near it. A kind says which (`sees`), and in which blocks it is computed
+    (`block`, `reach`). Positions are counted from the first token of a sequence: padding on the left changes nothing.
+    """
+
+    is_local = True
+
+    @property
+    def block(self) -> int:
+        """b."""
+        raise NotImplementedError
+
+    @property
+    def reach(self) -> int:
+        """How far before (and, where it is not causal, behind) its own block a block sees keys."""
+        raise NotImplementedError
+
+    def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        """Whether queries at these positions see keys at those, of shapes that broadcast, in causal order or not."""
+        raise NotImplementedError
+
+    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
+        """
+        Raises:
+            ValueError: The attention in use has no mask that could be changed.
+        """
+        past = 0 if cache is None else cache.get_seq_length()
+        length, is_2d = embeddings.shape[1], padding is None or padding.dim() == 2
+        is_dense = self.config._attn_implementation == "eager" or length <= DENSE_BLOCKS * self.block
+        if is_dense or not is_2d or isinstance(past, torch.Tensor) or past:
+            return self._masked(super().mask(embeddings, padding, cache, True), padding, past, length)
+        if self.config._attn_implementation != "sdpa":
+            raise ValueError(self._refusal())
+        return self._blocks(embeddings, padding)
+
+    def _refusal(self) -> str:
+        return (
+            f"attn_implementation={self.config._attn_implementation!r} with {type(self).__name__}: must be 'sdpa', or "
+            "'eager' for the attention weights"
+        )
+
+    def _masked(self, mask: Any, padding: torch.Tensor | None, past: int | torch.Tensor, length: int) -> torch.Tensor:
+        """transformers' mask (B, 1, T, S), without the keys that are not seen."""
+        if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
+            raise ValueError(self._refusal())
+        own = torch.arange(length, device=mask.device) + past
+        keys = torch.arange(mask.shape[-1], device=mask.device)[None]  # (B or 1, S)
+        if padding is not None and padding.dim() == 2:
+            keys = F.pad(counted(padding), (0, mask.shape[-1] - padding.shape[1]))
+        seen = self.sees(keys[:, own, None], keys[:, None])[:, None]
+        if mask.dtype == torch.bool:
+            return mask & seen
+        return mask.masked_fill(~seen, torch.finfo(mask.dtype).min)
+
+    def _blocks(self, embeddings: torch.Tensor, padding: torch.Tensor | None) -> Blocks:
+        length, block = embeddings.shape[1], self.block
+        left, right = self.reach, 0 if self.is_causal else self.reach
+        starts = torch.arange(0, length, block, device=embeddings.device)[:, None]  # (C, 1)
+        queries = starts + torch.arange(block, device=embeddings.device)  # (C, b)
+        keys = starts + torch.arange(-left, block + right, device=embeddings.device)  # (C, k)
+        seen = self.sees(queries[:, :, None], keys[:, None]) & ((keys >= 0) & (keys < length))[:, None]  # (C, b, k)
+        order, seen = None, seen[None]
+        if padding is not None:
+            order = padding.bool().logical_not().byte().argsort(dim=1, stable=True)  # (B, T)
+            real = padding.bool().gather(1, order)[:, keys.clamp(0, length - 1)]  # (B, C, k)
+            seen = seen & real[:, :, None]
+        # A query that sees nothing, such as that of padding, sees all: its output is not used, and must not be NaN.
+        return Blocks(block, left, right, (seen | ~seen.any(dim=-1, keepdim=True))[:, :, None], order)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: Any,
+        relation: Relation | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As in full attention; without weights where it is computed in blocks."""
+        if not isinstance(attention_mask, Blocks):
+            return super().attend(query, key, value, attention_mask, relation, **kwargs)
+        dropout = self.config.attention_dropout if self.training else 0.0
+        output = attention_mask.attend(query, key, value, self.scaling, dropout)
+        return self.maps.out_proj(output.flatten(-2)), None
+
+    def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        seen = self.sees(positions[:, :, None], key_positions[:, None])  # (B, 1, slots)
+        return mask.masked_fill(~seen, float("-inf"))
+
+
+class WindowAttention(LocalAttention):
+    """
+    A query sees the keys at most w = `attention_window` positions away, exactly, on both sides; in the decoder those
+    before it. Sliding window of Beltagy et al. 2020, arXiv 2004.05150, section 3.1, whose windows have 2 w in total.
+    """
+
+    @property
+    def block(self) -> int:
+        return max(self.config.attention_window, SMALLEST_BLOCK)
+
+    @property
+    def reach(self) -> int:
+        return self.config.attention_window
+
+    def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        distance = query - key
+        near = distance <= self.config.attention_window
+        return near & (distance >= (0 if self.is_causal else -self.config.attention_window))
+
+
+class BlockAttention(LocalAttention):
+    """
+    A query sees the keys of its own block of b = `attention_block` positions, of the block before, and, outside of
+    the decoder, of the block behind: local attention of blocks, Parmar et al. 2018, arXiv 1802.05751, section 3.3.
+    """
+
+    @property
+    def block(self) -> int:
+        return self.config.attention_block
+
+    @property
+    def reach(self) -> int:
+        return self.config.attention_block
+
+    def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        distance = query.div(self.block, rounding_mode="floor") - key.div(self.block, rounding_mode="floor")
+        if self.is_causal:
+            return (distance <= 1) & (key <= query)
+        return distance.abs() <= 1
+
+
+class ChunkAttention(BlockAttention):
+    """
+    A query sees the keys of its own chunk of `attention_block` positions, in the decoder those up to its own: the
+    blocks of Qiu et al. 2020, arXiv 1911.02972, that attend to themselves.
+    """
+
+    @property
+    def reach(self) -> int:
+        return 0
+
+    def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        same = query.div(self.block, rounding_mode="floor") == key.div(self.block, rounding_mode="floor")
+        return same & (key <= query) if self.is_causal else same
+
+
+# `encoder_attention_type` or `decoder_attention_type` -> the class of the stack's self-attention.
+ATTENTION_TYPES: dict[str, type[VanillaTransformerAttention]] = {
+    "full": VanillaTransformerAttention,
+    "window": WindowAttention,
+    "blocks": BlockAttention,
+    "chunk": ChunkAttention,
+}
+
+__all__ = ["ATTENTION_TYPES", "BlockAttention", "ChunkAttention", "LocalAttention", "WindowAttention"]
