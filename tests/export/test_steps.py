@@ -53,6 +53,14 @@ MODELS = {
     "shared": {
         **{"decoder_layers": 3, "decoder_layer_sets": 2, "layer_sharing": "cycle", "encoder_layer_sets": 1},
         **{"projection_sharing": "query_key", "decoder_attention_sharing": True, "feed_forward_sharing": "all"},
+        # Other building blocks than the paper's, which do not depend on those.
+        **{"position_encoding": "t5_bias", "decoder_position_encoding": "rotary", "relative_buckets": 8},
+        **{"norm_type": "rms_norm", "feed_forward_type": "gated", "activation_function": "silu"},
+        "decoder_activation_function": "silu",
+    },
+    "related": {
+        **{"position_encoding": "alibi", "decoder_position_encoding": "shaw", "max_relative_distance": 3},
+        "norm_type": "rms_norm_author",
     },
 }
 

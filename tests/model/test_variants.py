@@ -6,6 +6,7 @@ test_modeling_ and test_generation_vanilla_transformer.py.
 
 import copy
 import os
+import shutil
 import subprocess
 import sys
 
@@ -136,6 +137,39 @@ def test_an_epsilon_that_matters(tiny_model, batch):
     assert not torch.allclose(*logits, atol=1e-2)
 
 
+@pytest.mark.parametrize("fields", [VARIANTS["alibi"], {"decoder_position_encoding": "shaw"}], ids=str)
+def test_kernels_that_cannot_add_scores_are_refused_when_a_model_is_made(fields, tiny_config):
+    config = tiny_config(**fields)
+    config._attn_implementation = "flex_attention"
+    name = next(name for name in ("decoder_position_encoding", "position_encoding") if name in fields)
+    message = f"attn_implementation='flex_attention' with {name}='.*set attn_implementation to 'eager' or 'sdpa'"
+    with pytest.raises(ValueError, match=message):
+        VanillaTransformerForConditionalGeneration(config)
+
+
+CACHES = {
+    "static": {"cache_implementation": "static", "disable_compile": True},
+    "quantized": {
+        "cache_implementation": "quantized",
+        # Nothing is quantized before so many tokens: keys that carry features of their scheme go in and out.
+        "cache_config": {"backend": "quanto", "nbits": 4, "q_group_size": 4, "residual_length": 16},
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["rotary", "shaw", "t5_bias", "gated_alibi", "distance_mlp", "rms_norm"])
+@pytest.mark.parametrize("cache", CACHES)
+def test_caches_of_transformers(cache, name, variant):
+    """Their tokens are those of the search of this package, of whose kind the caches are not."""
+    if cache == "quantized":
+        pytest.importorskip("optimum.quanto", reason="the package that quantizes the cache")
+    model, batch = variant({**VARIANTS[name], "projection_sharing": "key_value"})
+    source = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    for search in ({}, {"num_beams": 2}):
+        expected = model.generate(**source, max_new_tokens=6, **search)
+        assert torch.equal(model.generate(**source, max_new_tokens=6, **search, **CACHES[cache]), expected)
+
+
 # ------------------------------------------------------------------------------------------------------------ segments
 
 
@@ -198,6 +232,19 @@ FAMILIES = ["rotary", "shaw", "t5_bias", "gated_alibi", "distance_mlp", "hierarc
 def test_compiles_into_one_graph(name, variant):
     model, batch = variant({**VARIANTS[name], "norm_type": "rms_norm", "feed_forward_type": "gated"})
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    found = compiled(**batch).logits[real(batch)]
+    torch.testing.assert_close(found, model(**batch).logits[real(batch)], atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@torch.no_grad()
+def test_compiles_to_machine_code(variant):
+    fields = {"position_encoding": "shaw", "decoder_position_encoding": "rotary", "norm_type": "rms_norm"}
+    model, batch = variant(
+        {**fields, "feed_forward_type": "gated", "projection_sharing": "key_value"}, encoder_layers=1, decoder_layers=1
+    )
+    compiled = torch.compile(model, fullgraph=True)
     found = compiled(**batch).logits[real(batch)]
     torch.testing.assert_close(found, model(**batch).logits[real(batch)], atol=1e-5, rtol=0)
 
@@ -294,6 +341,49 @@ def test_sharded_by_fsdp2(tiny_model, batch, tmp_path):
     command = [*launch, str(tmp_path / "sharded.py"), str(tmp_path / "model"), str(tmp_path / "batch.pt")]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+TENSOR_PARALLEL = """
+import sys, torch
+from torch import distributed
+from transformers.distributed.configuration_utils import DistributedConfig
+import vanilla_transformer_hf
+from transformers import AutoModelForSeq2SeqLM
+distributed.init_process_group("gloo")
+batch = torch.load(sys.argv[1], weights_only=True)
+for folder in sys.argv[2:]:
+    whole = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_size=2)).eval()
+    inner = [each.model.decoder.layers[0].fc1.weight for each in (model, whole)]
+    assert getattr(inner[0], "to_local", lambda: inner[0])().numel() * 2 == inner[1].numel(), "a half on each"
+    with torch.no_grad():
+        found, expected = model(**batch).logits, whole(**batch).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_tensor_parallel(tiny_model, batch, tmp_path):
+    """Two processes give the logits of one: schemes with scores for each head, turned heads, gated feed-forwards."""
+    models = {
+        "biases": {"position_encoding": "t5_bias", "decoder_position_encoding": "alibi"},
+        "vectors": {"position_encoding": "gated_alibi", "decoder_position_encoding": "shaw"},
+        "turned": {"position_encoding": "rotary", "feed_forward_type": "gated", "norm_type": "rms_norm"},
+    }
+    for name, fields in models.items():
+        tiny_model(**fields).save_pretrained(tmp_path / name)
+    torch.save(batch, tmp_path / "batch.pt")
+    (tmp_path / "parallel.py").write_text(TENSOR_PARALLEL)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    command = [
+        *launch,
+        str(tmp_path / "parallel.py"),
+        str(tmp_path / "batch.pt"),
+        *(str(tmp_path / name) for name in models),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_every_scheme_is_among_them():

@@ -276,6 +276,21 @@ def name_lora_targets(model_type: str) -> None:
     LORA_TARGETS[model_type] = ["q_proj", "v_proj"]
 
 
+def check_attention(config: VanillaTransformerConfig):
+    """
+    Raises:
+        ValueError: The attention implementation is a fused kernel that cannot add the scores of the position encoding.
+    """
+    name = config._attn_implementation or ""
+    for field in ("position_encoding", "decoder_position_encoding"):
+        encoding = str(getattr(config, field))
+        if name.startswith(("flash", "flex")) and POSITION_ENCODINGS[encoding].is_relative:
+            raise ValueError(
+                f"attn_implementation={name!r} with {field}={encoding!r}: this kernel cannot add the scores of the "
+                "position encoding; set attn_implementation to 'eager' or 'sdpa'"
+            )
+
+
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
     """The base class: how transformers initialises, splits, quantizes and records every model of this package."""
 
@@ -296,6 +311,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
         super().__init__(config, *args, **kwargs)
+        check_attention(config)
         # Not when this file is imported: importing PEFT creates tensors, and `train` must configure torch's allocator
         # first.
         name_lora_targets(config.model_type)
@@ -418,6 +434,9 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.post_init()
         for name in FEED_FORWARDS[config.feed_forward_type][1]:
             self.tp_plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
+        if embed_positions.is_relative:  # its scores are those of all heads: each device computes all
+            for name in [name for name in self.tp_plan if ".self_attn." in name]:
+                del self.tp_plan[name]
         # A shared tensor occurs under one of its names.
         there = {re.sub(r"\.\d+\.", ".*.", name.rpartition(".")[0]) for name, _ in self.named_parameters()}
         for name in self.tp_plan.keys() - there:
