@@ -314,11 +314,11 @@ def test_the_tables_have_means_deviations_and_errors():
     assert head == (
         "variant,seeds,parameters,steps,steps_per_second,cpu_ms_per_step,peak_mib,validation_loss,"
         "validation_loss_deviation,validation_bleu,validation_bleu_deviation,validation_exact_match,validation_exact_match_deviation,test_loss,test_loss_deviation,test_bleu,"
-        "test_bleu_deviation,test_exact_match,test_exact_match_deviation,generated_tokens_per_second,note"
+        "test_bleu_deviation,test_chrf,test_chrf_deviation,test_exact_match,test_exact_match_deviation,generated_tokens_per_second,note"
     )
-    assert first == f"a,1 2,1234.0,10.0,2.5,,601.0,1.5,{math.sqrt(0.5)},22.0,{math.sqrt(8)},,,,,,,,,,"
-    assert second == "b,1,1234.0,10.0,2.5,,,3.0,,10.0,,,,,,,,,,,seed 2 diverged: the loss is nan at step 4"
-    assert third == "c,,,,,,,,,,,,,,,,,,,,failed: no | good"
+    assert first == f"a,1 2,1234.0,10.0,2.5,,601.0,1.5,{math.sqrt(0.5)},22.0,{math.sqrt(8)},,,,,,,,,,,,"
+    assert second == "b,1,1234.0,10.0,2.5,,,3.0,,10.0,,,,,,,,,,,,,seed 2 diverged: the loss is nan at step 4"
+    assert third == "c,,,,,,,,,,,,,,,,,,,,,,failed: no | good"
 
 
 def test_runs_of_different_lengths_show_their_steps():

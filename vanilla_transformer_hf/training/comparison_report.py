@@ -39,6 +39,7 @@ COLUMNS = [
     Column("validation_exact_match", "exact match, %", "{:.1f}", True),
     Column("test_loss", "test loss", "{:.3f}", True),
     Column("test_bleu", "test BLEU", "{:.2f}", True),
+    Column("test_chrf", "test chrF", "{:.2f}", True),
     Column("test_exact_match", "test exact match, %", "{:.1f}", True),
     Column("generated_tokens_per_second", "generated tokens/s", "{:,.0f}"),
 ]
