@@ -485,7 +485,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         if position_ids is None:
             position_ids = positions(embeddings, attention_mask, 0 if cache is None else cache.get_seq_length())
         scheme = self.embed_positions
-        mask = self.layers[0].self_attn.mask(embeddings, attention_mask, cache, scheme.is_relative)
+        mask = self.layers_in_order[0].self_attn.mask(embeddings, attention_mask, cache, scheme.is_relative)
         key_positions = scheme.key_positions(mask, position_ids, attention_mask, cache)
         mask = scheme.biased(mask, position_ids, key_positions, embeddings.dtype)
         relations = scheme.relations(position_ids, key_positions)
@@ -543,7 +543,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         if position_ids is None:
             position_ids = positions(embeddings, attention_mask, past_length=0)
         scheme = self.embed_positions
-        attention_mask = self.layers[0].self_attn.mask(embeddings, attention_mask, None, scheme.is_relative)
+        attention_mask = self.layers_in_order[0].self_attn.mask(embeddings, attention_mask, None, scheme.is_relative)
         key_positions = scheme.key_positions(attention_mask, position_ids, None, None)
         attention_mask = scheme.biased(attention_mask, position_ids, key_positions, embeddings.dtype)
         relations = scheme.relations(position_ids, key_positions)
@@ -619,7 +619,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         hidden_states, attention_mask, turn, relations = self.look_back(
             embeddings, attention_mask, position_ids, cache
         )
-        encoder_attention_mask = self.layers[0].encoder_attn.mask(
+        encoder_attention_mask = self.layers_in_order[0].encoder_attn.mask(
             embeddings, encoder_attention_mask, encoder_hidden_states
         )
         for layer_idx, (layer, relation) in enumerate(zip(self.layers_in_order, relations)):
