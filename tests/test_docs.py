@@ -72,6 +72,9 @@ SMALL = {
     f"{PROG} benchmark train": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32"
     " --loads step --against torch",
     f"{PROG} benchmark variants": "--preset smoke --rounds 1 --only rotary",
+    f"{PROG} distill": RUN,
+    f"{PROG} train quickstart --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),  # the model's
+    f"{PROG} train quickstart --teacher": RUN.replace("--vocab_size 300 ", ""),  # the teacher's
     f"{PROG} train": RUN,
     f"{PROG} compare": f"--variants mine.yaml {RUN}",
     "accelerate launch": RUN,
@@ -225,6 +228,7 @@ def options() -> dict[str, set[str]]:
         name: " ".join([help_of(name), *[help_of(name, part) for part in parts.get(name, [])]]) for name in COMMANDS
     }
     texts["compare"] += texts["train"]  # every field of a recipe
+    texts["distill"] += texts["train"]
     return {name: set(re.findall(r"(?<![\w-])--\w[\w-]*", text)) for name, text in texts.items()}
 
 

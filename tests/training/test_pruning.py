@@ -6,12 +6,16 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+from counting_model import SOURCES, TARGETS
 from host_search import same
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForSeq2SeqLM
 
-from vanilla_transformer_hf import VanillaTransformerConfig
+from vanilla_transformer_hf import Translator, VanillaTransformerConfig
+from vanilla_transformer_hf.commands.main import main
 from vanilla_transformer_hf.model.heads_vanilla_transformer import HEAD_FIELDS, heads_of_layers
+from vanilla_transformer_hf.publishing.model_card import NOT_TRAINED
+from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 from vanilla_transformer_hf.training.pruning import (
     attentions,
     choose_heads,
@@ -154,3 +158,51 @@ def test_configs_say_which_layers_have_fewer_heads_and_nothing_where_none_has(ti
     ):
         with pytest.raises(StrictDataclassError, match=message):
             tiny_config(**fields)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    (tmp_path / "some.en").write_text("".join(f"{line}\n" for line in SOURCES))
+    (tmp_path / "some.de").write_text("".join(f"{line}\n" for line in TARGETS))
+    return ["--source", str(tmp_path / "some.en"), "--target", str(tmp_path / "some.de")]
+
+
+def test_the_command_leaves_a_folder_that_translates_and_says_what_it_is(counting_folder, pairs, tmp_path, capsys):
+    out = tmp_path / "pruned"
+    main(["prune", counting_folder, "--heads", "0.25", "--feed_forward", "0.5", *pairs, "--output_dir", str(out)])
+    told = capsys.readouterr().out
+    assert "removed 3 of 12 attention heads (25%) and 64 of 128 feed-forward units (50%)" in told
+    card = (out / "README.md").read_text()
+    assert "Pruned: 3 of 12 attention heads" in card and "_heads_by_layer" in card and NOT_TRAINED in card
+    config = json.loads((out / "config.json").read_text())
+    assert config["encoder_ffn_dim"] == 32
+    assert sum(sum(config.get(name, [4])) for name in HEAD_FIELDS.values()) == 9
+    assert all(Translator.from_pretrained(out, device="cpu").translate(SOURCES[:9], num_beams=2))
+    assert "model.safetensors" in [file.name for file in plan_upload(out).files]
+
+
+@torch.no_grad()
+def test_a_model_without_its_least_important_heads_is_better_than_without_the_most_important(opened_translator):
+    model, tokenizer = copy.deepcopy(opened_translator.model), opened_translator.tokenizer
+    batch = tokenizer(SOURCES, text_target=TARGETS, padding=True, return_tensors="pt")
+    batch["labels"][batch["labels"] == tokenizer.pad_token_id] = -100
+    importance = head_importance(model, [batch])
+    least = prune(model, choose_heads(importance, 0.5)).model
+    most = prune(model, choose_heads({key: -value for key, value in importance.items()}, 0.5)).model
+    losses = [float(one(**batch).loss) for one in (model, least, most)]
+    assert losses[0] < losses[1] < losses[2]
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        ([], "nothing is to be removed"),
+        (["--heads", "0.5"], "heads=0.5: the importance of heads is measured on sentence pairs"),
+        (["--feed_forward", "1"], "feed_forward=1.0: must be at least 0 and less than 1"),
+    ],
+)
+def test_the_command_refuses_in_one_line(argv, message, counting_folder, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["prune", counting_folder, *argv, "--output_dir", str(tmp_path / "out")])
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1 and not (tmp_path / "out").exists()

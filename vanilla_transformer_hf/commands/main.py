@@ -29,6 +29,8 @@ COMMANDS = {
     "convert": "convert a checkpoint of another toolkit to this model",
     "export": "export a model for CTranslate2, ONNX Runtime or torch.export",
     "export-checkpoint": "write a model as a MarianMT, BART or fairseq checkpoint",
+    "distill": "train a student on the translations of its teacher",
+    "prune": "remove attention heads and feed-forward units that matter least",
     "average": "average the weights of checkpoints",
     "verify": "compare a folder with the checksums that it holds",
     "push": "publish the folder of a model on the Hugging Face Hub",

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from ..common.command_line import ERRORS, message_of
 
@@ -71,6 +72,11 @@ def main(prog: str, argv: list[str]) -> None:
         except ValueError as error:
             parser.error(str(error))
     run, settings = parser.parse(argv)
+    train(prog, run, settings)
+
+
+def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None = None) -> None:
+    """Train as `run` says, and end the process as `train` does; `compression` is a sentence for the model's card."""
     # datasets and others, which --help does without.
     from ..training.checkpoints import TrainingInterrupted
     from ..training.run import prepare_job, run_job
@@ -81,6 +87,8 @@ def main(prog: str, argv: list[str]) -> None:
     try:
         if run.data.task == "translation":
             job = prepare_job(run, settings)
+            if compression is not None:
+                job.trainer.facts.compression.append(compression)
     except (*ERRORS, RuntimeError) as error:
         sys.exit(f"{prog}: {' '.join(message_of(error).split())}")
     try:

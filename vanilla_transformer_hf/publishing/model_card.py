@@ -88,6 +88,9 @@ SIZES = (
 # Fields of a generation config that do not affect decoding.
 NO_DECODING = ("transformers_version", "output_attentions", "output_hidden_states", "use_cache")
 
+# How the sentence about a pruned model ends, until it is trained.
+NOT_TRAINED, TRAINED = "It has not been trained since then.", "It has been trained further since then."
+
 # The Hub's relations to a base model. It lists the same weights in another format under "quantized".
 RELATIONS = ("finetune", "quantized", "merge", "adapter")
 
@@ -137,6 +140,7 @@ class CardFacts:
     is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
     that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
     `project_url` is the address of a git repository from which a reader can install this package;
+    `compression` are sentences about how the model was made smaller;
     `measured` are scores of other tasks than translation, by held-out text and name; `card_sha256` is that of the card
     that was written, which tells whether it was edited.
     """
@@ -162,6 +166,7 @@ class CardFacts:
     epochs: float = 0.0
     co2: dict[str, Any] | None = None
     average_of: list[str] = field(default_factory=list)
+    compression: list[str] = field(default_factory=list)
     scored: list[ScoredText] = field(default_factory=list)
     measured: dict[str, dict[str, float]] = field(default_factory=dict)
     conversion: ConversionFacts | None = None

@@ -58,6 +58,8 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
     if run.model.tokenizer_name_or_path or run.model.model_name_or_path:
         given = "the tokenizer is that of tokenizer_name_or_path or model_name_or_path, and none is trained"
         reasons |= dict.fromkeys(("tokenizer_model", "separate_vocabularies", "target_lang_tags"), given)
+    if training.teacher is None:
+        reasons |= dict.fromkeys(("distillation_weight", "distillation_temperature"), "it needs a teacher")
     if not training.do_train:
         evaluated = "training always scores validation_source and test_source at the end"
         reasons |= dict.fromkeys(("do_eval", "do_predict"), evaluated)

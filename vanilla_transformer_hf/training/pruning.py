@@ -165,6 +165,11 @@ class Pruned:
     units: tuple[int, int]
     parameters: tuple[int, int]
 
+    @property
+    def heads_by_layer(self) -> dict[str, list[int]]:
+        """Heads that are left in each layer, by attention."""
+        return {attention: heads_of_layers(self.model.config, attention) for attention in HEADS}
+
     def __str__(self) -> str:
         parts = [
             f"{before - after:,} of {before:,} {what} ({(before - after) / before:.0%})"

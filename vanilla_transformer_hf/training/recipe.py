@@ -174,6 +174,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     r_drop: float = _help(
         "weight of R-Drop, which makes outputs under two dropout masks agree; about twice the work", 0.0
     )
+    teacher: str | None = _help(
+        "model of the same vocabulary whose distribution is learned at each position, beside the reference "
+        "(word-level distillation); its tokenizer is used if no other is named"
+    )
+    distillation_weight: float = _help("weight of the teacher, 0 to 1; the reference has the rest", 0.5)
+    distillation_temperature: float = _help("both distributions are softmax(logits / temperature)", 1.0)
     average_last: int | None = _help("publish the average of this many last checkpoints")
     average_best: int | None = _help("publish the average of this many best checkpoints by metric_for_best_model")
     moving_average: float | None = _help(
@@ -211,10 +217,20 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"{' and '.join(averages)} exclude each other: one model is published.")
         if self.load_best_model_at_end and averages and averages != ["moving_average"]:
             raise ValueError(f"load_best_model_at_end and {averages[0]} exclude each other: one model is published.")
+        if self.teacher is not None:
+            self._check_distillation()
         # The loss is checked at each step, and NaN stops the run.
         self.logging_nan_inf_filter = False
         # transformers would warn at every evaluation that pinned memory has no effect.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
+
+    def _check_distillation(self):
+        if self.r_drop:
+            raise ValueError(f"teacher={self.teacher} and r_drop={self.r_drop} exclude each other: set one of them.")
+        if not 0 < self.distillation_weight <= 1:
+            raise ValueError(f"distillation_weight={self.distillation_weight}: must be greater than 0 and at most 1.")
+        if not 0 < self.distillation_temperature < float("inf"):
+            raise ValueError(f"distillation_temperature={self.distillation_temperature}: must be greater than 0.")
 
     def _divide_step(self):
         """Set the number of accumulated batches of equal size for each step."""
@@ -253,6 +269,8 @@ EXCLUDED = {
         *(name for name in ConfigArguments.__annotations__ if name not in CHANGEABLE_FIELDS),
     ),
     "preset": ("model_name_or_path",),
+    "teacher": ("r_drop", "vocab_size", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
+    "r_drop": ("teacher",),
 }
 # Fields that need evaluations.
 EVALUATION_FIELDS = (
@@ -351,6 +369,8 @@ class RecipeParser(HfArgumentParser):
             data, model, config, training = self.parse_dict(values)
         except ValueError as error:
             self.error(str(error))
+        if training.teacher and not (model.tokenizer_name_or_path or model.model_name_or_path):
+            model.tokenizer_name_or_path = training.teacher
         defaults = vars(self.parse_args([]))
         settings = {name: values[name] for name in defaults if name in values and values[name] != defaults[name]}
         stated = {name: value for name, value in vars(config).items() if value is not None}

@@ -30,6 +30,8 @@ from ..evaluation.scores import Scores, write_predictions
 from ..publishing.model_card import (
     CARD_FILE,
     CURVES_FILE,
+    NOT_TRAINED,
+    TRAINED,
     CardFacts,
     ScoredText,
     is_edited,
@@ -52,6 +54,7 @@ from .build import (
     tokenize,
 )
 from .checks import check_run
+from .distillation import digest_of_teacher, open_teacher
 from .progress import quiet_libraries
 from .recipe import RunArguments, TranslationTrainingArguments
 from .resume import Start, check_rate, find_data_sums, find_start, lock_folder, prepare_folder, settings_of_all_parts
@@ -202,6 +205,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         processing_class=tokenizer,
         target_lang=run.data.target_lang,
         callbacks=make_callbacks(training, start.checkpoint),
+        teacher=_open_teacher(training, model, tokenizer),
         facts=_known_facts(run, told, folder.resolve().name, None if run.data.streaming else len(data["train"])),
         **make_collators(run, model, tokenizer),
     )
@@ -220,6 +224,9 @@ def _prepare_start(
     CPU.
     """
     sums = find_data_sums(run.data, corpora)
+    teacher = Path(run.training.teacher or "")
+    if run.training.teacher and teacher.is_dir():
+        sums["teacher"] = digest_of_teacher(teacher)
     lock = lock_folder(checkpoints) if training.process_index == 0 else None
     start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
     check_rate(start, training)
@@ -247,6 +254,15 @@ def _make_model(
     if training.learning_rate is None:
         training.learning_rate = paper_learning_rate(model.config.d_model, training.warmup_steps)
     return model
+
+
+def _open_teacher(
+    training: TranslationTrainingArguments, student: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> Any:
+    if training.teacher is None:
+        return None
+    with quiet_libraries():
+        return open_teacher(training.teacher, student, tokenizer, training.device)
 
 
 def run_job(job: TrainingJob) -> list[ScoredSet]:
@@ -308,11 +324,18 @@ def _known_facts(run: RunArguments, settings: dict[str, Any], name: str, pairs: 
         # A local folder has no name that others could look up.
         base_model=None if model is None or Path(model).exists() else model,
         further=model is not None,
+        compression=_compression(model),
         example=run.model.card_example,
         project_url=run.model.project_url,
         settings=public_settings(settings),
         device=_hardware(run.training),
     )
+
+
+def _compression(model: str | None) -> list[str]:
+    """What the card of the model that is trained further says of how it was made smaller."""
+    known = CardFacts.read(Path(model)).compression if model is not None and Path(model).is_dir() else []
+    return [sentence.replace(NOT_TRAINED, TRAINED) for sentence in known]
 
 
 def _batches_in_words(training: TranslationTrainingArguments) -> str:

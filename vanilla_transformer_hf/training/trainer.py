@@ -7,10 +7,11 @@ import datasets
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, ProgressCallback
+from transformers import PreTrainedModel, PrinterCallback, ProgressCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from .collator import TranslationCollator
+from .distillation import distillation_loss, logits_of
 from .progress import TOKENS_PER_SECOND, Progress, Speedometer
 from .publishing_trainer import PublishingTrainer
 from .r_drop import r_drop_loss
@@ -56,8 +57,14 @@ class TranslationTrainer(PublishingTrainer):
         OSError: A checkpoint cannot be written. Those before it are intact.
     """
 
-    def __init__(self, *args: Any, train_collator: TranslationCollator | None = None, **kwargs: Any):
-        self.train_collator = train_collator
+    def __init__(
+        self,
+        *args: Any,
+        train_collator: TranslationCollator | None = None,
+        teacher: PreTrainedModel | None = None,
+        **kwargs: Any,
+    ):
+        self.train_collator, self.teacher = train_collator, teacher
         self._batches: TokenBatchSampler | TokenBatchStream | None = None
         self._lines: list[int] = []
         super().__init__(*args, **kwargs)
@@ -138,16 +145,22 @@ class TranslationTrainer(PublishingTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        if not self.args.r_drop or not model.training:
+        if not (self.args.r_drop or self.teacher) or not model.training:
             inputs = {**inputs, "return_logits": not model.training or return_outputs}
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         inputs = dict(inputs)
         labels = inputs.pop("labels")
         shift: Any = self.model.prepare_decoder_input_ids_from_labels
         inputs["decoder_input_ids"] = shift(labels)
-        outputs = model(**{name: torch.cat((value, value)) for name, value in inputs.items()})
         smoothing = self.model.config.label_smoothing
-        loss = r_drop_loss(outputs.logits, labels, smoothing, self.args.r_drop, num_items_in_batch)
+        if self.teacher is not None:
+            wanted = logits_of(self.teacher, inputs, inputs["decoder_input_ids"])
+            outputs = model(**inputs)
+            options = smoothing, self.args.distillation_weight, self.args.distillation_temperature
+            loss = distillation_loss(outputs.logits, wanted, labels, *options, num_items_in_batch)
+        else:
+            outputs = model(**{name: torch.cat((value, value)) for name, value in inputs.items()})
+            loss = r_drop_loss(outputs.logits, labels, smoothing, self.args.r_drop, num_items_in_batch)
         if self.args.average_tokens_across_devices and num_items_in_batch is not None:
             loss = loss * self.accelerator.num_processes  # gradients are averaged over processes
         return (loss, outputs) if return_outputs else loss

@@ -1,0 +1,75 @@
+"""`distill`: the teacher's translations are made once, continued and kept, and the student learns them."""
+
+import json
+
+import datasets
+import pytest
+from counting_model import SOURCES
+
+from vanilla_transformer_hf.commands.main import main
+from vanilla_transformer_hf.training import teacher_translations
+
+
+SIZES = "--preset multi30k_tiny --vocab_size 300 --d_model 16 --encoder_layers 1 --decoder_layers 1 --max_steps 2"
+SIZES += " --warmup_steps 2 --matmul default --use_cpu true --disable_tqdm true --num_beams 1"
+
+
+@pytest.fixture
+def distill(tmp_path, monkeypatch, counting_folder):
+    """`distill(*arguments)`: a student of the model that counts backwards, in `out`."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "some.en").write_text("".join(f"{line}\n" for line in ["", *SOURCES[:30]]))
+    (tmp_path / "recipe.yaml").write_text("source_lang: en\ntarget_lang: de\ntrain_target: missing.de\n")
+    files = ["--train_source", str(tmp_path / "some.en"), "--output_dir", str(tmp_path / "out")]
+
+    def distill(*arguments):
+        main(["distill", counting_folder, str(tmp_path / "recipe.yaml"), *files, *SIZES.split(), *arguments])
+
+    return distill
+
+
+@pytest.mark.slow
+def test_a_student_learns_translations_that_are_kept_and_continued(distill, tmp_path, monkeypatch, capsys):
+    pairs, made = tmp_path / "out" / "distillation" / "pairs.jsonl", teacher_translations._translate
+    monkeypatch.setattr(teacher_translations, "open_output", interrupted)
+    with pytest.raises(SystemExit):  # after the translations
+        distill("--n_best", "2", "--teacher_beams", "3")
+    monkeypatch.undo()
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(teacher_translations, "_translate", lambda *_: pytest.fail("translated again"))
+    distill("--n_best", "2", "--teacher_beams", "3")
+    rows = [json.loads(line) for line in pairs.read_text().splitlines()]
+    assert {row["source"] for row in rows} == {"", *SOURCES[:30]}
+    by_source = {source: [row["target"] for row in rows if row["source"] == source] for source in SOURCES[:30]}
+    assert all(len(set(targets)) == len(targets) == 2 for targets in by_source.values())
+    assert by_source["one two"][0] == "zwei eins", "the best one first"
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Distilled: it learned the 2 best translations that its teacher" in card and "some.en" in card
+    before = pairs.read_bytes()
+    distill("--n_best", "2", "--teacher_beams", "3")  # which is complete
+    assert pairs.read_bytes() == before
+
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        distill("--n_best", "1")
+    assert "made with another n_best and num_beams" in capsys.readouterr().err
+    assert made is not None
+
+
+def interrupted(path):
+    raise OSError(f"{path}: no space left on device")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--n_best", "4", "--teacher_beams", "2"], "n_best=4: needs as many beams"),
+        (["--train_target", "a.de"], "--train_target has no effect"),
+        (["--teacher_processes", "0"], "processes=0: must be at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, message, distill, capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        distill(*arguments)
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out" / "distillation" / "pairs.jsonl").exists()

@@ -1,0 +1,53 @@
+"""
+Train a student on the translations of its teacher (sequence-level distillation, Kim and Rush 2016, arXiv 1606.07947):
+
+    vanilla-transformer distill outputs/quickstart quickstart --decoder_layers 1 --output_dir outputs/student
+    vanilla-transformer distill outputs/big multi30k_student --train_source train.en.gz \\
+        --validation_source val.en.gz --validation_target val.de.gz --n_best 4
+
+The teacher translates the sources of the recipe's training text; the student of the recipe learns these translations
+instead of the references. They are kept in output_dir/distillation. The same command continues after an interruption,
+in the translations or in the training. Any field of the recipe can be set, as for train; its --teacher is distillation
+at each word.
+"""
+
+from pathlib import Path
+
+from ..common.command_line import make_parser
+from .train import find_recipe, train
+
+
+def main(prog: str, argv: list[str]) -> None:
+    usage = f"{prog} TEACHER RECIPE [options] [--field value ...]"
+    parser = make_parser(prog, __doc__, usage=usage, allow_abbrev=False)
+    parser.add_argument("teacher", metavar="TEACHER", help="folder of a model, or the id of a Hub repository")
+    parser.add_argument("recipe", metavar="RECIPE", help="file or name of the student's recipe")
+    parser.add_argument(
+        "--n_best", type=int, default=1, metavar="N", help="translations of each sentence to learn (default: 1)"
+    )
+    parser.add_argument(
+        "--teacher_beams", type=int, metavar="N", help="beams of the teacher (default: what it was saved with)"
+    )
+    parser.add_argument(
+        "--teacher_processes", type=int, default=1, metavar="N", help="processes that translate (default: 1)"
+    )
+    arguments, others = parser.parse_known_args(argv)
+    if any(each.split("=")[0] == "--train_target" for each in others):
+        parser.error("--train_target has no effect: the student learns the teacher's translations of --train_source")
+    from ..training.recipe import RecipeParser
+    from ..training.teacher_translations import TeacherSearch, translate_training_text
+
+    fields = [find_recipe(arguments.recipe), *others]
+    run, _ = RecipeParser(prog=prog, usage=usage).parse(fields)
+    if run.data.task != "translation":
+        parser.error(f"the recipe has task={run.data.task}: only translation models are distilled")
+    search = TeacherSearch(arguments.teacher, arguments.n_best, arguments.teacher_beams, arguments.teacher_processes)
+    pairs = translate_training_text(search, run)
+    print(f"teacher's translations: {pairs}", flush=True)
+    corpus = [] if run.data.corpus_name else ["--corpus_name", Path(str(run.data.train_source)).name]
+    student, settings = RecipeParser(prog=prog, usage=usage).parse(
+        [*fields, "--train_source", str(pairs), *corpus, "--unset", "train_target"]
+    )
+    best = "translation" if search.n_best == 1 else f"{search.n_best} best translations"
+    about = f"Distilled: it learned the {best} that its teacher {Path(arguments.teacher).name} gave to each source."
+    train(prog, student, settings, about)

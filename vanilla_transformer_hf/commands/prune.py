@@ -1,0 +1,60 @@
+"""
+Remove attention heads and feed-forward units that matter least from a translation model. The matrices become smaller.
+
+    vanilla-transformer prune outputs/quickstart --heads 0.4 --feed_forward 0.3 \\
+        --source valid.en --target valid.de --output_dir outputs/quickstart-pruned
+    vanilla-transformer prune outputs/quickstart --feed_forward 0.5 --output_dir outputs/quickstart-pruned
+
+Heads are ranked by their importance for the loss of the sentence pairs (Michel et al. 2019, arXiv 1905.10650), units
+by the norm of their weights. The result is an ordinary model. Pruning makes scores worse; train the model further to
+gain them back: vanilla-transformer train RECIPE --model_name_or_path outputs/quickstart-pruned
+"""
+
+import argparse
+from pathlib import Path
+
+from ..common.command_line import make_parser
+
+
+def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+    parser = make_parser(prog, __doc__)
+    parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
+    parser.add_argument(
+        "--heads", type=float, default=0.0, metavar="SHARE", help="share of all attention heads to remove, such as 0.4"
+    )
+    parser.add_argument(
+        "--feed_forward",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of the units of each feed-forward to remove, such as 0.3",
+    )
+    parser.add_argument(
+        "--source",
+        help="sentence pairs that rank the heads: a text file (with --target), or a file of both sides",
+    )
+    parser.add_argument("--target", help="the translations of a plain-text --source, line by line")
+    parser.add_argument(
+        "--sentences", type=int, default=1000, metavar="N", help="pairs of it that are used (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batch_size", type=int, default=64, metavar="N", help="pairs at the same time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output_dir", type=Path, required=True, help="new folder; renamed from a temporary name when complete"
+    )
+    return parser.parse_args(argv)
+
+
+def main(prog: str, argv: list[str]) -> None:
+    arguments = parse_arguments(prog, argv)
+    from ..training.pruning_run import PairSample, prune_folder
+
+    pairs = None
+    if arguments.source is not None:
+        pairs = PairSample(arguments.source, arguments.target, arguments.sentences, arguments.batch_size)
+    pruned = prune_folder(arguments.model, arguments.output_dir, arguments.heads, arguments.feed_forward, pairs)
+    print(f"removed {pruned}")
+    for attention, heads in pruned.heads_by_layer.items():
+        print(f"heads of {attention} attention, by layer: {', '.join(map(str, heads))}")
+    print(f"saved in {arguments.output_dir}")

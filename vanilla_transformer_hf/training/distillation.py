@@ -1,0 +1,128 @@
+"""Word-level distillation: the student learns the teacher's distribution at each position (Hinton et al. 2015, arXiv
+1503.02531; Kim and Rush 2016, arXiv 1606.07947, section 3.1)."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import CONFIG_NAME
+
+from ..common.checksums import digest_of_all
+from ..common.opening import open_model, vocabularies
+from ..model.loss_vanilla_transformer import count_of, scaled
+from ..publishing.weight_files import weight_paths
+
+
+# Values of the logits that are computed at once: in a processor's cache these sums take less time than in memory.
+VALUES_AT_ONCE = 2**16
+VALUES_AT_ONCE_ELSEWHERE = 2**24
+
+
+class DistillationLoss(torch.autograd.Function):
+    """`distillation_loss` over a few rows of the logits at a time; backward only scales the gradient of forward."""
+
+    @staticmethod
+    def forward(ctx: Any, logits, wanted, labels, label_smoothing: float, weight: float, temperature: float, count):
+        """Logits of student and teacher (N, V), labels (N)."""
+        exact = torch.promote_types(logits.dtype, torch.float32)
+        loss, vocab_size = logits.new_zeros((), dtype=exact), logits.shape[-1]
+        # float16 would lose what backward scales up again.
+        kept = exact if logits.dtype == torch.float16 else logits.dtype
+        gradient, ctx.dtype = torch.empty_like(logits, dtype=kept), logits.dtype
+        at_once = max(1, (VALUES_AT_ONCE if logits.device.type == "cpu" else VALUES_AT_ONCE_ELSEWHERE) // vocab_size)
+        for rows in (slice(start, start + at_once) for start in range(0, len(labels), at_once)):
+            label = labels[rows, None]  # (R, 1)
+            share, label = (label != -100).to(exact) / count, label.clamp(min=0)
+            scores = logits[rows].to(exact).log_softmax(dim=-1)  # (R, V)
+            soft = scores if temperature == 1 else (logits[rows].to(exact) / temperature).log_softmax(dim=-1)
+            target = (wanted[rows].to(exact) / temperature).log_softmax(dim=-1)
+            found, mean = scores.gather(-1, label), scores.mean(dim=-1, keepdim=True)  # (R, 1)
+            likelihood = (1 - label_smoothing) * found + label_smoothing * mean
+            probabilities = target.exp()
+            divergence = (probabilities * target.sub_(soft)).sum(dim=-1, keepdim=True)
+            loss += (share * (weight * temperature**2 * divergence - (1 - weight) * likelihood)).sum()
+            # By the logits: (1 - w) (softmax - smoothed target) + w τ (softmax of logits / τ - the teacher's).
+            d_logits = probabilities.mul_(-weight * temperature).add_(soft.exp(), alpha=weight * temperature)
+            d_logits.add_(scores.exp_(), alpha=1 - weight).sub_((1 - weight) * label_smoothing / vocab_size)
+            d_logits.scatter_add_(-1, label, torch.full_like(share, (1 - weight) * (label_smoothing - 1)))
+            torch.mul(d_logits, share, out=gradient[rows]) if kept == exact else gradient[rows].copy_(d_logits * share)
+        ctx.save_for_backward(gradient)
+        return loss
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return scaled(gradient, factor).to(ctx.dtype), *(None,) * 6  # type: ignore[union-attr]
+
+
+def distillation_loss(
+    logits: torch.Tensor,
+    teacher_logits: torch.Tensor,
+    labels: torch.Tensor,
+    label_smoothing: float,
+    weight: float,
+    temperature: float,
+    num_items_in_batch: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """
+    (1 - w) · smoothed cross-entropy + w τ² · KL(teacher ‖ student), in nats per token, where both distributions of the
+    divergence are softmax(logits / τ). The factor τ² keeps its gradients as large as those of the cross-entropy.
+
+    Args:
+        logits: The student's (B, T, V).
+        teacher_logits: (B, T, V).
+        labels: (B, T), -100 where they do not count.
+        weight: w, from 0 to 1.
+        temperature: τ.
+        num_items_in_batch: Labels of all accumulated batches.
+    """
+    return DistillationLoss.apply(
+        logits.flatten(0, 1),
+        teacher_logits.flatten(0, 1),
+        labels.flatten(),
+        label_smoothing,
+        weight,
+        temperature,
+        count_of(labels, num_items_in_batch),
+    )
+
+
+def open_teacher(
+    name: str, student: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, device: torch.device
+) -> PreTrainedModel:
+    """
+    The model that a student learns from, which is not trained.
+
+    Raises:
+        OSError: The model cannot be opened.
+        ValueError: Its vocabulary is not that of the student's `tokenizer`, or its logits have another width.
+    """
+    model, its = open_model(name, device, torch.float32)
+    if vocabularies(its) != vocabularies(tokenizer):
+        raise ValueError(
+            f"teacher={name}: its vocabulary is not the student's, so that their distributions cannot be compared; "
+            f"set tokenizer_name_or_path={name}, or distil its translations (vanilla-transformer distill)."
+        )
+    if model.config.vocab_size != student.config.vocab_size:
+        raise ValueError(
+            f"teacher={name}: it has logits of {model.config.vocab_size} pieces and the student of "
+            f"{student.config.vocab_size}; set vocab_size={model.config.vocab_size}."
+        )
+    return model.eval().requires_grad_(False)
+
+
+def digest_of_teacher(folder: Path) -> str:
+    """The SHA-256 of its config and weights."""
+    files = [folder / CONFIG_NAME, *weight_paths(folder)]
+    return hashlib.sha256("".join(digest_of_all(file) for file in files).encode()).hexdigest()
+
+
+@torch.no_grad()
+def logits_of(teacher: Any, inputs: dict[str, torch.Tensor], decoder_input_ids: torch.Tensor) -> torch.Tensor:
+    """The teacher's logits (B, T, V) for a batch of the student, whose labels do not matter."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    batch = {name: inputs[name] for name in names if name in inputs}
+    return teacher(**batch, decoder_input_ids=decoder_input_ids, use_cache=False).logits

@@ -1,0 +1,113 @@
+"""Pruning of a saved model: its folder and sentence pairs in, the folder of a smaller model out."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..common.files import check_new, new_folder
+from ..common.opening import check_fit, is_own, open_model
+from ..publishing.model_card import NOT_TRAINED, CardFacts, write_card
+from .collator import TranslationCollator, vocabulary_sizes
+from .corpus import load_parallel_text
+from .progress import quiet_libraries
+from .pruning import Pruned, choose_heads, head_importance, prune
+from .tokenized_corpus import CorpusFilter, tokenize_corpus
+
+
+# Maximum number of tokens of a sentence by which heads are judged; longer ones are truncated.
+LONGEST = 256
+
+
+@dataclass(frozen=True)
+class PairSample:
+    """
+    Sentence pairs by which heads are judged.
+
+    Args:
+        source, target: As `load_parallel_text` takes them.
+        sentences: How many of them, evenly spread.
+        batch_size: Sentences that go through the model together.
+
+    Raises:
+        ValueError: A number is less than 1.
+    """
+
+    source: str
+    target: str | None = None
+    sentences: int = 1000
+    batch_size: int = 64
+
+    def __post_init__(self):
+        for name in ("sentences", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+
+    def batches(self, model: Any, tokenizer: Any) -> Iterator[dict[str, torch.Tensor]]:
+        """Inputs of the model with labels, sentences of similar lengths together."""
+        source_lang, target_lang = (tokenizer.init_kwargs.get(side) for side in ("src_lang", "tgt_lang"))
+        corpus: Any = load_parallel_text(self.source, self.target, source_lang=source_lang, target_lang=target_lang)
+        step = max(1.0, len(corpus) / self.sentences)
+        corpus = corpus.select(np.arange(0, len(corpus), step).astype(int)[: self.sentences])
+        data = tokenize_corpus(corpus, tokenizer, CorpusFilter(LONGEST, LONGEST, "truncate")).data
+        data = data.select(np.argsort(data["length"], kind="stable"))
+        sizes = dict(zip(("source_vocab_size", "target_vocab_size"), vocabulary_sizes(model)))
+        collate = TranslationCollator(tokenizer, **sizes)
+        for start in range(0, len(data), self.batch_size):
+            batch = collate([data[row] for row in range(start, min(start + self.batch_size, len(data)))])
+            batch.pop("line", None)
+            yield dict(batch)
+
+
+def prune_folder(
+    folder: str | os.PathLike,
+    output: str | os.PathLike,
+    heads: float = 0.0,
+    feed_forward: float = 0.0,
+    pairs: PairSample | None = None,
+) -> Pruned:
+    """
+    Write the folder of a pruned model, with tokenizer and card.
+
+    Args:
+        folder: The model's folder, or the id of a Hub repository.
+        output: A new folder.
+        heads: Share of all attention heads that is removed.
+        feed_forward: Share of the units of each feed-forward that is removed.
+        pairs: What heads are judged by; needed to remove some.
+
+    Raises:
+        OSError: The model or the text cannot be opened, or the folder cannot be written.
+        ValueError: Nothing or too much is to be removed; heads without pairs; the model is not one of this package or
+            not a translation model; or `output` exists.
+    """
+    output = Path(output)
+    check_new(output)
+    if not (heads or feed_forward):
+        raise ValueError("nothing is to be removed: give heads or feed_forward, a share greater than 0")
+    if heads and pairs is None:
+        raise ValueError(f"heads={heads}: the importance of heads is measured on sentence pairs; name their files")
+    with quiet_libraries():
+        model, tokenizer = open_model(folder, "cpu")
+        if not is_own(model.config):
+            raise ValueError(f"{folder}: its model type {model.config.model_type!r} is not a model of this package")
+        check_fit(model, tokenizer)
+        dtype, kept = model.dtype, None
+        model = model.float()
+        if heads and pairs is not None:
+            kept = choose_heads(head_importance(model, pairs.batches(model, tokenizer)), heads)
+        pruned = prune(model, kept, feed_forward)
+        facts = CardFacts.read(Path(folder)) if Path(folder).is_dir() else CardFacts(base_model=str(folder))
+        about = f"Pruned: {pruned}. {NOT_TRAINED}"
+        # What was measured is not true of the pruned model.
+        facts = replace(facts, name=output.name, scored=[], measured={}, minutes=None, co2=None)
+        facts = replace(facts, compression=[*facts.compression, about])
+        with new_folder(output) as unfinished:
+            pruned.model.to(dtype).save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+            write_card(facts, unfinished)
+    return pruned
