@@ -30,7 +30,7 @@ def distill(tmp_path, monkeypatch, counting_folder):
 
 @pytest.mark.slow
 def test_a_student_learns_translations_that_are_kept_and_continued(distill, tmp_path, monkeypatch, capsys):
-    pairs, made = tmp_path / "out" / "distillation" / "pairs.jsonl", teacher_translations._translate
+    pairs = tmp_path / "out" / "distillation" / "pairs.jsonl"
     monkeypatch.setattr(teacher_translations, "open_output", interrupted)
     with pytest.raises(SystemExit):  # after the translations
         distill("--n_best", "2", "--teacher_beams", "3")
@@ -41,7 +41,8 @@ def test_a_student_learns_translations_that_are_kept_and_continued(distill, tmp_
     rows = [json.loads(line) for line in pairs.read_text().splitlines()]
     assert {row["source"] for row in rows} == {"", *SOURCES[:30]}
     by_source = {source: [row["target"] for row in rows if row["source"] == source] for source in SOURCES[:30]}
-    assert all(len(set(targets)) == len(targets) == 2 for targets in by_source.values())
+    assert all(len(set(targets)) == len(targets) <= 2 for targets in by_source.values()), "each text once"
+    assert len(rows) > 50
     assert by_source["one two"][0] == "zwei eins", "the best one first"
     card = (tmp_path / "out" / "README.md").read_text()
     assert "Distilled: it learned the 2 best translations that its teacher" in card and "some.en" in card
@@ -53,7 +54,6 @@ def test_a_student_learns_translations_that_are_kept_and_continued(distill, tmp_
     with pytest.raises(SystemExit):
         distill("--n_best", "1")
     assert "made with another n_best and num_beams" in capsys.readouterr().err
-    assert made is not None
 
 
 def interrupted(path):

@@ -55,8 +55,8 @@ class PairSample:
         corpus = corpus.select(np.arange(0, len(corpus), step).astype(int)[: self.sentences])
         data = tokenize_corpus(corpus, tokenizer, CorpusFilter(LONGEST, LONGEST, "truncate")).data
         data = data.select(np.argsort(data["length"], kind="stable"))
-        sizes = dict(zip(("source_vocab_size", "target_vocab_size"), vocabulary_sizes(model)))
-        collate = TranslationCollator(tokenizer, **sizes)
+        sizes = vocabulary_sizes(model)
+        collate = TranslationCollator(tokenizer, source_vocab_size=sizes[0], target_vocab_size=sizes[1])
         for start in range(0, len(data), self.batch_size):
             batch = collate([data[row] for row in range(start, min(start + self.batch_size, len(data)))])
             batch.pop("line", None)
