@@ -72,10 +72,11 @@ SMALL = {
     f"{PROG} benchmark train": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32"
     " --loads step --against torch",
     f"{PROG} benchmark variants": "--preset smoke --rounds 1 --only rotary",
-    f"{PROG} distill": RUN,
-    f"{PROG} train quickstart --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),  # the model's
-    f"{PROG} train quickstart --teacher": RUN.replace("--vocab_size 300 ", ""),  # the teacher's
+    f"{PROG} train multi30k_student": RUN.replace("--vocab_size 300 ", ""),  # the teacher's
+    # An untrained teacher's translations are long.
+    f"{PROG} distill": RUN.replace("--vocab_size 300", "--too_long truncate"),
     f"{PROG} train": RUN,
+    f"{PROG} prune": "--heads 0",  # the workspace's model has one head
     f"{PROG} compare": f"--variants mine.yaml {RUN}",
     "accelerate launch": RUN,
     f"{PROG} attention": "--target eins",  # an untrained model's translation is too long for a picture
@@ -110,7 +111,8 @@ def workspace(tmp_path_factory):
     for step in range(1, 6):
         checkpoint = folder / "outputs" / "wmt14" / "checkpoints" / f"checkpoint-{step}"
         shutil.copytree(folder / "outputs" / "quickstart", checkpoint)
-    shutil.copytree(folder / "outputs" / "quickstart", folder / "outputs" / "quickstart-2")
+    for name in ("quickstart-2", "teacher"):
+        shutil.copytree(folder / "outputs" / "quickstart", folder / "outputs" / name)
     (folder / "mine.yaml").write_text(PAGES["training.md"].blocks("yaml")[0], encoding="utf-8")
     (folder / "phrases.tsv").write_text("".join(f"{line}\tdrei\tvier\n" for line in ENGLISH), encoding="utf-8")
     (folder / "begun.de").write_text("".join(f"{line[:4]}\n" for line in GERMAN), encoding="utf-8")
@@ -294,6 +296,8 @@ def test_command_runs(command, workspace, tmp_path):
             make(arguments[2], workspace)
         if "multilingual_numbers" in command:
             make("outputs/multilingual-data", workspace)
+        if "--model_name_or_path outputs/pruned" in command:
+            make("outputs/pruned", workspace)
         if arguments[:2] == ["compare", "lists"]:
             make("outputs/lists", workspace)
             make("outputs/longer", workspace)

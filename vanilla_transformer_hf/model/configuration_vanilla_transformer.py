@@ -299,8 +299,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def from_preset(cls, name: str, **overrides: Any) -> "VanillaTransformerConfig":
         """
         A named size: `"base"`, `"big"`, a row of the paper's Table 3 (`"A-h1"` … `"E"`), `"iwslt_de_en"`,
-        `"multi30k_tiny"` or `"multi30k_small"`; or the base model with gated feed-forwards (`"glu"`, `"bilinear"`,
-        `"reglu"`, `"geglu"`, `"swiglu"`); with single fields overridden.
+        `"multi30k_tiny"`, `"multi30k_small"` or `"deep_shallow"`; or the base model with gated feed-forwards (`"glu"`,
+        `"bilinear"`, `"reglu"`, `"geglu"`, `"swiglu"`); with single fields overridden.
 
         Raises:
             ValueError: No preset has this name; the message lists them.

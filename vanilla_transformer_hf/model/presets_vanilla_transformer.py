@@ -35,6 +35,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "decoder_attention_heads": 16,
         "dropout": 0.3,
     },
+    # Deep encoder and shallow decoder of Kasai et al. 2021 (arXiv 2006.10369): most of the time is the decoder's.
+    "deep_shallow": {"encoder_layers": 12, "decoder_layers": 1},
     # JoeyNMT's IWSLT14 benchmark (19 M parameters).
     "iwslt_de_en": {
         "vocab_size": 32000,
