@@ -111,9 +111,10 @@ class ScreenedMostLikely:
     """
 
     def __init__(self, weight: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]):
-        self.weight, self.by_all_logits = weight.detach(), most_likely(head)
+        # No view of it: that would share its memory, and `KeptValues` could not clone it.
+        self.weight, self.by_all_logits = weight, most_likely(head)
         parts, steps, norms, losses = [], [], [], []
-        for rows in self.weight.split(ROWS_AT_ONCE):
+        for rows in weight.detach().split(ROWS_AT_ONCE):
             whole, step = rounded(rows)
             parts.append(whole.to(torch.int8))
             steps.append(step[:, 0])
@@ -128,7 +129,9 @@ class ScreenedMostLikely:
         values, tokens = best_candidates(self.rough_logits(whole), CANDIDATES + 1)
         tokens = tokens[:, :CANDIDATES].sort(dim=1).values  # of equal logits, the first counts
         # Summed in float32 and then rounded as the product of all logits is, under autocast too.
-        logits = (self.weight[tokens].float() * states[:, None].float()).sum(dim=-1).to(self.weight.dtype)  # (R, K)
+        logits = (
+            (self.weight.detach()[tokens].float() * states[:, None].float()).sum(dim=-1).to(self.weight.dtype)
+        )  # (R, K)
         places = logits.argmax(dim=1, keepdim=True)
         highest = logits.gather(1, places)[:, 0]
         near = whole.mul_(step)

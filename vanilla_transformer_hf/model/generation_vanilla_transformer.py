@@ -118,8 +118,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def expect_fixed_weights(self: Any) -> None:
         """
-        Let `generate` start sooner: until `train()` is called, it does not read all weights to detect changes made
-        through `.data`. It still detects all other changes.
+        Until `train()` is called, `generate` does not detect changes made through `.data`, only all others. It then
+        starts sooner where the weights share their memory with others, such as NumPy arrays, which it would read.
         """
         StepWeights.expect_fixed(self)
 

@@ -43,6 +43,7 @@ from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .heads_vanilla_transformer import heads_of_layers
 from .loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
 from .norms_vanilla_transformer import NORMS
+from .packed_weights_vanilla_transformer import StepWeights
 from .positions_vanilla_transformer import (
     POSITION_ENCODINGS,
     PositionEncoding,
@@ -325,11 +326,13 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             OSError: A weights file is truncated or damaged; safetensors' own message does not name the folder.
         """
         try:
-            return super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+            opened = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
         except SafetensorError as error:
             raise OSError(
                 f"{pretrained_model_name_or_path}: the weights are truncated or damaged ({error}); copy them again"
             ) from error
+        StepWeights.has_loaded(opened[0] if isinstance(opened, tuple) else opened)  # with output_loading_info
+        return opened
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
         """Load weights in which a shared matrix may occur only once, as `save_pretrained` writes them."""

@@ -1,12 +1,13 @@
 """
 Linear maps of the search, for a few rows at a time, with weights packed once in oneDNN's layout.
 
-A packed matrix is a copy; `fingerprint` tells whether it is still up to date.
+A packed matrix is a copy; `KeptValues` tells whether it is still up to date.
 """
 
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from .candidates_vanilla_transformer import ScreenedMostLikely, has_int8, most_likely
+from .change_detection_vanilla_transformer import KeptValues, LoadedMemory, address, is_copy_on_write
 
 
 def is_unchanged(module: nn.Module) -> bool:
@@ -64,9 +66,12 @@ def pack(
     """The same with W packed once, where oneDNN is available."""
     if not is_packable(weight):
         return plain_map(weight, bias, after)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+    # oneDNN asks for addresses to write to, although it only reads: a copy-on-write tensor would move.
+    weight, own_bias = (None if one is None else one.detach() for one in (weight, bias))
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.clone() if is_copy_on_write(weight) else weight)
+    own_bias = None if own_bias is None else own_bias.clone()
     linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
-    return lambda states: linear(states.to(dtype), packed, bias, after, [], "")
+    return lambda states: linear(states.to(dtype), packed, own_bias, after, [], "")
 
 
 def for_few_rows(
@@ -135,30 +140,11 @@ class StepLayer(SimpleNamespace):
         )
 
 
-# Words of 64 bits that are summed at once, so that the second sum finds them in a processor's cache.
-WORDS_AT_ONCE = 2**17
-
-
-def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
-    """
-    A checksum: the sums of the rows and of the columns of a matrix or vector, its bits read as integers, modulo 2^64.
-
-    Changed or moved values change the sums. torch's version counter does not count changes made through `.data`.
-    """
-    rows = torch.atleast_2d(tensor.detach()).contiguous()
-    start, size = rows.storage_offset() * rows.itemsize, rows.shape[1] * rows.itemsize
-    kinds = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
-    words = rows.view(next(kind for width, kind in kinds.items() if start % width == size % width == 0))
-    parts = words.split(max(1, WORDS_AT_ONCE // max(1, words.shape[1])))
-    return torch.cat(
-        [*(part.sum(dim=1) for part in parts), torch.stack([part.sum(dim=0) for part in parts]).sum(dim=0)]
-    )
-
-
 class StepWeights:
     """A model's linear maps for the steps of a search, packed where that is faster."""
 
     _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+    _loaded: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
     _fixed: weakref.WeakSet = weakref.WeakSet()
 
     def __init__(self, model: Any):
@@ -212,15 +198,21 @@ class StepWeights:
         tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
         counts = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
         places = [*((id(module), is_unchanged(module)) for module in modules), *counts]
-        places += ((id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in tensors)
-        # Reading all weights takes as long as a few steps of one sentence.
+        places += ((id(tensor), tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors)
         kept = cls._kept.get(model)
-        if kept is not None and kept[0] == places and not read:
-            return kept[2]
-        contents = None if model in cls._fixed else torch.cat([fingerprint(tensor) for tensor in tensors])
-        if kept is None or kept[0] != places or (contents is not None and not torch.equal(kept[1], contents)):
-            cls._kept[model] = kept = (places, contents, cls(model))
-        return kept[2]
+        if kept is not None and kept.places == places and kept.are_up_to_date(tensors, read):
+            return kept.weights
+        del kept  # its packed maps, before others are made
+        cls._kept.pop(model, None)
+        loaded, is_fixed = cls._loaded.get(model), model in cls._fixed
+        values = [] if is_fixed else [KeptValues(one, loaded is not None and loaded.holds(one)) for one in tensors]
+        cls._kept[model] = kept = KeptWeights(cls(model), places, [*map(address, tensors)], values)
+        return kept.weights
+
+    @classmethod
+    def has_loaded(cls, model: Any) -> None:
+        """Note that the model's weights have just been read from a file."""
+        cls._loaded[model] = LoadedMemory(model)
 
     @classmethod
     def expect_fixed(cls, model: Any) -> None:
@@ -233,3 +225,30 @@ class StepWeights:
         """Free this model's packed maps, which take as much memory as its weights."""
         cls._kept.pop(model, None)
         cls._fixed.discard(model)
+
+
+@dataclass
+class KeptWeights:
+    """
+    Packed maps of a model, and what the model was like when they were made.
+
+    Attributes:
+        places: Its modules and weights, and the version of each weight.
+        addresses: Where the values of the weights are.
+        values: These values; none if changes through `.data` are not expected.
+    """
+
+    weights: StepWeights
+    places: list[Any]
+    addresses: list[int]
+    values: list[KeptValues]
+
+    def are_up_to_date(self, tensors: list[torch.Tensor], read: bool) -> bool:
+        """Whether the weights have the same values; if not `read`, those that are at the same place count as such."""
+        addresses = [*map(address, tensors)]
+        if addresses == self.addresses and not (read and self.values):
+            return True
+        if not self.values or not all(kept.are_those_of(one) for kept, one in zip(self.values, tensors, strict=True)):
+            return False
+        self.addresses = addresses
+        return True
