@@ -59,7 +59,8 @@ class CausalDecoder(IncrementalDecoder):
         if not length:
             return
         mask, cache = self.prompt_mask[:, :length], DynamicCache()
-        self.decoder(prompt, mask, past_key_values=cache, use_cache=True)
+        with self.weights.reading_the_prompt():
+            self.decoder(prompt, mask, past_key_values=cache, use_cache=True)
         hidden = (mask == 0)[:, None, :, None]  # (B, 1, P - 1, 1)
         slots = length + self.mask.shape[-1]
         # A mask does not hide NaN, and padding that attends to nothing may give NaN.
@@ -121,7 +122,9 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
         members = request.requests.get("ensemble", ())
         check_ensemble(self, members, ids is not None)
         if not self.training:
-            request.weights = [StepWeights.of(model) for model in (self, *members)]
+            request.weights = [
+                StepWeights.of(model, quantization=request.quantization) for model in (self, *members)
+            ]
         return {}
 
     def _obstacle(
@@ -151,7 +154,7 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
     ) -> list[Any]:
         mask = kwargs.get("attention_mask")
         mask = torch.ones_like(plan.prompt) if mask is None else mask[:: plan.beams]
-        packed = [*filter(None, request.weights)] or [StepWeights.of(self)]
+        packed = [*filter(None, request.weights)] or [StepWeights.of(self, quantization=request.quantization)]
         return [
             CausalDecoder(model, weights, mask, plan.beams, shortlist)
             for model, weights in zip((self, *plan.members), packed)

@@ -31,7 +31,7 @@ from .generation_config_vanilla_transformer import (
 )
 from .greedy_search_vanilla_transformer import GreedySearch
 from .incremental_decoder_vanilla_transformer import Ensemble, IncrementalDecoder
-from .packed_weights_vanilla_transformer import StepWeights
+from .packed_weights_vanilla_transformer import MAKERS, StepWeights
 from .search_plan_vanilla_transformer import (
     REQUESTS,
     SearchPlan,
@@ -105,6 +105,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
       the translation contains as many as possible.
     - `shortlist`: the target ids that translations may use; other ids get no logits, and the probabilities of these
       sum to 1. Ids that end a sentence are always included.
+    - `quantization`: "int8" rounds the weights of linear maps once, for each output, and their inputs for each position.
+      Norms, softmax and the products of attention stay in the type of the model.
     - `recorder`: a function that is called with a `BeamStep` after each step of a beam search: its candidates, those
       that ended and those that run on.
     """
@@ -145,6 +147,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         place_in_stream = kwargs.pop("place_in_stream", None)
         requests = {name: kwargs.pop(name) for name in REQUESTS if name in kwargs}
         requests = {name: value for name, value in requests.items() if value is not None}
+        if requests.get("quantization") not in MAKERS:
+            raise ValueError(f"quantization={requests['quantization']!r}: expected 'int8' or None")
         custom = kwargs.get("custom_generate")
         if requests and custom is not None:
             raise ValueError(f"{next(iter(requests))}: not possible together with custom_generate")
@@ -247,7 +251,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         source = {"input_ids": ids, **{name: kwargs[name] for name in names if kwargs.get(name) is not None}}
         models = (self, *members)
         read = not request.place_in_stream  # once for a stream
-        request.weights = [None if model.training else StepWeights.of(model, read) for model in models]
+        request.weights = [
+            None if model.training else StepWeights.of(model, read, request.quantization) for model in models
+        ]
         found = [encode(model, weights, source) for model, weights in zip(models, request.weights)]
         request.memories = [outputs[0] for outputs in found[1:]]
         return {"encoder_outputs": found[0]}
@@ -326,7 +332,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # generate() has repeated the encoder's output for each beam; here the beams of a row share one copy.
         memory, mask = kwargs["encoder_outputs"][0][:: plan.beams], kwargs.get("attention_mask")
         mask = mask if mask is None else mask[:: plan.beams]
-        models, packed = [self, *plan.members], [*filter(None, request.weights)] or [StepWeights.of(self)]
+        models, packed = [self, *plan.members], [*filter(None, request.weights)] or [StepWeights.of(self, quantization=request.quantization)]
         memories = [memory, *(each.repeat_interleave(plan.groups, dim=0) for each in request.memories)]
         return [
             IncrementalDecoder(model, weights, states, mask, plan.beams, records_attention, shortlist)
@@ -336,7 +342,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
 def encode(model: Any, weights: StepWeights | None, source: dict[str, torch.Tensor]) -> Any:
     """The encoder's output for a source, computed with packed weights if the model has them."""
-    plain = weights is None or torch.is_autocast_enabled("cpu")
+    plain = weights is None or (weights.quantization is None and torch.is_autocast_enabled("cpu"))
     with nullcontext() if plain else weights.reading_the_source():  # type: ignore[union-attr]
         return model.get_encoder()(**source, return_dict=True)
 

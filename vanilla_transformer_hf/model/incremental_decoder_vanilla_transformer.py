@@ -21,7 +21,7 @@ from .attention_vanilla_transformer import related_attention_forward
 from .candidates_vanilla_transformer import first_highest, most_likely
 from .heads_vanilla_transformer import heads_of_layers
 from .layer_tensors_vanilla_transformer import LayerTensors
-from .packed_weights_vanilla_transformer import StepWeights, rows_of
+from .packed_weights_vanilla_transformer import StepWeights
 from .positions_vanilla_transformer import Relation, Turn
 
 
@@ -94,7 +94,7 @@ class IncrementalDecoder:
         self.decoder, self.weights = model.get_decoder(), weights
         self.head, self.most_likely = weights.head, weights.most_likely
         if shortlist is not None:
-            self.head = rows_of(model.lm_head, shortlist)
+            self.head = weights.head_of(shortlist)
             self.most_likely = most_likely(self.head)
         self.beams, self.length, self.filled = beams, 0, 0
         self.record_attention, self.attention = record_attention, states.new_zeros(1, dtype=torch.float32)

@@ -54,6 +54,7 @@ from .positions_vanilla_transformer import (
     look_up,
     positions,
 )
+from .quantizer_vanilla_transformer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
 from .segments_vanilla_transformer import segments
 from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, layer_order
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from .candidates_vanilla_transformer import ScreenedMostLikely, has_int8, most_likely
 from .change_detection_vanilla_transformer import KeptValues, LoadedMemory, address, is_copy_on_write
+from .int8_vanilla_transformer import int8_map
 
 
 def is_unchanged(module: nn.Module) -> bool:
@@ -82,22 +83,23 @@ def for_few_rows(
     return (plain_map if small else pack)(weight, bias, after)
 
 
-def side_by_side(*modules: nn.Module, after: str = "none") -> Callable[[torch.Tensor], torch.Tensor]:
+# `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
+INT8_METHOD = "vanilla_transformer_int8"
+# Quantization of a search -> how it makes a map: of the few rows of a step, and of whole sequences.
+MAKERS: dict[str | None, tuple[Callable, Callable]] = {None: (for_few_rows, pack), "int8": (int8_map, int8_map)}
+
+
+def side_by_side(
+    *modules: nn.Module, after: str = "none", make: Callable = for_few_rows
+) -> Callable[[torch.Tensor], torch.Tensor]:
     """The concatenated outputs of linear modules for one input, then an operation; plain modules become one matrix."""
     if not all(map(is_plain, modules)):
         return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
     weights: list[Any] = [module.weight for module in modules]
     biases: list[Any] = [module.bias for module in modules]
     if len(modules) == 1:
-        return for_few_rows(weights[0], biases[0], after)
-    return for_few_rows(torch.cat(weights), None if biases[0] is None else torch.cat(biases), after)
-
-
-def rows_of(module: Any, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Some of the outputs of a linear module; a plain module computes only these."""
-    if not is_plain(module):
-        return lambda states: module(states)[..., rows]
-    return for_few_rows(module.weight[rows], None if module.bias is None else module.bias[rows])
+        return make(weights[0], biases[0], after)
+    return make(torch.cat(weights), None if biases[0] is None else torch.cat(biases), after)
 
 
 class PackedProducts(TorchFunctionMode):
@@ -141,32 +143,46 @@ class StepLayer(SimpleNamespace):
 
 
 class StepWeights:
-    """A model's linear maps for the steps of a search, packed where that is faster."""
+    """
+    A model's linear maps for the steps of a search, packed where that is faster.
+
+    Args:
+        quantization: Key of `MAKERS`. Maps that are not plain (hooks, adapters) are never quantized.
+    """
 
     _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
     _loaded: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
     _fixed: weakref.WeakSet = weakref.WeakSet()
 
-    def __init__(self, model: Any):
-        self.model = weakref.proxy(model)
+    def __init__(self, model: Any, quantization: str | None = None):
+        self.model, self.quantization = weakref.proxy(model), quantization
+        self.of_step, self.of_sequence = MAKERS[quantization]
 
     @cached_property
     def layers(self) -> list[StepLayer]:
         """The maps of each decoder layer; layers that share weights share their packed copy."""
-        decoder, once = self.model.get_decoder(), cache(side_by_side)
+        decoder, once = self.model.get_decoder(), cache(partial(side_by_side, make=self.of_step))
         layers = [StepLayer(layer, once) for layer in decoder.layers]
         return [layers[number] for number in decoder.layer_order]
 
     @cached_property
     def head(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """To the vocabulary."""
-        return side_by_side(self.model.lm_head)
+        return side_by_side(self.model.lm_head, make=self.of_step)
+
+    def head_of(self, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        """To some entries of the vocabulary; a plain module computes only these."""
+        head = self.model.lm_head
+        if not is_plain(head):
+            return lambda states: head(states)[..., rows]
+        return self.of_step(head.weight[rows], None if head.bias is None else head.bias[rows])
 
     @cached_property
     def most_likely(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """States (R, D) to the ids of their highest logits (R)."""
         head = self.model.lm_head
         is_screened = is_plain(head) and head.bias is None and is_packable(head.weight) and head.weight.nbytes >= LARGE
+        is_screened = is_screened and self.quantization is None
         return ScreenedMostLikely(head.weight, self.head) if is_screened and has_int8() else most_likely(self.head)
 
     @cached_property
@@ -176,28 +192,45 @@ class StepWeights:
         read = [getattr(one.maps, name) for one in cross for name, _ in one.roles[1:]]
         modules = dict.fromkeys([*self.model.get_encoder().modules(), *read])
         plain: list[Any] = [module for module in modules if isinstance(module, nn.Linear) and is_plain(module)]
-        return {id(module.weight): pack(module.weight, module.bias) for module in plain if is_packable(module.weight)}
+        return self._whole(plain)
+
+    @cached_property
+    def prompt(self) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
+        """The quantized maps of a decoder alone, by the ids of their weights; none if nothing is quantized."""
+        plain = [] if self.quantization is None else list(filter(is_plain, self.model.get_decoder().modules()))
+        return self._whole(plain)
+
+    def _whole(self, plain: list[Any]) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
+        fit = [module for module in plain if self.quantization is not None or is_packable(module.weight)]
+        return {id(module.weight): self.of_sequence(module.weight, module.bias) for module in fit}
 
     def reading_the_source(self) -> AbstractContextManager:
         """A context in which the maps of `source` replace the modules' own."""
         return PackedProducts(self.source) if self.source else nullcontext()
 
+    def reading_the_prompt(self) -> AbstractContextManager:
+        """The same with the maps of `prompt`."""
+        return PackedProducts(self.prompt) if self.prompt else nullcontext()
+
     @classmethod
-    def of(cls, model: Any, read: bool = True) -> "StepWeights":
+    def of(cls, model: Any, read: bool = True, quantization: str | None = None) -> "StepWeights":
         """
         The maps of this model as it is now. Packed maps are kept until the weights change or the model is deleted;
         other copies are faster to make than to check.
 
         Args:
             read: Detect changes through `.data`, too.
+            quantization: Key of `MAKERS`; maps of one kind are kept at a time. None: the model's own.
         """
+        if quantization is None and getattr(model, "quantization_method", None) == INT8_METHOD:
+            quantization = "int8"
         modules = [*model.modules()]
         maps: list[Any] = [module for module in modules if is_plain(module)]
-        if not any(is_packable(module.weight) for module in maps):
+        if quantization is None and not any(is_packable(module.weight) for module in maps):
             return cls(model)
         tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
         counts = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
-        places = [*((id(module), is_unchanged(module)) for module in modules), *counts]
+        places = [quantization, *((id(module), is_unchanged(module)) for module in modules), *counts]
         places += ((id(tensor), tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors)
         kept = cls._kept.get(model)
         if kept is not None and kept.places == places and kept.are_up_to_date(tensors, read):
@@ -206,7 +239,7 @@ class StepWeights:
         cls._kept.pop(model, None)
         loaded, is_fixed = cls._loaded.get(model), model in cls._fixed
         values = [] if is_fixed else [KeptValues(one, loaded is not None and loaded.holds(one)) for one in tensors]
-        cls._kept[model] = kept = KeptWeights(cls(model), places, [*map(address, tensors)], values)
+        cls._kept[model] = kept = KeptWeights(cls(model, quantization), places, [*map(address, tensors)], values)
         return kept.weights
 
     @classmethod

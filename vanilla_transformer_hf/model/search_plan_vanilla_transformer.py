@@ -28,7 +28,7 @@ from .packed_weights_vanilla_transformer import StepWeights
 
 
 # Arguments of `generate()` that belong to one call and its source.
-REQUESTS = ("ensemble", "prefixes", "recorder", "required_phrases", "shortlist")
+REQUESTS = ("ensemble", "prefixes", "quantization", "recorder", "required_phrases", "shortlist")
 # Options that rank the hypotheses of a beam search, which the loops of transformers ignore.
 RANKING = ("length_penalty_type", "coverage_penalty", "num_beam_groups")
 
@@ -94,6 +94,11 @@ class SearchRequest(StoppingCriteria):
     def among(cls, criteria: StoppingCriteriaList) -> "SearchRequest":
         """The request among the criteria, or an empty one."""
         return next((one for one in criteria if isinstance(one, cls)), None) or cls()
+
+    @property
+    def quantization(self) -> str | None:
+        """That of the linear maps; None: the model's own."""
+        return self.requests.get("quantization")
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         for name in self.requests:

@@ -19,6 +19,7 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: boo
     """
     device = torch.device(settings["device"])
     model = model.eval().to(device)
+    quantized = {"quantization": "int8"} if settings["dtype"] == "int8" else {}
     special = {
         name: getattr(model.config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")
     }
@@ -35,7 +36,10 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: boo
         return {"input_ids": padded.to(device), "attention_mask": mask.to(device)}
 
     def search(batches: list[dict[str, torch.Tensor]]) -> list[torch.Tensor]:
-        outputs = model.generate_stream(batches) if streams else (model.generate(**batch) for batch in batches)  # type: ignore
+        if streams:
+            outputs = model.generate_stream(batches, **quantized)  # type: ignore
+        else:
+            outputs = (model.generate(**batch) for batch in batches)  # type: ignore
         found = list(outputs)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -65,7 +69,7 @@ def set_matmul(fp32_precision: str | None) -> None:
 
 def open_our_weights(model_class: Any, settings: dict[str, Any], streams: bool = False) -> Searcher:
     set_matmul(settings["fp32_precision"])
-    model = model_class.from_pretrained(settings["folder"], dtype=DTYPES[settings["dtype"]])
+    model = model_class.from_pretrained(settings["folder"], dtype=DTYPES.get(settings["dtype"], torch.float32))
     return make_searcher(model, settings, streams)
 
 
