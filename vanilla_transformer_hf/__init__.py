@@ -19,6 +19,7 @@ from .model.modeling_vanilla_transformer import (
     VanillaTransformerModel,
     VanillaTransformerPreTrainedModel,
 )
+from .model.quantizer_vanilla_transformer import Int8Config
 from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .translation.alignment import Alignment
 from .translation.pipeline import TranslationPipeline
@@ -31,6 +32,7 @@ __all__ = [
     "PRESETS",
     "Alignment",
     "ConstrainedText",
+    "Int8Config",
     "TextScore",
     "Translation",
     "TranslationPipeline",

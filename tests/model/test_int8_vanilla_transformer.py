@@ -1,0 +1,153 @@
+"""int8 in the search, against float64 and against the same model whose linear maps round their inputs."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from vanilla_transformer_hf import VanillaTransformerForCausalLM
+from vanilla_transformer_hf.model import int8_vanilla_transformer
+from vanilla_transformer_hf.model.candidates_vanilla_transformer import int8_product
+from vanilla_transformer_hf.model.int8_vanilla_transformer import (
+    dequantize_rows,
+    exact_product,
+    int8_map,
+    quantize_rows,
+)
+from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import StepWeights
+
+
+def matrix(outputs, inputs):
+    """Rows of very different sizes, one of them zeros."""
+    sizes = torch.logspace(-6, 3, outputs)[:, None]
+    sizes[0] = 0
+    return torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(inputs)) * sizes
+
+
+def rounded_to(values, steps):
+    """Multiples of the steps (R, 1), as the documentation defines rounding."""
+    return (values.double() / steps.double()).round() * steps.double()
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (40, 512), (33, 2048)], ids=str)
+def test_rounded_weights_are_near_and_stay_the_same_when_rounded_again(shape):
+    weight = matrix(*shape)
+    whole, steps = quantize_rows(weight)
+    assert whole.dtype == torch.int8 and whole.abs().max() == 127
+    near = dequantize_rows(whole, steps)
+    assert torch.equal(near.double(), whole.double() * steps.double()[:, None])  # exact in float32
+    assert ((near - weight).abs() <= 0.5001 * steps[:, None]).all()
+    again, same_steps = quantize_rows(near)
+    assert torch.equal(again, whole) and torch.equal(same_steps, steps)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_products_are_those_of_rounded_factors(bias):
+    weight, states = matrix(48, 96), torch.randn(3, 5, 96, generator=torch.Generator().manual_seed(1))
+    offset = torch.linspace(-1, 1, 48) if bias else None
+    found = int8_map(weight, offset, "relu")(states)
+    steps = states.abs().amax(dim=-1, keepdim=True) / 127
+    whole, weight_steps = quantize_rows(weight)
+    expected = rounded_to(states, steps) @ dequantize_rows(whole, weight_steps).double().T
+    expected = (expected + (0 if offset is None else offset)).relu()
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    # And near the product of the factors as they are: half a step each, times the other factor.
+    exact = (states.double() @ weight.double().T + (0 if offset is None else offset)).relu()
+    loss = states.abs().sum(dim=-1, keepdim=True) * weight_steps / 2 + 97 / 2 * 127 * weight_steps * steps
+    assert ((found - exact).abs() <= 1.01 * loss + 1e-6).all()
+
+
+def test_a_row_depends_on_no_other_row():
+    apply, states = int8_map(matrix(48, 96), torch.ones(48)), torch.randn(9, 96) * torch.logspace(-3, 3, 9)[:, None]
+    assert torch.equal(apply(states)[3], apply(states[3:4])[0])
+    assert torch.equal(apply(states.bfloat16())[3], apply(states[3:4].bfloat16())[0])
+
+
+def test_without_instructions_for_int8_the_numbers_are_the_same(monkeypatch):
+    whole, steps = quantize_rows(matrix(40, 2048))
+    rows = torch.randint(-127, 128, (5, 2048), generator=torch.Generator().manual_seed(0)).float()
+    rows[0] = 127
+    assert torch.equal(exact_product(whole, steps)(rows), int8_product(whole, steps)(rows))
+    monkeypatch.setattr(int8_vanilla_transformer, "has_int8", lambda: False)
+    weight, states = matrix(48, 96), torch.randn(4, 96)
+    slow = int8_map(weight, None)(states)
+    monkeypatch.undo()
+    assert torch.equal(slow, int8_map(weight, None)(states))
+
+
+def test_weights_that_are_not_finite_are_refused():
+    with pytest.raises(ValueError, match="a weight is infinite or NaN"):
+        quantize_rows(torch.tensor([[1.0, torch.nan]]))
+
+
+class RoundingLinear(nn.Linear):
+    """A linear map written down plainly, for transformers' own loops: rounded factors, multiplied in float64."""
+
+    def forward(self, states):
+        whole, steps = quantize_rows(self.weight)
+        own = states.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30).mul(1 / 127)
+        numbers = (states / own).round().double() @ whole.double().T
+        found = numbers.float() * steps * own
+        return found if self.bias is None else found + self.bias
+
+
+def rounding(model):
+    """A copy all of whose linear maps round. They are not plain, so the search runs them as they are."""
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = RoundingLinear
+    return model
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 4, "num_return_sequences": 4}], ids=["greedy", "beams"])
+def test_translations_are_those_of_the_model_whose_maps_round(decided_model, source, options):
+    model = decided_model()
+    found = model.generate(**source, **options, max_new_tokens=12, quantization="int8")
+    assert torch.equal(found, rounding(model).generate(**source, **options, max_new_tokens=12))
+    alone = {name: tensor[1:2] for name, tensor in source.items()}
+    size = options.get("num_return_sequences", 1)
+    single = model.generate(**alone, **options, max_new_tokens=12, quantization="int8")
+    assert torch.equal(single, found[size : 2 * size, : single.shape[1]])
+    assert (found[size : 2 * size, single.shape[1] :] == model.config.pad_token_id).all()
+
+
+def test_a_language_model_rounds_in_its_prompt_too(tiny_config):
+    torch.manual_seed(0)
+    model = VanillaTransformerForCausalLM(tiny_config(stacks="decoder")).eval()
+    prompt = torch.randint(3, 90, (2, 5))
+    found = model.generate(prompt, max_new_tokens=8, quantization="int8")
+    assert torch.equal(found, rounding(model).generate(prompt, max_new_tokens=8))
+
+
+def test_a_call_without_it_is_exact_again(decided_model, source):
+    model = decided_model()
+    before = model.generate(**source, num_beams=2, max_new_tokens=8, return_dict_in_generate=True).sequences_scores
+    rough = model.generate(
+        **source, num_beams=2, max_new_tokens=8, return_dict_in_generate=True, quantization="int8"
+    ).sequences_scores
+    after = model.generate(**source, num_beams=2, max_new_tokens=8, return_dict_in_generate=True).sequences_scores
+    assert torch.equal(before, after) and not torch.equal(before, rough)
+    assert StepWeights.of(model).quantization is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantization": "int4"}, "quantization='int4': expected 'int8' or None"),
+        ({"quantization": "int8", "do_sample": True}, "quantization: not possible together with sampling"),
+    ],
+    ids=["unknown", "sampling"],
+)
+def test_refusals(decided_model, source, options, message):
+    with pytest.raises(ValueError, match=message):
+        decided_model().generate(**source, **options, max_new_tokens=2)
+
+
+def test_a_shortlist_has_int8_logits(decided_model, source):
+    model, ids = decided_model(), list(range(1, 60))
+    options = {"num_beams": 2, "max_new_tokens": 6, "quantization": "int8", "shortlist": ids}
+    found = model.generate(**source, **options)
+    plain = rounding(model).generate(**source, num_beams=2, max_new_tokens=6, shortlist=ids)
+    assert torch.equal(found, plain)
