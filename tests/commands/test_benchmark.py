@@ -172,7 +172,6 @@ def test_arguments_of_generate_fit_each_other(tmp_path):
         (["--loads", "natural"], "needs --model and --source"),
         (["--beams", "0"], "are 1 or more"),
         (["--picture", "x"], "needs one of the sections batch, beam, length"),
-        (["--dtypes", "int8"], "one of float32, bfloat16, float16 is needed, for ours"),
         *([] if torch.cuda.is_available() else [(["--device", "cuda"], "torch does not find a CUDA device")]),
     ):
         with pytest.raises(ValueError, match=message):
@@ -272,12 +271,15 @@ def test_rows_compare_like_with_like():
         ("ctranslate2", "float32", "default"),
         ("ours", "bfloat16", "default"),
         ("marian", "bfloat16", "default"),
+        ("ours", "int8", "default"),
         ("ctranslate2", "int8", "default"),
     ]
     assert [(row.engine, row.matmul) for row in rows if not row.plain] == [("ours", "onednn"), ("marian", "onednn")]
-    found = [row._asdict() | {"sentences_per_second": speed} for row, speed in zip(rows, (10, 5, 8, 2, 4, 20, 16, 40))]
+    found = [
+        row._asdict() | {"sentences_per_second": speed} for row, speed in zip(rows, (10, 5, 8, 2, 4, 20, 16, 30, 40))
+    ]
     generation.add_ratios(found)
-    assert [row["ratio"] for row in found] == [1, 2, 1.25, 5, 2.5, 1, 1.25, 0.5]
+    assert [row["ratio"] for row in found] == [1, 2, 1.25, 5, 2.5, 1, 1.25, 1, 0.75]
     on_gpu = generation.rows_of(["float32", "float16"], ["marian", "ctranslate2"], "onednn", "cuda")
     assert [(row.engine, row.dtype, row.matmul) for row in on_gpu] == [
         (engine, dtype, "default") for dtype in ("float32", "float16") for engine in ("ours", "marian")

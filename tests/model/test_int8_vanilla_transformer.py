@@ -115,7 +115,7 @@ def test_translations_are_those_of_the_model_whose_maps_round(decided_model, sou
 
 def test_a_language_model_rounds_in_its_prompt_too(tiny_config):
     torch.manual_seed(0)
-    model = VanillaTransformerForCausalLM(tiny_config(stacks="decoder")).eval()
+    model = VanillaTransformerForCausalLM(tiny_config()).eval()
     prompt = torch.randint(3, 90, (2, 5))
     found = model.generate(prompt, max_new_tokens=8, quantization="int8")
     assert torch.equal(found, rounding(model).generate(prompt, max_new_tokens=8))

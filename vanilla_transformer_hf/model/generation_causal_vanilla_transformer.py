@@ -122,9 +122,7 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
         members = request.requests.get("ensemble", ())
         check_ensemble(self, members, ids is not None)
         if not self.training:
-            request.weights = [
-                StepWeights.of(model, quantization=request.quantization) for model in (self, *members)
-            ]
+            request.weights = [StepWeights.of(model, quantization=request.quantization) for model in (self, *members)]
         return {}
 
     def _obstacle(

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -105,8 +106,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
       the translation contains as many as possible.
     - `shortlist`: the target ids that translations may use; other ids get no logits, and the probabilities of these
       sum to 1. Ids that end a sentence are always included.
-    - `quantization`: "int8" rounds the weights of linear maps once, for each output, and their inputs for each position.
-      Norms, softmax and the products of attention stay in the type of the model.
+    - `quantization`: "int8" rounds the weights of linear maps once, for each output, and their inputs for each
+      position. Norms, softmax and the products of attention stay in the type of the model.
     - `recorder`: a function that is called with a `BeamStep` after each step of a beam search: its candidates, those
       that ended and those that run on.
     """
@@ -332,7 +333,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # generate() has repeated the encoder's output for each beam; here the beams of a row share one copy.
         memory, mask = kwargs["encoder_outputs"][0][:: plan.beams], kwargs.get("attention_mask")
         mask = mask if mask is None else mask[:: plan.beams]
-        models, packed = [self, *plan.members], [*filter(None, request.weights)] or [StepWeights.of(self, quantization=request.quantization)]
+        models, own = [self, *plan.members], partial(StepWeights.of, self, quantization=request.quantization)
+        packed = [*filter(None, request.weights)] or [own()]
         memories = [memory, *(each.repeat_interleave(plan.groups, dim=0) for each in request.memories)]
         return [
             IncrementalDecoder(model, weights, states, mask, plan.beams, records_attention, shortlist)

@@ -39,7 +39,9 @@ class Rounding(ConversionOps):
     def __init__(self, hf_quantizer: Any):
         self.hf_quantizer = hf_quantizer
 
-    def convert(self, input_dict: dict[str, Any], full_layer_name: str, model: Any, **kwargs: Any) -> dict[str, Any]:
+    def convert(  # type: ignore[override]  # transformers passes these by name
+        self, input_dict: dict[str, Any], full_layer_name: str, model: Any, **kwargs: Any
+    ) -> dict[str, Any]:
         found = {name.removesuffix("$"): first_of(tensors) for name, tensors in input_dict.items()}
         weight = found[WEIGHT]
         if SCALE in found:
@@ -56,7 +58,9 @@ class Rounding(ConversionOps):
 class Storing(Rounding):
     """From the model to a file."""
 
-    def convert(self, input_dict: dict[str, Any], full_layer_name: str, model: Any, **kwargs: Any) -> dict[str, Any]:
+    def convert(  # type: ignore[override]  # transformers passes these by name
+        self, input_dict: dict[str, Any], full_layer_name: str, model: Any, **kwargs: Any
+    ) -> dict[str, Any]:
         (weight,) = map(first_of, input_dict.values())
         if not is_quantized(model, full_layer_name):
             return {full_layer_name: weight}
