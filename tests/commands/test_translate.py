@@ -17,6 +17,7 @@ from counting_model import MIXED, SOURCES, TRANSLATED
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.common.matmul import TOLERANCE, available_matmuls, probe_matmul
+from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import StepWeights
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -301,3 +302,16 @@ def test_groups_of_beams(run, folder):
     assert [line.split("\t")[2] for line in output.decode().splitlines()] == [str(one) for one in best]
     code, _, errors = run(folder, "--num_beams", "4", "--num_beam_groups", "3", text=b"one\n")
     assert code != 0 and "num_beam_groups=3: must divide num_beams, which is 4" in errors
+
+
+def test_quantization_reaches_the_search(run, folder, monkeypatch):
+    asked, made = [], StepWeights.of.__func__
+
+    def of(cls, model, read=True, quantization=None):
+        asked.append(quantization)
+        return made(cls, model, read, quantization)
+
+    monkeypatch.setattr(StepWeights, "of", classmethod(of))
+    code, output, _ = run(folder, "--quantization", "int8", "--matmul", "default", text=TEXT)
+    assert (code, set(asked)) == (0, {"int8"})
+    assert len(output.splitlines()) == len(MIXED)

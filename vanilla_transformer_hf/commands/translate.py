@@ -6,6 +6,7 @@ Translate text, one sentence per line.
     vanilla-transformer translate outputs/quickstart --input numbers.en --num_beams 4 --n_best 4    # as TSV
     vanilla-transformer translate outputs/quickstart --input numbers.en --format jsonl --alignment
     vanilla-transformer translate outputs/quickstart --input numbers.en.gz --output numbers.de --processes 2
+    vanilla-transformer translate outputs/quickstart --quantization int8 < numbers.en > numbers.de
     vanilla-transformer translate outputs/quickstart --constraints --num_beams 8 < phrases.tsv    # with tabs
 
 Order and empty lines are kept, memory does not grow with the input. A run that was killed leaves whole lines in
@@ -61,6 +62,11 @@ def add_search_arguments(search: argparse._ArgumentGroup) -> None:
     search.add_argument(
         "--prefixes", metavar="FILE", help="prefixes that the translations must begin with, line by line"
     )
+    search.add_argument(
+        "--quantization",
+        choices=["int8"],
+        help="compute linear maps with weights and inputs rounded to int8 (default: as the model was saved)",
+    )
     search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its pieces")
 
 
@@ -101,6 +107,8 @@ def main(prog: str, argv: list[str]) -> None:
     names = (*search, "max_new_tokens", "num_beam_groups", "diversity_penalty", "too_long")
     options = {name: getattr(arguments, name) for name in names}
     options |= {"num_return_sequences": arguments.n_best, "return_alignments": arguments.alignment}
+    if arguments.quantization is not None:
+        options["quantization"] = arguments.quantization
     form = arguments.format or ("tsv" if arguments.n_best or arguments.alignment else "text")
     inputs = [arguments.input, arguments.prefixes] if arguments.prefixes else [arguments.input]
     work = LineWork("translate", form, options, arguments.constraints)
