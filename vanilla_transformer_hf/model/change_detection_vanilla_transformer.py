@@ -86,9 +86,9 @@ class KeptValues:
         """Whether the tensor has the same values, bit by bit."""
         if not self.have_moved(tensor):
             return True
-        if self.sums is None:
+        if self.sums is None and self.clone is not None:
             self.sums = fingerprint(self.clone)
-        if not torch.equal(self.sums, fingerprint(tensor)):
+        if self.sums is None or not torch.equal(self.sums, fingerprint(tensor)):
             return False
         if self.clone is not None:
             self.clone = lazy_clone(tensor)  # the old one holds memory of its own now

@@ -68,9 +68,9 @@ def pack(
     if not is_packable(weight):
         return plain_map(weight, bias, after)
     # oneDNN asks for addresses to write to, although it only reads: a copy-on-write tensor would move.
-    weight, own_bias = (None if one is None else one.detach() for one in (weight, bias))
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.clone() if is_copy_on_write(weight) else weight)
-    own_bias = None if own_bias is None else own_bias.clone()
+    own_weight, own_bias = weight.detach(), None if bias is None else bias.detach().clone()
+    own_weight = own_weight.clone() if is_copy_on_write(own_weight) else own_weight
+    packed = torch.ops.mkldnn._reorder_linear_weight(own_weight)
     linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
     return lambda states: linear(states.to(dtype), packed, own_bias, after, [], "")
 
