@@ -268,7 +268,9 @@ def _make_model(
         raise ConversionError("the model cannot express these options:\n  " + "\n  ".join(problems))
     told: list[str] = []
     if reference is not None and converter.toolkit_model is not None:
-        raise ConversionError(f"a reference is not needed: {name} is compared with transformers' own model")
+        raise ConversionError(
+            f"a reference is not needed: {name} is compared with transformers' own model; leave out --reference"
+        )
     if reference is not None:
         found, told = settle(converter, found, reference, say)
     config = converter.to_config(found)

@@ -94,6 +94,15 @@ def test_outputs_are_those_of_transformers(host, config_class, options, tmp_path
     torch.testing.assert_close(states[real], expected.hidden_states[-1][real], rtol=0, atol=1e-5)
 
 
+def test_a_reference_is_refused(tmp_path):
+    """transformers has the model itself, whose logits of any input are there to compare."""
+    random_model(BertForMaskedLM, BertConfig).save_pretrained(tmp_path / "theirs")
+    message = "a reference is not needed: bert is compared with transformers' own model; leave out --reference"
+    with pytest.raises(ConversionError, match=message):
+        convert("bert", tmp_path / "theirs", tmp_path / "ours", reference=tmp_path / "reference.npz")
+    assert not (tmp_path / "ours").exists()
+
+
 def test_names_of_before_2019_and_buffers_are_read(tmp_path):
     random_model(BertForMaskedLM, BertConfig).save_pretrained(tmp_path / "theirs")
     path = tmp_path / "theirs/model.safetensors"
