@@ -20,6 +20,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.commands.benchmarks import (
+    attention,
     corpus,
     generation,
     generation_engine,
@@ -305,6 +306,25 @@ def test_growth_is_drawn():
     assert [line.get_label() for line in speed.lines] == ["ours float32", "MarianMT float32"]
     assert speed.lines[0].get_xydata().tolist() == [[1, 2], [8, 16], [32, 64]]
     assert memory.lines[1].get_xydata().tolist() == [[1, 100], [8, 800], [32, 3200]]
+
+
+@pytest.mark.slow
+def test_kinds_of_attention_take_turns(tmp_path, capsys):
+    settings = {"lengths": [16, 32], "window": 4, "rounds": 1, "threads": 1, "tasks": list(attention.TASKS)}
+    files = {"json": str(tmp_path / "attention.json"), "picture": str(tmp_path / "attention.png")}
+    attention.run(argparse.Namespace(**settings, **files, kinds=["full", "window", "LongT5"]))
+    rows = json.loads((tmp_path / "attention.json").read_text())
+    places = [(row["task"], row["length"], row["kind"]) for row in rows]
+    assert [place for place in places if place[0] == "token"] == [
+        ("token", length, kind) for length in (16, 32) for kind in ("full", "window")
+    ]
+    assert len(places) == 16 and all(row["seconds"] > 0 and row["mib"] >= 0 for row in rows if row["task"] != "token")
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert "forward        full             grows with n^" in capsys.readouterr().out
+
+
+def test_an_exponent_is_the_slope_between_logarithms():
+    assert attention.exponent([(n, 3e-6 * n**2) for n in (256, 1024, 4096)]) == pytest.approx(2)
 
 
 def test_variants_take_turns_with_the_papers_model(tmp_path, capsys):

@@ -6,6 +6,7 @@ Measure speed and memory side by side, in one run, the engines taking turns:
     vanilla-transformer benchmark generate --model outputs/en-de --source test.en --json search.json
     vanilla-transformer benchmark serve --model outputs/en-de --source test.en --json serving.json
     vanilla-transformer benchmark variants --preset tiny                              # each against the paper's model
+    vanilla-transformer benchmark attention --picture attention.png                   # kinds over the length
 
 Each engine of train and generate runs in its own process, so that peak memory is measured separately. Use a quiet
 machine: each row shows the spread of its measurements.
@@ -14,11 +15,17 @@ machine: each row shows the spread of its measurements.
 import argparse
 
 from ..common.command_line import make_parser
-from .benchmarks import generation, serving, training, variants
+from .benchmarks import attention, generation, serving, training, variants
 
 
 # Name of the subcommand -> module with a docstring, `add_arguments(parser)` and `run(arguments)`.
-SUBCOMMANDS = {"train": training, "generate": generation, "serve": serving, "variants": variants}
+SUBCOMMANDS = {
+    "train": training,
+    "generate": generation,
+    "serve": serving,
+    "variants": variants,
+    "attention": attention,
+}
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:

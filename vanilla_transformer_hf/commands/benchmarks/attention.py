@@ -1,0 +1,256 @@
+"""
+time and memory of each kind of self-attention over the length of a sequence
+
+One attention of the base model's width (512, 8 heads), batch of one. The kinds take turns in one process; memory is
+the peak of a process of its own above what it held before. "token" is a step of greedy search in a decoder of one
+layer behind a prompt of that length. The exponents are fitted to the times of the lengths: 2 is n², 1 is n.
+
+    vanilla-transformer benchmark attention --json attention.json --picture attention.png
+    vanilla-transformer benchmark attention --lengths 512 8192 --window 128 --kinds full window
+
+Peers that are installed take part: local-attention, and the local attention of LongT5 in transformers.
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
+from vanilla_transformer_hf.common.files import new_file, open_output, refuse_overwriting
+from vanilla_transformer_hf.model.attention_types_vanilla_transformer import ATTENTION_TYPES
+
+from .generation_engine import forget_peak, peak_memory
+
+
+WIDTH, HEADS = 512, 8
+STEPS = 24
+TASKS = ("forward", "training step", "token")
+
+
+class Ours(nn.Module):
+    """Self-attention of one kind of this package."""
+
+    def __init__(self, kind: str, window: int):
+        super().__init__()
+        sizes = {name: window for name in ("attention_window", "attention_block") if needs(kind, name)}
+        config = VanillaTransformerConfig(d_model=WIDTH, encoder_attention_type=kind, **sizes)  # type: ignore[arg-type]
+        config._attn_implementation = "sdpa"
+        self.attention = ATTENTION_TYPES[kind](config, WIDTH, WIDTH, HEADS)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.attention(states, self.attention.mask(states, None, None, False))[0]
+
+
+class LongT5(nn.Module):
+    """Local attention of LongT5 in transformers, without its table of positions."""
+
+    def __init__(self, window: int):
+        super().__init__()
+        from transformers.models.longt5.modeling_longt5 import LongT5Config, LongT5LocalAttention
+
+        self.attention = LongT5LocalAttention(
+            LongT5Config(d_model=WIDTH, d_kv=WIDTH // HEADS, num_heads=HEADS, local_radius=window - 1),
+            has_relative_attention_bias=False,
+        )
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.attention(states)[0]
+
+
+class LocalAttentionPeer(nn.Module):
+    """The package local-attention, with projections around it; blocks of `window`, those beside them too."""
+
+    def __init__(self, window: int):
+        super().__init__()
+        from local_attention import LocalAttention
+
+        self.maps = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        self.attention = LocalAttention(
+            dim=WIDTH // HEADS,
+            window_size=window,
+            look_backward=1,
+            look_forward=1,
+            autopad=True,
+            use_rotary_pos_emb=False,
+        )
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        query, key, value = (one(states).unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in self.maps[:3])
+        return self.maps[3](self.attention(query, key, value).transpose(1, 2).flatten(-2))
+
+
+def needs(kind: str, field: str) -> bool:
+    """Whether a kind has this field."""
+    from vanilla_transformer_hf.model.configuration_vanilla_transformer import ATTENTION_FIELDS
+
+    return kind in ATTENTION_FIELDS[field]
+
+
+# Name -> module with a window.
+ENGINES: dict[str, Callable[[int], nn.Module]] = {
+    **{kind: lambda window, kind=kind: Ours(kind, window) for kind in ATTENTION_TYPES},  # type: ignore[misc]
+    "LongT5": LongT5,
+    "local-attention": LocalAttentionPeer,
+}
+INSTALLED = [name for name in ENGINES if name != "local-attention" or importlib.util.find_spec("local_attention")]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kinds", nargs="+", choices=ENGINES, default=INSTALLED, metavar="KIND", help="default: all")
+    lengths = [256, 512, 1024, 2048, 4096, 8192, 16384]
+    parser.add_argument("--lengths", nargs="+", type=int, default=lengths, metavar="N", help="tokens (256 … 16384)")
+    parser.add_argument("--window", type=int, default=128, help="positions of a window or block (default: 128)")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="default: all")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each kind (default: 3)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of torch")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
+    parser.add_argument("--picture", metavar="FILE", help="draw time and memory over the length here, as PNG")
+
+
+def work_of(name: str, task: str, length: int, window: int) -> Callable[[], float] | None:
+    """What is timed, as a function that returns the seconds; None where an engine does not have the task."""
+    torch.manual_seed(0)
+    if task == "token":
+        return token_of(name, length, window) if name in ATTENTION_TYPES else None
+    module, states = ENGINES[name](window), torch.randn(1, length, WIDTH)
+
+    def forward() -> float:
+        start = time.perf_counter()
+        with torch.no_grad():
+            module(states)
+        return time.perf_counter() - start
+
+    def step() -> float:
+        start = time.perf_counter()
+        module(states.requires_grad_()).sum().backward()
+        return time.perf_counter() - start
+
+    return forward if task == "forward" else step
+
+
+def token_of(kind: str, length: int, window: int) -> Callable[[], float]:
+    """A token of greedy search behind a prompt: a search of some tokens without one of a single token."""
+    sizes: dict[str, Any] = {name: window for name in ("attention_window", "attention_block") if needs(kind, name)}
+    sizes |= {"vocab_size": 1000, "decoder_layers": 1, "is_encoder_decoder": False, "is_decoder": True}
+    model = VanillaTransformerForCausalLM(VanillaTransformerConfig(decoder_attention_type=kind, **sizes)).eval()
+    prompt = torch.randint(3, 1000, (1, length))
+
+    def token() -> float:
+        seconds = []
+        for tokens in (1, 1 + STEPS):
+            start = time.perf_counter()
+            model.generate(prompt, num_beams=1, max_new_tokens=tokens, min_new_tokens=tokens)
+            seconds.append(time.perf_counter() - start)
+        return (seconds[1] - seconds[0]) / STEPS
+
+    return token
+
+
+def memory_of(name: str, task: str, length: int, window: int, threads: int) -> float:
+    """MiB that a call needs at most, in this process, above what it holds before."""
+    torch.set_num_threads(threads)
+    work = work_of(name, task, length, window)
+    if work is None:
+        return math.nan
+    forget_peak()
+    before = peak_memory()
+    work()
+    return peak_memory() - before
+
+
+def exponent(points: list[tuple[int, float]]) -> float:
+    """The slope of a line through the logarithms of lengths and times; NaN for a single point."""
+    pairs = [(math.log(length), math.log(value)) for length, value in points if value > 0]
+    if len(pairs) < 2:
+        return math.nan
+    x, y = (sum(column) / len(pairs) for column in zip(*pairs))
+    return sum((a - x) * (b - y) for a, b in pairs) / sum((a - x) ** 2 for a, _ in pairs)
+
+
+def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each task, length and kind: `seconds`, `mib` and, where full attention took part, both as ratios."""
+    rows = []
+    spawned = ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1)
+    with spawned:
+        for task in arguments.tasks:
+            for length in arguments.lengths:
+                works = {name: work_of(name, task, length, arguments.window) for name in arguments.kinds}
+                turns: dict[str, list[float]] = {name: [] for name, work in works.items() if work is not None}
+                for _ in range(arguments.rounds + 1):
+                    for name, seconds in turns.items():
+                        seconds.append(works[name]())  # type: ignore[misc]
+                for name, seconds in turns.items():
+                    row = {"task": task, "length": length, "kind": name, "seconds": median(seconds[1:])}
+                    where = (name, task, length, arguments.window, arguments.threads)
+                    row["mib"] = spawned.submit(memory_of, *where).result()
+                    if "full" in turns:
+                        row["speed"] = median(a / b for a, b in zip(turns["full"][1:], seconds[1:]))
+                    rows.append(row)
+                    print(describe(row), flush=True)
+    return rows
+
+
+def describe(row: dict[str, Any]) -> str:
+    """A row as a line."""
+    speed = f"{row['speed']:7.2f} × full" if "speed" in row else ""
+    return (
+        f"{row['task']:14} {row['length']:6,} {row['kind']:16} {1e3 * row['seconds']:10.2f} ms {speed} "
+        f"{row['mib']:8,.0f} MiB"
+    )
+
+
+def draw(rows: list[dict[str, Any]], path: str) -> None:
+    """A panel for the time of each task, and one for the memory of a training step."""
+    from matplotlib.figure import Figure
+
+    tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
+    panels = [(task, "seconds", f"{task}: seconds") for task in tasks]
+    panels += [("training step", "mib", "training step: MiB")] * ("training step" in tasks)
+    figure = Figure(figsize=(4.2 * len(panels), 3.8), layout="constrained")
+    for axes, (task, key, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        for kind in dict.fromkeys(row["kind"] for row in rows):
+            points = [(row["length"], row[key]) for row in rows if (row["task"], row["kind"]) == (task, kind)]
+            if points:
+                slope = f" n^{exponent(points):.2f}" if key == "seconds" and len(points) > 1 else ""
+                axes.loglog(*zip(*points), marker="o", markersize=3, label=kind + slope)
+        axes.set(title=title, xlabel="tokens")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+    with new_file(path) as place:
+        figure.savefig(place, format="png", dpi=120)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """
+    Measure, print a line for each measurement and the exponents, write the numbers, and draw them.
+
+    Raises:
+        ValueError: A number is too small.
+    """
+    if min(arguments.rounds, arguments.threads, arguments.window, *arguments.lengths) < 1:
+        raise ValueError("--rounds, --threads, --window and --lengths are 1 or more")
+    for path in (arguments.json, arguments.picture):
+        if path:
+            refuse_overwriting(path, [])
+    torch.set_num_threads(arguments.threads)
+    rows = measure(arguments)
+    for task in arguments.tasks:
+        for kind in arguments.kinds:
+            points = [(row["length"], row["seconds"]) for row in rows if (row["task"], row["kind"]) == (task, kind)]
+            if len(points) > 1:
+                print(f"{task:14} {kind:16} grows with n^{exponent(points):.2f}")
+    if arguments.json:
+        with open_output(arguments.json) as file:
+            file.write((json.dumps(rows, indent=2) + "\n").encode())
+    if arguments.picture:
+        draw(rows, arguments.picture)
