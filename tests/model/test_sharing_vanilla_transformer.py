@@ -161,10 +161,15 @@ def test_layers_of_one_set_have_places_of_their_own_in_the_cache(tiny_model, bat
 
 
 def test_a_search_packs_shared_weights_once(tiny_model, source, monkeypatch):
-    packs = []
-    pack = packed_weights.pack
+    packs, pack = [], packed_weights.pack
+
+    def counted(weight, *rest):
+        packs.append(weight)
+        return pack(weight, *rest)
+
     monkeypatch.setattr(packed_weights, "SMALL", 0)
-    monkeypatch.setattr(packed_weights, "pack", lambda weight, *rest: packs.append(weight) or pack(weight, *rest))
+    monkeypatch.setattr(packed_weights, "pack", counted)
+    monkeypatch.setitem(packed_weights.MAKERS, None, (packed_weights.for_few_rows, counted))
     counts = {}
     for sets, sharing in ((None, "none"), (1, "none"), (None, "all")):
         model = tiny_model(
