@@ -49,20 +49,20 @@ class Blocks:
         """softmax(Q Kᵀ / √d_k) V of the keys that each query sees, from (B, H, T, d) to (B, T, H, d_v)."""
         batch, length = len(query), query.shape[2]
         query, key, value = (self._ordered(states) for states in (query, key[:, :, :length], value[:, :, :length]))
-        query = self._padded(query, 0, 0).unflatten(2, (-1, self.block)).transpose(1, 2)  # (B, C, H, b, d_k)
+        query = (
+            self._padded(query, 0, 0).unflatten(2, (-1, self.block)).transpose(1, 2).flatten(0, 1)
+        )  # (B C, H, b, d)
         key, value = (
-            self._padded(states, self.left, self.right).unfold(2, self.left + self.block + self.right, self.block)
+            self._padded(states, self.left, self.right)
+            .unfold(2, self.left + self.block + self.right, self.block)
+            .permute(0, 2, 1, 4, 3)
+            .flatten(0, 1)  # (B C, H, k, d)
             for states in (key, value)
-        )  # (B, H, C, d, k)
+        )
+        if torch.is_grad_enabled():  # backward takes 1.7 times as long with overlapping views, forward less
+            query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         seen = self.seen.expand(batch, -1, -1, -1, -1).flatten(0, 1)
-        output = F.scaled_dot_product_attention(
-            query.flatten(0, 1),
-            key.permute(0, 2, 1, 4, 3).flatten(0, 1),
-            value.permute(0, 2, 1, 4, 3).flatten(0, 1),
-            attn_mask=seen,
-            dropout_p=dropout,
-            scale=scaling,
-        )  # (B C, H, b, d_v)
+        output = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, scale=scaling)
         output = output.unflatten(0, (batch, -1)).transpose(2, 3).flatten(1, 2)[:, :length]  # (B, T, H, d_v)
         if self.order is None:
             return output
