@@ -141,8 +141,14 @@ def work_of(name: str, task: str, length: int, window: int) -> Callable[[], floa
 def token_of(kind: str, length: int, window: int) -> Callable[[], float]:
     """A token of greedy search behind a prompt: a search of some tokens without one of a single token."""
     sizes: dict[str, Any] = {name: window for name in ("attention_window", "attention_block") if needs(kind, name)}
-    sizes |= {"vocab_size": 1000, "decoder_layers": 1, "is_encoder_decoder": False, "is_decoder": True}
-    model = VanillaTransformerForCausalLM(VanillaTransformerConfig(decoder_attention_type=kind, **sizes)).eval()
+    sizes |= {
+        "vocab_size": 1000,
+        "decoder_layers": 1,
+        "is_encoder_decoder": False,
+        "is_decoder": True,
+        "decoder_attention_type": kind,
+    }
+    model = VanillaTransformerForCausalLM(VanillaTransformerConfig(**sizes)).eval()
     prompt = torch.randint(3, 1000, (1, length))
 
     def token() -> float:
