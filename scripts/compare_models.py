@@ -7,7 +7,6 @@ Rounds go through the models in turn, and a speed is the median of the rounds: o
 compare the rows of one run only. The search is the one that each model was saved with.
 """
 
-import argparse
 import statistics
 import time
 from pathlib import Path
@@ -15,12 +14,13 @@ from pathlib import Path
 from transformers.utils import logging
 
 from vanilla_transformer_hf import Translator
+from vanilla_transformer_hf.common.command_line import make_parser, run
 from vanilla_transformer_hf.common.files import read_lines
 from vanilla_transformer_hf.evaluation.scores import score_translations
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser("compare_models.py", __doc__)
     parser.add_argument("source", help="held-out text, one sentence per line")
     parser.add_argument("target", help="its translations")
     parser.add_argument("models", nargs="+", metavar="FOLDER")
@@ -52,4 +52,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -53,7 +53,7 @@ def count_parameters(config: VanillaTransformerConfig) -> float:
     return sum(parameter.numel() for parameter in model.parameters()) / 1e6
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", TABLE_3)
 def test_presets_have_the_published_number_of_parameters(name):
     ours = count_parameters(VanillaTransformerConfig.from_preset(name))
     print(f"{name:15} ours {ours:6.1f} M, published {TABLE_3[name]:6.1f} M")
@@ -61,7 +61,7 @@ def test_presets_have_the_published_number_of_parameters(name):
 
 
 def test_every_row_of_table_3_is_a_preset():
-    assert set(PRESETS) == set(TABLE_3)
+    assert set(PRESETS) == {*TABLE_3, "deep_shallow"}  # a shape for speed, without a published size
 
 
 def test_rows_a_keep_the_amount_of_computation():

@@ -33,7 +33,7 @@ def test_it_ends_bit_by_bit_as_it_would_have(prepare, hub, monkeypatch, tmp_path
 
 @pytest.mark.parametrize(
     ("fault", "message"),
-    [({"hub_token": READ_ONLY_TOKEN}, "may not write"), ({"hub_model_id": "some/one/else"}, "owner/name")],
+    [({"hub_token": READ_ONLY_TOKEN}, "has no write access"), ({"hub_model_id": "some/one/else"}, "owner/name")],
 )
 def test_a_run_that_cannot_be_published_does_not_start(fault, message, prepare, hub):
     with pytest.raises(PublishError, match=message) as caught:
