@@ -2,8 +2,8 @@
 Whether a tensor's values have changed, also through `.data`, whose changes torch's version counter does not count.
 
 Reading all weights at each call of `generate()` would take as long as the first token of a sentence. So where it can,
-`KeptValues` keeps a copy-on-write clone: both share the memory until somebody asks torch for an address to write to,
-which moves the tensor. An unmoved tensor is unchanged, and no value has to be read.
+`KeptValues` keeps a copy-on-write clone: both share the memory until code asks torch for a writable address, which
+moves the tensor. An unmoved tensor is unchanged, and no value has to be read.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def address(tensor: torch.Tensor) -> int:
 
 
 def is_copy_on_write(tensor: torch.Tensor) -> bool:
-    """Whether the tensor moves as soon as somebody may write to it."""
+    """Whether the tensor moves before code can write to it."""
     return hasattr(torch._C, "_is_cow_tensor") and torch._C._is_cow_tensor(tensor)
 
 
@@ -49,7 +49,7 @@ def users(tensor: torch.Tensor) -> int:
 
 
 def lazy_clone(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A copy-on-write clone of the tensor; None if somebody else may have the address of its memory already."""
+    """A copy-on-write clone of the tensor; None if other code may already have the address of its memory."""
     if not (tensor.device.type == "cpu" and hasattr(torch._C, "_storage_Use_Count")):
         return None
     if not (hasattr(torch, "_lazy_clone") and hasattr(torch._C, "_is_cow_tensor")):  # a torch without them
@@ -67,7 +67,7 @@ class KeptValues:
     The values that a tensor has now.
 
     Args:
-        is_loaded: Whether transformers has read the tensor from a file, so that nobody else knows its memory. It is
+        is_loaded: Whether transformers has read the tensor from a file, so that no other code has its address. It is
             then copied into memory of torch, which can be cloned.
     """
 
@@ -79,7 +79,7 @@ class KeptValues:
         self.sums = fingerprint(tensor) if self.clone is None else None
 
     def have_moved(self, tensor: torch.Tensor) -> bool:
-        """Whether somebody may have written to the tensor, so that its values have to be compared."""
+        """Whether the tensor may have been written to, so that its values must be compared."""
         return self.clone is None or not is_copy_on_write(tensor) or address(tensor) != address(self.clone)
 
     def are_those_of(self, tensor: torch.Tensor) -> bool:
@@ -105,7 +105,7 @@ class LoadedMemory:
         }
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether this is such a tensor, still in that memory, and nobody else shares it."""
+        """Whether this is such a tensor, still in that memory, which no other tensor shares."""
         kept = self.storages.get(id(tensor))
         its = tensor.untyped_storage()
         return (
