@@ -325,8 +325,10 @@ def test_command_runs(command, workspace, tmp_path):
 def run_python(name: str, workspace: Path, environment: dict[str, str]) -> list[str]:
     """All blocks of Python of a page in one process, as a reader would type them; returns the printed lines."""
     source = "\n".join(PAGES[name].blocks("python"))
+    written = re.findall(r'save_pretrained\("(outputs/[\w-]+)"', source)
     for folder in re.findall(r'"(outputs/[\w-]+)[/"]', source):
-        make(folder, workspace)
+        if folder not in written:
+            make(folder, workspace)
     (workspace / "blocks.py").write_text(source, encoding="utf-8")
     return run("python blocks.py", workspace, environment).splitlines()
 
