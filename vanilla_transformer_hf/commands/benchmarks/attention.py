@@ -218,6 +218,7 @@ def describe(row: dict[str, Any]) -> str:
 def draw(rows: list[dict[str, Any]], path: str) -> None:
     """A panel for the time of each task, and one for the memory of a training step."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
 
     tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
     panels = [(task, "seconds", f"{task}: seconds") for task in tasks]
@@ -229,7 +230,12 @@ def draw(rows: list[dict[str, Any]], path: str) -> None:
             if points:
                 slope = f" n^{exponent(points):.2f}" if key == "seconds" and len(points) > 1 else ""
                 axes.loglog(*zip(*points), marker="o", markersize=3, label=kind + slope)
+        lengths = sorted({row["length"] for row in rows})
         axes.set(title=title, xlabel="tokens")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=30)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
     with new_file(path) as place:
