@@ -11,28 +11,22 @@ from transformers.utils import CONFIG_NAME
 
 from ..common.checksums import digest_of_all
 from ..common.opening import open_model, vocabularies
-from ..model.loss_vanilla_transformer import count_of, scaled
+from ..model.loss_vanilla_transformer import count_of
 from ..publishing.weight_files import weight_paths
+from .loss_by_rows import LossByRows
 
 
-# Values of the logits that are computed at once: in a processor's cache these sums take less time than in memory.
-VALUES_AT_ONCE = 2**16
-VALUES_AT_ONCE_ELSEWHERE = 2**24
-
-
-class DistillationLoss(torch.autograd.Function):
-    """`distillation_loss` over a few rows of the logits at a time; backward only scales the gradient of forward."""
+class DistillationLoss(LossByRows):
+    """`distillation_loss` over a few rows of the logits at a time."""
 
     @staticmethod
     def forward(ctx: Any, logits, wanted, labels, label_smoothing: float, weight: float, temperature: float, count):
         """Logits of student and teacher (N, V), labels (N)."""
         exact = torch.promote_types(logits.dtype, torch.float32)
         loss, vocab_size = logits.new_zeros((), dtype=exact), logits.shape[-1]
-        # float16 would lose what backward scales up again.
-        kept = exact if logits.dtype == torch.float16 else logits.dtype
-        gradient, ctx.dtype = torch.empty_like(logits, dtype=kept), logits.dtype
-        at_once = max(1, (VALUES_AT_ONCE if logits.device.type == "cpu" else VALUES_AT_ONCE_ELSEWHERE) // vocab_size)
-        for rows in (slice(start, start + at_once) for start in range(0, len(labels), at_once)):
+        gradient = LossByRows.gradient_of(logits, exact) if ctx.needs_input_grad[0] else None
+        ctx.dtype = logits.dtype
+        for rows in LossByRows.rows_of(logits, len(labels)):
             label = labels[rows, None]  # (R, 1)
             share, label = (label != -100).to(exact) / count, label.clamp(min=0)
             scores = logits[rows].to(exact).log_softmax(dim=-1)  # (R, V)
@@ -43,19 +37,15 @@ class DistillationLoss(torch.autograd.Function):
             probabilities = target.exp()
             divergence = (probabilities * target.sub_(soft)).sum(dim=-1, keepdim=True)
             loss += (share * (weight * temperature**2 * divergence - (1 - weight) * likelihood)).sum()
+            if gradient is None:
+                continue
             # By the logits: (1 - w) (softmax - smoothed target) + w τ (softmax of logits / τ - the teacher's).
             d_logits = probabilities.mul_(-weight * temperature).add_(soft.exp(), alpha=weight * temperature)
             d_logits.add_(scores.exp_(), alpha=1 - weight).sub_((1 - weight) * label_smoothing / vocab_size)
             d_logits.scatter_add_(-1, label, torch.full_like(share, (1 - weight) * (label_smoothing - 1)))
-            torch.mul(d_logits, share, out=gradient[rows]) if kept == exact else gradient[rows].copy_(d_logits * share)
+            torch.mul(d_logits, share, out=gradient[rows])
         ctx.save_for_backward(gradient)
         return loss
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return scaled(gradient, factor).to(ctx.dtype), *(None,) * 6  # type: ignore[union-attr]
 
 
 def distillation_loss(

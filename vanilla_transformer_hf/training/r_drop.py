@@ -4,29 +4,21 @@ from typing import Any
 
 import torch
 
-from ..model.loss_vanilla_transformer import count_of, scaled
+from ..model.loss_vanilla_transformer import count_of
+from .loss_by_rows import LossByRows
 
 
-# Logits that are processed at once: they fit into a processor's cache, which halves the time. An accelerator processes
-# more, to launch fewer kernels.
-VALUES_AT_ONCE = 2**16
-VALUES_AT_ONCE_ELSEWHERE = 2**24
-
-
-class RDropLoss(torch.autograd.Function):
-    """`r_drop_loss` over a few rows of the logits at a time; backward only scales the gradient that forward left."""
+class RDropLoss(LossByRows):
+    """`r_drop_loss` over a few rows of the logits at a time."""
 
     @staticmethod
     def forward(ctx: Any, logits, labels, label_smoothing: float, weight: float, count) -> torch.Tensor:
         """Logits (2, N, V), labels (N)."""
         exact = torch.promote_types(logits.dtype, torch.float32)
-        loss = logits.new_zeros((), dtype=exact)
-        gradient, ctx.dtype, vocab_size = None, logits.dtype, logits.shape[-1]
-        if ctx.needs_input_grad[0]:  # float16 would underflow before backward scales the gradient
-            gradient = torch.empty_like(logits, dtype=exact if logits.dtype == torch.float16 else logits.dtype)
-        at_once = VALUES_AT_ONCE if logits.device.type == "cpu" else VALUES_AT_ONCE_ELSEWHERE
-        count_at_once, half = max(1, at_once // vocab_size), weight / 2
-        for rows in (slice(start, start + count_at_once) for start in range(0, len(labels), count_at_once)):
+        loss, vocab_size, half = logits.new_zeros((), dtype=exact), logits.shape[-1], weight / 2
+        gradient = LossByRows.gradient_of(logits, exact) if ctx.needs_input_grad[0] else None
+        ctx.dtype = logits.dtype
+        for rows in LossByRows.rows_of(logits, len(labels)):
             label = labels[rows, None]  # (R, 1)
             share, label = (label != -100).to(exact) / (2 * count), label.clamp(min=0)
             scores = logits[:, rows].to(exact).log_softmax(dim=-1)  # (2, R, V)
@@ -52,13 +44,6 @@ class RDropLoss(torch.autograd.Function):
             torch.mul(d_logits, share, out=gradient[:, rows])
         ctx.save_for_backward(gradient)
         return loss
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        gradient = scaled(gradient, factor)
-        return None if gradient is None else gradient.to(ctx.dtype), None, None, None, None
 
 
 def r_drop_loss(
