@@ -153,7 +153,7 @@ def by_data(weight):
     return lambda: alias.mul_(-1)
 
 
-# Takes hold of a weight -> changes it.
+# A reference to a weight -> a function that takes it and returns one that changes the weight.
 HOLDS = {
     "an array": by_numpy,
     "a tensor": by_data,
@@ -165,7 +165,7 @@ HOLDS = {
 
 @pytest.mark.parametrize("again", [False, True], ids=["at once", "after two calls"])
 @pytest.mark.parametrize("hold", HOLDS)
-def test_they_follow_whoever_may_write_to_the_memory(any_model, hold, again):
+def test_a_write_through_another_reference_is_noticed(any_model, hold, again):
     weight = any_model.get_decoder().layers[0].self_attn.q_proj.weight
     change = HOLDS[hold](weight)
     kept = StepWeights.of(any_model)

@@ -8,8 +8,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention, T5LayerNorm
 
+from vanilla_transformer_hf.model.configuration_vanilla_transformer import RELATIVE_ENCODINGS
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import NORMS
 from vanilla_transformer_hf.model.positions_vanilla_transformer import (
+    POSITION_ENCODINGS,
     AlibiPositionEncoding,
     DistanceMLP,
     GatedAlibi,
@@ -18,6 +20,10 @@ from vanilla_transformer_hf.model.positions_vanilla_transformer import (
     RotaryPositionEncoding,
     T5PositionBias,
 )
+
+
+def test_the_config_and_the_schemes_agree_on_which_are_relative():
+    assert {*RELATIVE_ENCODINGS} == {name for name, scheme in POSITION_ENCODINGS.items() if scheme.is_relative}
 
 
 def test_rotary_of_halves_is_llamas():

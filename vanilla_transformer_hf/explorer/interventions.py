@@ -173,7 +173,7 @@ def silence(attention: Any, heads: set[int] | None) -> None:
     Raises:
         RequestError: The head does not exist.
     """
-    width, count = attention.d_v, attention.out_proj.in_features // attention.d_v
+    width, count = attention.d_v, attention.num_heads
     chosen = range(count) if heads is None else heads
     for head in chosen:
         if head >= count:

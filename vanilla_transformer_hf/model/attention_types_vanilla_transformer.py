@@ -8,6 +8,7 @@ memory grow with the length of a sequence and not with its square.
 Shapes: B sequences, T positions, D = d_model, H heads, C blocks of b positions, k keys that a block sees.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +34,9 @@ class Blocks:
     Attributes:
         block: b.
         left, right: Keys that a block sees before its first and behind its last position; k = left + b + right.
-        seen: Whether a query sees a key (B or 1, C, 1, b, k).
-        order: For each row its positions with those of tokens first (B, T); None where padding is not on the left.
+        seen: Whether a query sees a key (B C, 1, b, k).
+        order: For each row its positions with those of tokens first (B, T); None without padding.
+        places: For each row where each of its positions is in that order (B, T), or None.
     """
 
     block: int
@@ -42,6 +44,7 @@ class Blocks:
     right: int
     seen: torch.Tensor
     order: torch.Tensor | None
+    places: torch.Tensor | None
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, dropout: float
@@ -61,13 +64,13 @@ class Blocks:
         )
         if torch.is_grad_enabled():  # backward takes 1.7 times as long with overlapping views, forward less
             query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-        seen = self.seen.expand(batch, -1, -1, -1, -1).flatten(0, 1)
-        output = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, scale=scaling)
+        output = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=self.seen, dropout_p=dropout, scale=scaling
+        )
         output = output.unflatten(0, (batch, -1)).transpose(2, 3).flatten(1, 2)[:, :length]  # (B, T, H, d_v)
-        if self.order is None:
+        if self.places is None:
             return output
-        places = self.order.argsort(dim=1)[:, :, None, None].expand_as(output)
-        return output.gather(1, places)
+        return output.gather(1, self.places[:, :, None, None].expand_as(output))
 
     def _ordered(self, states: torch.Tensor) -> torch.Tensor:
         """States (B, H, T, d) with those of tokens before those of padding."""
@@ -80,7 +83,7 @@ class Blocks:
         return F.pad(states, (0, 0, left, right + -states.shape[2] % self.block))
 
 
-class LocalAttention(VanillaTransformerAttention):
+class LocalAttention(VanillaTransformerAttention, ABC):
     """
     Self-attention in which a query sees keys near it. A kind says which (`sees`), and in which blocks it is computed
     (`block`, `reach`). Positions are counted from the first token of a sequence: padding on the left changes nothing.
@@ -89,18 +92,18 @@ class LocalAttention(VanillaTransformerAttention):
     is_local = True
 
     @property
+    @abstractmethod
     def block(self) -> int:
         """b."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def reach(self) -> int:
         """How far before (and, where it is not causal, behind) its own block a block sees keys."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         """Whether queries at these positions see keys at those, of shapes that broadcast, in causal order or not."""
-        raise NotImplementedError
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
         """
@@ -142,13 +145,17 @@ class LocalAttention(VanillaTransformerAttention):
         queries = starts + torch.arange(block, device=embeddings.device)  # (C, b)
         keys = starts + torch.arange(-left, block + right, device=embeddings.device)  # (C, k)
         seen = self.sees(queries[:, :, None], keys[:, None]) & ((keys >= 0) & (keys < length))[:, None]  # (C, b, k)
-        order, seen = None, seen[None]
-        if padding is not None:
-            order = padding.bool().logical_not().byte().argsort(dim=1, stable=True)  # (B, T)
+        order = places = None
+        if padding is None:
+            seen = seen.expand(len(embeddings), -1, -1, -1)  # (B, C, b, k)
+        else:
+            order = padding.bool().logical_not().byte().argsort(dim=1, stable=True)
+            places = order.argsort(dim=1)
             real = padding.bool().gather(1, order)[:, keys.clamp(0, length - 1)]  # (B, C, k)
             seen = seen & real[:, :, None]
         # A query that sees nothing, such as that of padding, sees all: its output is not used, and must not be NaN.
-        return Blocks(block, left, right, (seen | ~seen.any(dim=-1, keepdim=True))[:, :, None], order)
+        seen = (seen | ~seen.any(dim=-1, keepdim=True)).flatten(0, 1)[:, None]
+        return Blocks(block, left, right, seen, order, places)
 
     def attend(
         self,

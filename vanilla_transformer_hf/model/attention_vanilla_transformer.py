@@ -110,6 +110,11 @@ class VanillaTransformerAttention(Borrower):
         self.out_proj = nn.Linear(num_heads * self.d_v, width, bias=bias)
 
     @property
+    def num_heads(self) -> int:
+        """H, the heads that this attention has; pruning may have removed some."""
+        return self.maps.out_proj.in_features // self.d_v
+
+    @property
     def projections(self) -> list[nn.Linear]:
         """The maps of self-attention's input; a search computes them as one."""
         return [getattr(self.maps, name) for name in dict(self.roles)]

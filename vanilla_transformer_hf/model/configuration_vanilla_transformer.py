@@ -11,7 +11,7 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
-from .heads_vanilla_transformer import check_heads_by_layer
+from .heads_vanilla_transformer import SCHEMES_BY_HEAD, check_heads_by_layer
 from .presets_vanilla_transformer import PRESETS
 from .sharing_vanilla_transformer import check_sharing
 
@@ -71,7 +71,7 @@ PositionEncodingName = Literal[
     "hierarchical",
 ]
 # Those that act on pairs of a query and a key.
-RELATIVE_ENCODINGS = ("t5_bias", "alibi", "shaw", "gated_alibi", "distance_mlp")
+RELATIVE_ENCODINGS = (*SCHEMES_BY_HEAD, "shaw")
 # Scheme -> default of `max_relative_distance`.
 RELATIVE_DISTANCES = {"shaw": 20, "t5_bias": 128}
 # Field -> the position schemes that use it.

@@ -14,7 +14,7 @@ HEADS: dict[str, Callable[[Any], tuple[int, list[int] | None]]] = {
 }
 # Attention -> the field for the second of these.
 HEAD_FIELDS = {attention: f"{attention}_heads_by_layer" for attention in HEADS}
-# Position schemes with parameters or slopes of each head, which all layers share.
+# Relative position schemes with parameters or slopes of each head, which all layers share.
 SCHEMES_BY_HEAD = ("t5_bias", "alibi", "gated_alibi", "distance_mlp")
 
 

@@ -238,7 +238,7 @@ class IncrementalDecoder:
     @property
     def source_length(self) -> int:
         """S."""
-        return self.source_values.any().shape[3]
+        return self.source_values.first().shape[3]
 
     def absorb(self, other: "IncrementalDecoder", rows: slice, places: torch.Tensor):
         """Replace the sentences at `places` by these sentences of `other`, which has not taken a token yet."""
@@ -261,7 +261,7 @@ class IncrementalDecoder:
         """0 for a source token, -∞ for padding (B, 1, 1, S)."""
         if self.source_mask is not None:
             return self.source_mask
-        return self.source_keys.any().new_zeros(len(self.mask), 1, 1, self.source_length)
+        return self.source_keys.first().new_zeros(len(self.mask), 1, 1, self.source_length)
 
     def _turned(self, keys: torch.Tensor) -> torch.Tensor:
         """Keys (..., T, d_k) in the layout in which they are stored, and back."""

@@ -1,7 +1,7 @@
 """
-Keys or values of all layers, as few tensors: those of layers with as many heads are one.
+Keys or values of all layers in one tensor or, where layers differ in their number of heads, in a few.
 
-Shapes: N layers with as many heads, B sentences, H heads, T positions, d features of a head.
+Shapes: N layers with the same number of heads, B sentences, H heads, T positions, d features of a head.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ import torch
 
 class LayerTensors:
     """
-    A tensor (B, H, T, d) for each layer. Layers with as many heads, which are all but in pruned models, stand in one
-    tensor (N, B, H, T, d), so that what is done to the tensors of all layers is done at once.
+    A tensor (B, H, T, d) for each layer. The tensors of layers with the same number of heads (all layers, unless the
+    model was pruned) are kept in one tensor (N, B, H, T, d), so that one operation serves all of them.
 
     Attributes:
-        groups: These tensors, by H.
-        places: For each layer its H and its place there.
+        groups: H -> its tensor.
+        places: For each layer its H and its index N in that tensor.
     """
 
     def __init__(self, groups: dict[int, torch.Tensor], places: list[tuple[int, int]]):
@@ -24,7 +24,7 @@ class LayerTensors:
 
     @classmethod
     def stack(cls, tensors: Sequence[torch.Tensor]) -> "LayerTensors":
-        """Those of the layers, in their order (B, H, T, d)."""
+        """From the tensors of the layers in their order (B, H, T, d)."""
         places = cls._places([tensor.shape[1] for tensor in tensors])
         members: dict[int, list[torch.Tensor]] = {}
         for (heads, _), tensor in zip(places, tensors):
@@ -33,7 +33,7 @@ class LayerTensors:
 
     @classmethod
     def zeros(cls, like: torch.Tensor, heads: Sequence[int], batch: int, *sizes: int) -> "LayerTensors":
-        """Zeros (B, H, *sizes) for layers of so many heads."""
+        """Zeros (B, H, *sizes) for each layer; `heads` are the numbers of heads of the layers."""
         groups = {each: like.new_zeros(heads.count(each), batch, each, *sizes) for each in dict.fromkeys(heads)}
         return cls(groups, cls._places(heads))
 
@@ -45,12 +45,12 @@ class LayerTensors:
         heads, place = self.places[layer]
         return self.groups[heads][place]
 
-    def any(self) -> torch.Tensor:
-        """One of the tensors (N, B, H, T, d), which differ in N and H alone."""
+    def first(self) -> torch.Tensor:
+        """The first of the tensors (N, B, H, T, d), which differ in N and H alone."""
         return next(iter(self.groups.values()))
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "LayerTensors":
-        """What `change` makes of each tensor (N, B, H, T, d)."""
+        """The results of `change` for each tensor (N, B, H, T, d)."""
         return LayerTensors({heads: change(group) for heads, group in self.groups.items()}, self.places)
 
     def put(self, rows: torch.Tensor, other: "LayerTensors | float") -> None:

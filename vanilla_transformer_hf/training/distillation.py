@@ -105,7 +105,7 @@ def open_teacher(
 
 
 def digest_of_teacher(folder: Path) -> str:
-    """The SHA-256 of its config and weights."""
+    """The SHA-256 of the checksums of the teacher's config and weights."""
     files = [folder / CONFIG_NAME, *weight_paths(folder)]
     return hashlib.sha256("".join(digest_of_all(file) for file in files).encode()).hexdigest()
 

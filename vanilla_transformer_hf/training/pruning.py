@@ -47,11 +47,6 @@ def feed_forwards(model: Any) -> dict[str, list[Any]]:
     return {name: [one for one in stack.modules() if "fc2" in one._modules] for name, stack in stacks.items()}
 
 
-def count_heads(attention: Any) -> int:
-    """H."""
-    return attention.out_proj.in_features // attention.d_v
-
-
 @contextmanager
 def _gates(model: Any) -> Iterator[dict[tuple[str, int], torch.Tensor]]:
     """Inside, each head's output is multiplied by 1: factors (B, H) of the last forward pass, by attention."""
@@ -67,7 +62,7 @@ def _gates(model: Any) -> Iterator[dict[tuple[str, int], torch.Tensor]]:
         return multiply
 
     hooks = [
-        module.out_proj.register_forward_pre_hook(gate(key, count_heads(module)))
+        module.out_proj.register_forward_pre_hook(gate(key, module.num_heads))
         for key, module in attentions(model).items()
     ]
     try:
@@ -192,8 +187,8 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
         ValueError: No unit would be left, or a position scheme has something for each head.
     """
     own = attentions(model)
-    kept = {key: list(range(count_heads(module))) for key, module in own.items()} | (heads or {})
-    before = sum(count_heads(module) for module in own.values())
+    kept = {key: list(range(module.num_heads)) for key, module in own.items()} | (heads or {})
+    before = sum(module.num_heads for module in own.values())
     weights = dict(model.state_dict())
     names = {id(module): name for name, module in model.named_modules()}
     for key, module in own.items():

@@ -28,6 +28,7 @@ from torch import nn
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
 from vanilla_transformer_hf.common.files import new_file, open_output, refuse_overwriting
 from vanilla_transformer_hf.model.attention_types_vanilla_transformer import ATTENTION_TYPES
+from vanilla_transformer_hf.model.configuration_vanilla_transformer import ATTENTION_FIELDS
 
 from .generation_engine import forget_peak, peak_memory
 
@@ -37,12 +38,17 @@ STEPS = 24
 TASKS = ("forward", "training step", "token")
 
 
+def sizes_of(kind: str, window: int) -> dict[str, Any]:
+    """The fields of a config for the window or block of a kind, if it has one."""
+    return {name: window for name in ("attention_window", "attention_block") if kind in ATTENTION_FIELDS[name]}
+
+
 class Ours(nn.Module):
     """Self-attention of one kind of this package."""
 
     def __init__(self, kind: str, window: int):
         super().__init__()
-        sizes = {name: window for name in ("attention_window", "attention_block") if needs(kind, name)}
+        sizes = sizes_of(kind, window)
         config = VanillaTransformerConfig(d_model=WIDTH, encoder_attention_type=kind, **sizes)  # type: ignore[arg-type]
         config._attn_implementation = "sdpa"
         self.attention = ATTENTION_TYPES[kind](config, WIDTH, WIDTH, HEADS)
@@ -89,13 +95,6 @@ class LocalAttentionPeer(nn.Module):
         return self.maps[3](self.attention(query, key, value).transpose(1, 2).flatten(-2))
 
 
-def needs(kind: str, field: str) -> bool:
-    """Whether a kind has this field."""
-    from vanilla_transformer_hf.model.configuration_vanilla_transformer import ATTENTION_FIELDS
-
-    return kind in ATTENTION_FIELDS[field]
-
-
 # Name -> module with a window.
 ENGINES: dict[str, Callable[[int], nn.Module]] = {
     **{kind: lambda window, kind=kind: Ours(kind, window) for kind in ATTENTION_TYPES},  # type: ignore[misc]
@@ -140,15 +139,15 @@ def work_of(name: str, task: str, length: int, window: int) -> Callable[[], floa
 
 def token_of(kind: str, length: int, window: int) -> Callable[[], float]:
     """A token of greedy search behind a prompt: a search of some tokens without one of a single token."""
-    sizes: dict[str, Any] = {name: window for name in ("attention_window", "attention_block") if needs(kind, name)}
-    sizes |= {
-        "vocab_size": 1000,
-        "decoder_layers": 1,
-        "is_encoder_decoder": False,
-        "is_decoder": True,
-        "decoder_attention_type": kind,
-    }
-    model = VanillaTransformerForCausalLM(VanillaTransformerConfig(**sizes)).eval()
+    config = VanillaTransformerConfig(
+        vocab_size=1000,
+        decoder_layers=1,
+        is_encoder_decoder=False,
+        is_decoder=True,
+        decoder_attention_type=kind,  # type: ignore[arg-type]
+        **sizes_of(kind, window),
+    )
+    model = VanillaTransformerForCausalLM(config).eval()
     prompt = torch.randint(3, 1000, (1, length))
 
     def token() -> float:
@@ -221,6 +220,7 @@ def draw(rows: list[dict[str, Any]], path: str) -> None:
     from matplotlib.ticker import NullLocator
 
     tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
+    lengths = sorted({row["length"] for row in rows})
     panels = [(task, "seconds", f"{task}: seconds") for task in tasks]
     panels += [("training step", "mib", "training step: MiB")] * ("training step" in tasks)
     figure = Figure(figsize=(4.2 * len(panels), 3.8), layout="constrained")
@@ -230,7 +230,6 @@ def draw(rows: list[dict[str, Any]], path: str) -> None:
             if points:
                 slope = f" n^{exponent(points):.2f}" if key == "seconds" and len(points) > 1 else ""
                 axes.loglog(*zip(*points), marker="o", markersize=3, label=kind + slope)
-        lengths = sorted({row["length"] for row in rows})
         axes.set(title=title, xlabel="tokens")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=30)
