@@ -63,7 +63,7 @@ def interrupted(path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--n_best", "4", "--teacher_beams", "2"], "n_best=4: needs as many beams"),
+        (["--n_best", "4", "--teacher_beams", "2"], "n_best=4: must be at most num_beams="),
         (["--train_target", "a.de"], "--train_target has no effect"),
         (["--teacher_processes", "0"], "processes=0: must be at least 1"),
     ],

@@ -73,5 +73,5 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run_script(name: str) -> None:
-    """What the files in scripts/ do: call a command; its messages begin with the file's name."""
+    """Run a command for a file in scripts/; its messages begin with the file's name."""
     call(name, os.path.basename(sys.argv[0]), sys.argv[1:])

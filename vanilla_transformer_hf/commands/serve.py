@@ -97,7 +97,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         "--log",
         default="requests",
         choices=["errors", "requests", "texts"],
-        help="on standard error: errors alone, a line for each request without its texts (default), or its texts too",
+        help="on standard error: only errors, a line for each request without texts (default), or with its texts",
     )
     parser.add_argument(
         "--seconds_to_finish",

@@ -42,7 +42,7 @@ class RequestError(ValueError):
 
     @property
     def body(self) -> dict[str, str | None]:
-        """What is answered, as JSON."""
+        """The answer as JSON."""
         return {"error": str(self), "field": self.field}
 
 
@@ -51,7 +51,7 @@ async def read_body(request: Request, most_bytes: int, seconds: float) -> bytes:
     The body of a request.
 
     Raises:
-        RequestError: It is larger (413), or does not arrive in so many seconds (408).
+        RequestError: It is larger (413), or does not arrive within the time limit (408).
         ClientDisconnect: The client left before it had sent the whole body.
     """
     pieces, size = list[bytes](), 0

@@ -154,7 +154,7 @@ def compare_greedy(
     Compare the model with the greedy outputs of a `ref.json` beside the reference; None where there are none. They are
     ids, pieces of the vocabulary `pieces`, or texts.
 
-    A toolkit cuts outputs at its limit, which is a number of tokens or so many more than the source has. The record
+    A toolkit cuts outputs at its limit, which is a number of tokens, or the source's length plus a number. The record
     does not say which were cut. So an output that reaches such a limit, by the longest of the record, agrees if the
     model's begins with it.
 

@@ -20,7 +20,7 @@ from .position_schemes_vanilla_transformer import counted
 from .positions_vanilla_transformer import Relation
 
 
-# Up to so many blocks, one product under a mask is as fast as products of blocks.
+# Up to this number of blocks, one masked product is as fast as products of blocks.
 DENSE_BLOCKS = 4
 # Positions of a block at least, so that products are large enough.
 SMALLEST_BLOCK = 64

@@ -204,7 +204,7 @@ class BeamSearch(Search):
         return Candidates(scores, places // ids.shape[-1], ids.flatten(1).gather(1, places))
 
     def _penalties(self, lengths: torch.Tensor) -> torch.Tensor:
-        """The divisors (A, 1) of the scores of hypotheses with so many tokens (A), prefixes included."""
+        """The divisors (A, 1) of the scores of hypotheses with these numbers of tokens (A), including prefixes."""
         # Sentences that are done, and wait for others to join, have no limit.
         own = (lengths - self.rows.given).clamp(min=1, max=len(self.penalties))
         return self.penalties[own - 1, None]

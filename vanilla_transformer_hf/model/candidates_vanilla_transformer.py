@@ -11,7 +11,7 @@ from functools import cache
 import torch
 
 
-# From this many candidates a row, and in groups of so many, two stages are faster than one (measured on a processor).
+# From this number of candidates per row, two stages with groups of this size are faster than one (measured on a CPU).
 STAGED_FROM, GROUP = 2**13, 16
 # Columns whose maximum is found in one operation, where only the first maximum of a row counts.
 CHUNK = 256

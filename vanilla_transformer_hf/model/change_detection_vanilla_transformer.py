@@ -44,7 +44,8 @@ def is_copy_on_write(tensor: torch.Tensor) -> bool:
 
 
 def users(tensor: torch.Tensor) -> int:
-    """How many hold this tensor's memory, itself included: tensors that share it, and NumPy arrays of them."""
+    """The number of references to this tensor's memory: the tensor itself, tensors that share it, and their NumPy
+    arrays."""
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
@@ -58,7 +59,7 @@ def lazy_clone(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     try:
         return torch._lazy_clone(tensor.detach())
-    except RuntimeError:  # the memory is not torch's own: that of a mapped file, or of a NumPy array
+    except RuntimeError:  # the memory does not belong to torch: a mapped file or a NumPy array
         return None
 
 
@@ -91,7 +92,7 @@ class KeptValues:
         if self.sums is None or not torch.equal(self.sums, fingerprint(tensor)):
             return False
         if self.clone is not None:
-            self.clone = lazy_clone(tensor)  # the old one holds memory of its own now
+            self.clone = lazy_clone(tensor)  # the old clone has its own memory now
         return True
 
 

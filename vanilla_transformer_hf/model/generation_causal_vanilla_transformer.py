@@ -117,7 +117,7 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
             ValueError: The ensemble does not fit, or an option needs a source.
         """
         if request.options.coverage_penalty:
-            raise ValueError("coverage_penalty: needs a model with an encoder, and this one is a decoder alone")
+            raise ValueError("coverage_penalty: needs a model with an encoder, but this model is decoder-only")
         ids = kwargs.get("input_ids") if inputs is None else inputs
         members = request.requests.get("ensemble", ())
         check_ensemble(self, members, ids is not None)

@@ -30,7 +30,7 @@ class Settings:
     The settings of a call of `generate()`, from three places.
 
     Args:
-        arguments: Those of the call.
+        arguments: The arguments of the call.
         given: The `generation_config` of the call, if any.
         saved: That of the model.
     """

@@ -94,7 +94,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     - `max_extra_tokens`: a hypothesis has at most this many tokens more than its source ("input length + 50" in
       section 6.1).
 
-    The others are arguments alone, of greedy and beam search:
+    The others can only be arguments, for greedy and beam search:
 
     - `ensemble`: a list of other models with the same source and target ids; the search ranks by the logarithm of the
       mean of all their probabilities, the model's own included.

@@ -1,4 +1,4 @@
-"""How many heads each layer has: all of them, or those that pruning has left."""
+"""The number of heads in each layer: pruning may have removed some."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,13 +6,14 @@ from typing import Any
 from .sharing_vanilla_transformer import layers_and_sets
 
 
-# Attention -> config -> the heads that its width is divided into; those of each set of a layer's weights, if fewer.
+# Attention -> function of the config that returns the number of heads that its width is divided into, and the number
+# of heads of each layer with its own weights if pruning has removed some.
 HEADS: dict[str, Callable[[Any], tuple[int, list[int] | None]]] = {
     "encoder": lambda config: (config.encoder_attention_heads, config.encoder_heads_by_layer),
     "decoder": lambda config: (config.decoder_attention_heads, config.decoder_heads_by_layer),
     "cross": lambda config: (config.decoder_attention_heads, config.cross_heads_by_layer),
 }
-# Attention -> the field for the second of these.
+# Attention -> the config field of the second value.
 HEAD_FIELDS = {attention: f"{attention}_heads_by_layer" for attention in HEADS}
 # Relative position schemes with parameters or slopes of each head, which all layers share.
 SCHEMES_BY_HEAD = ("t5_bias", "alibi", "gated_alibi", "distance_mlp")
@@ -24,7 +25,7 @@ def stack_of(attention: str) -> str:
 
 
 def heads_of_layers(config: Any, attention: str) -> list[int]:
-    """The number of heads of an attention, for each set of a layer's weights."""
+    """The number of heads of an attention, for each layer with its own weights."""
     every, each = HEADS[attention](config)
     return each or [every] * layers_and_sets(config, stack_of(attention))[1]
 

@@ -20,7 +20,7 @@ LARGEST = 127
 # Significant bits of a step. A whole number of at most 127 times such a step is exact in float32, so rounding a matrix
 # that has been rounded before changes nothing.
 STEP_BITS = 12
-# Steps of rows of zeros.
+# The step of a row of zeros.
 SMALLEST_STEP = 1e-30
 
 
@@ -44,7 +44,7 @@ def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dequantize_rows(whole: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """The matrix (O, D) in float32 that `quantize_rows` returns these for."""
+    """The matrix (O, D) in float32 with these rounded weights and steps."""
     return whole.float() * steps[:, None]
 
 

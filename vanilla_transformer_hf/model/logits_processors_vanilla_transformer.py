@@ -9,14 +9,14 @@ from transformers.generation import logits_process
 
 
 def hide_short_ends(processor: Any, generated: int, least: int, scores: torch.Tensor) -> torch.Tensor:
-    """What the processors of minimum lengths do, in place."""
+    """Apply the processors of minimum lengths, in place."""
     if generated < least:
         scores[:, processor.eos_token_id] = -math.inf
     return scores
 
 
 def add_biases(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """What the processors of biases do; biases of single tokens are added in place."""
+    """Apply the processors of biases; biases of single tokens are added in place."""
     if not processor.prepared_bias_variables or any(len(tokens) > 1 for tokens in processor.sequence_bias):
         return type(processor).__call__(processor, ids, scores)
     tokens = [token for (token,) in processor.sequence_bias]

@@ -196,7 +196,7 @@ class StepWeights:
 
     @cached_property
     def prompt(self) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
-        """The quantized maps of a decoder alone, by the ids of their weights; none if nothing is quantized."""
+        """The quantized maps of a decoder-only model by the ids of their weights; empty if it is not quantized."""
         plain = [] if self.quantization is None else list(filter(is_plain, self.model.get_decoder().modules()))
         return self._whole(plain)
 

@@ -73,7 +73,7 @@ class Storing(Rounding):
 
 
 def first_of(tensors: Any) -> torch.Tensor:
-    """The tensor that transformers passes, alone or in a list."""
+    """The tensor that transformers passes, by itself or in a list."""
     return tensors[0] if isinstance(tensors, list) else tensors
 
 
@@ -84,7 +84,7 @@ def is_quantized(model: Any, name: str) -> bool:
 
 
 class Int8Quantizer(HfQuantizer):
-    """What transformers calls while it opens and saves such a model."""
+    """The methods that transformers calls while it opens and saves such a model."""
 
     serialized_names = {WEIGHT: [WEIGHT, SCALE]}
 

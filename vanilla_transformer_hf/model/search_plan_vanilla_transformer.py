@@ -113,7 +113,7 @@ class SearchRequest(StoppingCriteria):
         Find the limits of length.
 
         Args:
-            settings: Those of the call.
+            settings: The settings of the call.
             prompt_length: Tokens of the decoder prompt.
             lengths: Tokens of each source (B).
 

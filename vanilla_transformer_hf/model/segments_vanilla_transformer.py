@@ -39,5 +39,5 @@ class NoSegments(nn.Module):
 
 
 def segments(count: int, width: int) -> nn.Module:
-    """The module that adds the embeddings of so many segments."""
+    """The module that adds the embeddings of segments, as many as the config has."""
     return SegmentEmbedding(count, width) if count else NoSegments()

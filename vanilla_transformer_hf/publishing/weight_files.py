@@ -85,7 +85,7 @@ def weight_paths(folder: Path) -> list[Path]:
 
 
 def _read_index(index: Path) -> tuple[bytes, dict[str, str]]:
-    """The text of an index with its standard fields alone, and its tensors with the names of their files."""
+    """The text of an index with only its standard fields, and its tensors with the names of their files."""
     if not index.is_file():
         raise FileNotFoundError(f"{index.parent}: no {SAFE_WEIGHTS_NAME} there; only weights in safetensors are read.")
     try:

@@ -197,7 +197,7 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) ->
         text = f"vocabularies: {sizes[0]:,} source pieces and {sizes[1]:,} target pieces"
     is_new = not (run.model.tokenizer_name_or_path or run.model.model_name_or_path)
     if is_new and min(sizes) < (wanted := plan_config(run).vocab_size):
-        text += f"; vocab_size is {wanted:,}, but the training text has too few different words for so many"
+        text += f"; vocab_size is {wanted:,}, but the training text has too few different words for that many"
     return f"{text}."
 
 

@@ -140,7 +140,8 @@ def plan_comparison(
     base, settings = parser.parse([recipe, *_as_arguments(variants.settings), *argv])
     given = {*variants.settings, *(each.removeprefix("--").split("=")[0] for each in argv)}
     if "load_best_model_at_end" not in given and settings.get("early_stopping_patience") is None:
-        # The same budget for all: where the scores of all checkpoints are 0, the best one would be the first.
+        # The last model is measured, since all variants have the same budget: if all scores are 0, the best would be
+        # the first.
         settings.pop("load_best_model_at_end", None)
         settings.pop("metric_for_best_model", None)
     for name in ("resume_from_checkpoint", "push_to_hub"):

@@ -30,7 +30,7 @@ from .run import prepare_job, run_job
 
 # How a run ended.
 FINISHED, DIVERGED, FAILED = "finished", "diverged", "failed"
-# A training loss that ends so many nats above its lowest value, or above a uniform guess, has diverged.
+# A training loss has diverged if it ends more than this many nats above its lowest value or above a uniform guess.
 DIVERGED_BY = 1.0
 
 
@@ -49,7 +49,7 @@ class Stopwatch(TrainerCallback, ExportableState):
         self._mark = time.perf_counter(), time.process_time()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
+        """The state that is saved in a checkpoint."""
         return {
             "args": {"budget": self.budget},
             "attributes": {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds},

@@ -1,9 +1,9 @@
 """
-Pruning: heads and units of feed-forwards that matter least are removed, and the matrices become really smaller.
+Pruning: the least important attention heads and feed-forward units are removed, so the matrices become smaller.
 
 Heads are ranked by their importance E_x |∂L(x)/∂ξ_h|, where ξ_h = 1 is a factor of the head's output (Michel et al.
-2019, arXiv 1905.10650), units by the norm of all their weights. A pruned model is a model with fewer heads in its
-config, and does what every other model does.
+2019, arXiv 1905.10650), units by the norm of all their weights. A pruned model is an ordinary model with fewer heads
+and units in its config.
 
 Shapes: B sentences, T target positions, H heads, d_v width of a head's values, d_ff width of a feed-forward.
 """
@@ -22,7 +22,7 @@ from ..model.feed_forward_vanilla_transformer import FEED_FORWARDS
 from ..model.heads_vanilla_transformer import HEAD_FIELDS, HEADS, heads_of_layers
 
 
-# Attention -> its name in a layer, and the stack.
+# Attention -> its stack, and its name in a layer.
 ATTENTIONS = {
     "encoder": ("encoder", "self_attn"),
     "decoder": ("decoder", "self_attn"),
@@ -31,7 +31,7 @@ ATTENTIONS = {
 
 
 def attentions(model: Any) -> dict[tuple[str, int], Any]:
-    """The attentions that have weights of their own, by ("encoder", "decoder" or "cross", layer)."""
+    """The attention modules with their own weights, by ("encoder", "decoder" or "cross", layer)."""
     found = {}
     for attention, (stack, name) in ATTENTIONS.items():
         for place, layer in enumerate(getattr(model.model, stack).layers):
@@ -42,14 +42,15 @@ def attentions(model: Any) -> dict[tuple[str, int], Any]:
 
 
 def feed_forwards(model: Any) -> dict[str, list[Any]]:
-    """What has maps of feed-forwards of its own, by stack."""
+    """The feed-forward modules with their own weights, by stack."""
     stacks = {"encoder": model.model.encoder, "decoder": model.model.decoder}
     return {name: [one for one in stack.modules() if "fc2" in one._modules] for name, stack in stacks.items()}
 
 
 @contextmanager
 def _gates(model: Any) -> Iterator[dict[tuple[str, int], torch.Tensor]]:
-    """Inside, each head's output is multiplied by 1: factors (B, H) of the last forward pass, by attention."""
+    """In this context each head's output is multiplied by a factor of 1: the factors (B, H) of the last forward pass,
+    by attention."""
     factors: dict[tuple[str, int], torch.Tensor] = {}
 
     def gate(key: tuple[str, int], heads: int):
@@ -77,7 +78,7 @@ def head_importance(model: Any, batches: Iterable[dict[str, torch.Tensor]]) -> d
     E_x |∂L(x)/∂ξ_h| of each head (H), by attention; L is the negative log-likelihood of a sentence's labels, in nats.
 
     Args:
-        model: A translation model; its dropouts are off meanwhile.
+        model: A translation model; it is in evaluation mode meanwhile.
         batches: Inputs of the model with labels (B, T), -100 where they do not count.
     """
     total: dict[tuple[str, int], torch.Tensor] = {}
@@ -104,7 +105,7 @@ def head_importance(model: Any, batches: Iterable[dict[str, torch.Tensor]]) -> d
 
 
 def unit_norms(maps: Any, names: list[str]) -> torch.Tensor:
-    """The Euclidean norm of all weights of each unit of a feed-forward (d_ff): its rows in, biases, and column out."""
+    """The Euclidean norm of all weights of each feed-forward unit (d_ff): input rows, biases and output column."""
     squares = maps.fc2.weight.detach().double().square().sum(dim=0)
     for module in (getattr(maps, name) for name in names):
         squares = squares + module.weight.detach().double().square().sum(dim=1)
@@ -115,12 +116,12 @@ def unit_norms(maps: Any, names: list[str]) -> torch.Tensor:
 
 def choose_heads(importance: dict[tuple[str, int], torch.Tensor], share: float) -> dict[tuple[str, int], list[int]]:
     """
-    The heads that are kept, by attention: all but this share of all heads of the model, least important first.
+    The heads to keep, by attention: of all heads of the model, this share is removed, the least important first.
 
     Importance is divided by its norm in each layer, as in the paper. The best head of each attention is kept.
 
     Raises:
-        ValueError: So many cannot be removed.
+        ValueError: The share is too large.
     """
     scores = {key: value / value.norm().clamp(min=torch.finfo(value.dtype).tiny) for key, value in importance.items()}
     best = {(key, int(score.argmax())) for key, score in scores.items()}
@@ -140,10 +141,10 @@ def choose_heads(importance: dict[tuple[str, int], torch.Tensor], share: float) 
 
 def choose_units(norms: torch.Tensor, share: float) -> list[int]:
     """
-    The units of a feed-forward (d_ff) that are kept: all but this share, those of the smallest norms.
+    The units of a feed-forward to keep: this share is removed, the smallest norms first.
 
     Raises:
-        ValueError: No unit would be left.
+        ValueError: All units would be removed.
     """
     count = round(share * len(norms))
     if not 0 <= share < 1 or count >= len(norms):
@@ -153,7 +154,7 @@ def choose_units(norms: torch.Tensor, share: float) -> list[int]:
 
 @dataclass(frozen=True)
 class Pruned:
-    """A pruned model, and how many of its heads and units of feed-forwards there were and are."""
+    """A pruned model, and its numbers of heads and feed-forward units before and after."""
 
     model: Any
     heads: tuple[int, int]
@@ -162,7 +163,7 @@ class Pruned:
 
     @property
     def heads_by_layer(self) -> dict[str, list[int]]:
-        """Heads that are left in each layer, by attention."""
+        """The number of heads in each layer, by attention."""
         return {attention: heads_of_layers(self.model.config, attention) for attention in HEADS}
 
     def __str__(self) -> str:
@@ -176,15 +177,15 @@ class Pruned:
 
 def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, feed_forward: float = 0.0) -> Pruned:
     """
-    A new model without some heads and units, which computes what the old one does with zeros in their places.
+    A new model without some heads and units. Its outputs equal those of the old model with zeros in their places.
 
     Args:
         model: A translation model of this package.
-        heads: Those that are kept of each attention, as `choose_heads` gives them; all if None.
-        feed_forward: The share of each feed-forward's units that is removed.
+        heads: The heads to keep, by attention, as returned by `choose_heads`; all if None.
+        feed_forward: The share of each feed-forward's units to remove.
 
     Raises:
-        ValueError: No unit would be left, or a position scheme has something for each head.
+        ValueError: All units would be removed, or a position scheme has parameters for each head.
     """
     own = attentions(model)
     kept = {key: list(range(module.num_heads)) for key, module in own.items()} | (heads or {})
@@ -220,7 +221,7 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
 
 
 def _cut_heads(weights: dict[str, Any], name: str, attention: Any, kept: list[int]) -> None:
-    """Leave these heads of the attention of this name in the weights."""
+    """Keep only these heads in the weights of the attention with this name."""
     for projection, width in dict(attention.roles).items():
         rows = torch.cat([torch.arange(head * width, (head + 1) * width) for head in kept])
         for kind in ("weight", "bias"):
@@ -232,7 +233,7 @@ def _cut_heads(weights: dict[str, Any], name: str, attention: Any, kept: list[in
 
 
 def _cut_units(weights: dict[str, Any], name: str, maps: Any, inner: list[str], kept: list[int]) -> None:
-    """Leave these units of the feed-forward of this name in the weights."""
+    """Keep only these units in the weights of the feed-forward with this name."""
     for map in inner:
         for kind in ("weight", "bias"):
             if (full := f"{name}.{map}.{kind}") in weights:
@@ -241,10 +242,10 @@ def _cut_units(weights: dict[str, Any], name: str, maps: Any, inner: list[str], 
 
 
 def _heads_by_layer(config: Any, counts: dict[tuple[str, int], int]) -> dict[str, Any]:
-    """The fields of the config that say how many heads are left; None where all are."""
+    """The config fields for the numbers of heads; None if an attention keeps all heads."""
     fields = {}
     for attention, name in HEAD_FIELDS.items():
-        # With decoder_attention_sharing, attention to the source is that of the target.
+        # With decoder_attention_sharing, cross-attention is the module of self-attention.
         found = [
             counts.get((attention, place), counts.get(("decoder", place)))
             for place in range(len(heads_of_layers(config, attention)))

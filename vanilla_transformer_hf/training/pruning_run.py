@@ -1,4 +1,4 @@
-"""Pruning of a saved model: its folder and sentence pairs in, the folder of a smaller model out."""
+"""Pruning of a saved model: reads its folder and sentence pairs, and writes the folder of a smaller model."""
 
 import os
 from collections.abc import Iterator
@@ -19,19 +19,19 @@ from .pruning import Pruned, choose_heads, head_importance, prune
 from .tokenized_corpus import CorpusFilter, tokenize_corpus
 
 
-# Maximum number of tokens of a sentence by which heads are judged; longer ones are truncated.
+# Maximum number of tokens of a sentence for measuring importance; longer sentences are truncated.
 LONGEST = 256
 
 
 @dataclass(frozen=True)
 class PairSample:
     """
-    Sentence pairs by which heads are judged.
+    Sentence pairs for measuring the importance of heads.
 
     Args:
         source, target: As `load_parallel_text` takes them.
-        sentences: How many of them, evenly spread.
-        batch_size: Sentences that go through the model together.
+        sentences: The number of pairs, taken evenly from the text.
+        batch_size: Pairs per batch.
 
     Raises:
         ValueError: A number is less than 1.
@@ -48,7 +48,7 @@ class PairSample:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
 
     def batches(self, model: Any, tokenizer: Any) -> Iterator[dict[str, torch.Tensor]]:
-        """Inputs of the model with labels, sentences of similar lengths together."""
+        """Inputs of the model with labels; sentences of similar lengths share a batch."""
         source_lang, target_lang = (tokenizer.init_kwargs.get(side) for side in ("src_lang", "tgt_lang"))
         corpus: Any = load_parallel_text(self.source, self.target, source_lang=source_lang, target_lang=target_lang)
         step = max(1.0, len(corpus) / self.sentences)
@@ -76,9 +76,9 @@ def prune_folder(
     Args:
         folder: The model's folder, or the id of a Hub repository.
         output: A new folder.
-        heads: Share of all attention heads that is removed.
-        feed_forward: Share of the units of each feed-forward that is removed.
-        pairs: What heads are judged by; needed to remove some.
+        heads: Share of all attention heads to remove.
+        feed_forward: Share of the units of each feed-forward to remove.
+        pairs: Sentence pairs for measuring importance; required to remove heads.
 
     Raises:
         OSError: The model or the text cannot be opened, or the folder cannot be written.
@@ -103,7 +103,7 @@ def prune_folder(
         pruned = prune(model, kept, feed_forward)
         facts = CardFacts.read(Path(folder)) if Path(folder).is_dir() else CardFacts(base_model=str(folder))
         about = f"Pruned: {pruned}. {NOT_TRAINED}"
-        # What was measured is not true of the pruned model.
+        # Measurements of the full model do not hold for the pruned one.
         facts = replace(facts, name=output.name, scored=[], measured={}, minutes=None, co2=None)
         facts = replace(facts, compression=[*facts.compression, about])
         with new_folder(output) as unfinished:

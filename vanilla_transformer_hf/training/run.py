@@ -333,7 +333,7 @@ def _known_facts(run: RunArguments, settings: dict[str, Any], name: str, pairs: 
 
 
 def _compression(model: str | None) -> list[str]:
-    """What the card of the model that is trained further says of how it was made smaller."""
+    """The section on pruning or distillation in the card of the model that is trained further."""
     known = CardFacts.read(Path(model)).compression if model is not None and Path(model).is_dir() else []
     return [sentence.replace(NOT_TRAINED, TRAINED) for sentence in known]
 

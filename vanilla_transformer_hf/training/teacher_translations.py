@@ -22,7 +22,7 @@ from .distillation import digest_of_teacher
 from .recipe import DataArguments, RunArguments
 
 
-# In the output folder of the student.
+# Files in the output folder of the student.
 FOLDER, PAIRS, TRANSLATIONS, SOURCES, RECORD = (
     "distillation",
     "pairs.jsonl",
@@ -35,13 +35,13 @@ FOLDER, PAIRS, TRANSLATIONS, SOURCES, RECORD = (
 @dataclass(frozen=True)
 class TeacherSearch:
     """
-    How the teacher translates.
+    Settings of the teacher's search.
 
     Args:
         teacher: Its folder, or the id of a Hub repository.
         n_best: Number of translations of each sentence that the student learns.
-        num_beams: Beams; if None, what the teacher was saved with, and at least `n_best`.
-        processes: How many processes translate.
+        num_beams: Beams; if None, the teacher's saved number, but at least `n_best`.
+        processes: The number of processes that translate.
     """
 
     teacher: str
@@ -54,12 +54,12 @@ class TeacherSearch:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name}={value}: must be at least 1")
         if self.num_beams is not None and self.num_beams < self.n_best:
-            raise ValueError(f"n_best={self.n_best}: needs as many beams, and num_beams={self.num_beams}")
+            raise ValueError(f"n_best={self.n_best}: must be at most num_beams={self.num_beams}")
 
 
 def translate_training_text(search: TeacherSearch, run: RunArguments) -> Path:
     """
-    Write the pairs of training sources and the teacher's translations, as JSON lines; if they are there, keep them.
+    Write the pairs of training sources and the teacher's translations as JSON lines; existing ones are kept.
 
     Raises:
         OSError: A file or the teacher cannot be opened.
@@ -98,12 +98,12 @@ def translate_training_text(search: TeacherSearch, run: RunArguments) -> Path:
 
 
 def _columns(data: DataArguments) -> tuple[str, str]:
-    """Names of the sides, under which the student's recipe looks for them."""
+    """Names of the two sides in the JSON lines, as the student's recipe expects them."""
     return data.source_column or "source", data.target_column or "target"
 
 
 def _source_file(data: DataArguments, folder: Path) -> Path:
-    """A text file with a source on each line: that of the recipe, or one that is written here."""
+    """A text file with one source per line: the recipe's, or one that is written here."""
     given = Path(str(data.train_source))
     if given.is_file() and given.name.removesuffix(".gz").endswith(tuple(ROW_READERS)) is False:
         return given
@@ -127,7 +127,7 @@ def _translate(search: TeacherSearch, sources: Path, output: Path, matmul: str) 
 
 
 def _pairs(sources: Path, translations: Path, columns: tuple[str, str]) -> Iterator[bytes]:
-    """The lines of the JSON file: each source with each of its translations, once."""
+    """The lines of the JSON file: each distinct pair of a source and one of its translations."""
     rows = (line.split("\t", 2) for line in read_lines(translations))
     texts = enumerate(read_lines(sources), start=1)
     for number, group in groupby(rows, key=lambda row: int(row[0])):

@@ -90,7 +90,7 @@ def join_alignments(source: str, alignments: Sequence[Alignment], first_words: S
 
     Args:
         source: The whole text.
-        alignments: Those of the parts, in order.
+        alignments: The alignments of the parts, in order.
         first_words: Index in the whole text of the first word of each part.
     """
     source_words = source.split()

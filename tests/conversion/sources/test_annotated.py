@@ -306,7 +306,7 @@ def test_the_fold_is_needed(tmp_path):
 def test_heads_that_are_not_given_are_noted(tmp_path):
     toy, _, _ = make()
     done = convert("annotated", write(tmp_path / "run", toy.tensors, {"dropout": 0.2}), tmp_path / "out")
-    assert done.config.encoder_attention_heads == 8 and done.notes[0].startswith("h: not in a state dict")
+    assert done.config.encoder_attention_heads == 8 and done.notes[0].startswith("h: neither the state dict nor")
 
 
 @pytest.mark.parametrize("name", samples("annotated-*"))

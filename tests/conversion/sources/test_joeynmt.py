@@ -388,5 +388,5 @@ def test_a_word_is_no_yes_or_no(tmp_path):
 def test_a_stack_that_is_left_empty_is_no_transformer(tmp_path):
     toy, options, _ = make()
     options["encoder"] = None
-    with pytest.raises(ConversionError, match=r"model\.encoder\.type: recurrent \(allowed: transformer\)"):
+    with pytest.raises(ConversionError, match=r"model\.encoder\.type: recurrent \(supported: transformer\)"):
         convert("joeynmt", write(tmp_path / "run", toy, options), tmp_path / "out")

@@ -276,7 +276,7 @@ def test_left_over_and_missing_tensors_are_listed(tmp_path):
 def test_heads_that_are_not_given_are_noted(tmp_path):
     done = convert("torch_nn", write(tmp_path / "run", Tutorial().state_dict()), tmp_path / "out")
     assert done.config.encoder_attention_heads == 8
-    assert done.notes[0].startswith("nhead: not in a state dict") and "no vocabulary" in done.notes[1]
+    assert done.notes[0].startswith("nhead: neither the state dict nor") and "no vocabulary" in done.notes[1]
     assert not (tmp_path / "out" / "tokenizer.json").exists()
 
 

@@ -2,6 +2,6 @@
 The subcommands of `vanilla-transformer benchmark`.
 
 Each engine runs in its own process, in which this folder is a package named `benchmarks`: other engines then import
-nothing of vanilla_transformer_hf, and their memory is measured separately. So files here import each other relatively,
-and the package by its name.
+nothing of vanilla_transformer_hf, and their memory is measured separately. So files here import each other with
+relative imports, and vanilla_transformer_hf with absolute ones.
 """

@@ -1,14 +1,15 @@
 """
 time and memory of each kind of self-attention over the length of a sequence
 
-One attention of the base model's width (512, 8 heads), batch of one. The kinds take turns in one process; memory is
-the peak of a process of its own above what it held before. "token" is a step of greedy search in a decoder of one
-layer behind a prompt of that length. The exponents are fitted to the times of the lengths: 2 is n², 1 is n.
+One attention module of the base model's width (512, 8 heads), with a batch size of 1. The kinds take turns in one
+process. Memory is the peak in a separate process, minus what that process held before the call. "token" is one step of
+greedy search in a decoder of one layer after a prompt of the given length. The exponents are fitted to the times over
+the lengths: an exponent of 2 means n², of 1 means n.
 
     vanilla-transformer benchmark attention --json attention.json --picture attention.png
     vanilla-transformer benchmark attention --lengths 512 8192 --window 128 --kinds full window
 
-Peers that are installed take part: local-attention, and the local attention of LongT5 in transformers.
+It includes two peers if they are installed: local-attention, and the local attention of LongT5 in transformers.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def sizes_of(kind: str, window: int) -> dict[str, Any]:
 
 
 class Ours(nn.Module):
-    """Self-attention of one kind of this package."""
+    """Self-attention of this package, of one kind."""
 
     def __init__(self, kind: str, window: int):
         super().__init__()
@@ -74,7 +75,7 @@ class LongT5(nn.Module):
 
 
 class LocalAttentionPeer(nn.Module):
-    """The package local-attention, with projections around it; blocks of `window`, those beside them too."""
+    """The package local-attention with projections: each block of `window` positions also sees its neighbours."""
 
     def __init__(self, window: int):
         super().__init__()
@@ -95,7 +96,7 @@ class LocalAttentionPeer(nn.Module):
         return self.maps[3](self.attention(query, key, value).transpose(1, 2).flatten(-2))
 
 
-# Name -> module with a window.
+# Name -> function that makes the module for a window size.
 ENGINES: dict[str, Callable[[int], nn.Module]] = {
     **{kind: lambda window, kind=kind: Ours(kind, window) for kind in ATTENTION_TYPES},  # type: ignore[misc]
     "LongT5": LongT5,
@@ -117,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def work_of(name: str, task: str, length: int, window: int) -> Callable[[], float] | None:
-    """What is timed, as a function that returns the seconds; None where an engine does not have the task."""
+    """A function that runs the task once and returns the seconds; None if the engine does not support the task."""
     torch.manual_seed(0)
     if task == "token":
         return token_of(name, length, window) if name in ATTENTION_TYPES else None
@@ -138,7 +139,8 @@ def work_of(name: str, task: str, length: int, window: int) -> Callable[[], floa
 
 
 def token_of(kind: str, length: int, window: int) -> Callable[[], float]:
-    """A token of greedy search behind a prompt: a search of some tokens without one of a single token."""
+    """The time of one token of greedy search after a prompt: a search of several tokens minus a search of one
+    token."""
     config = VanillaTransformerConfig(
         vocab_size=1000,
         decoder_layers=1,
@@ -162,7 +164,7 @@ def token_of(kind: str, length: int, window: int) -> Callable[[], float]:
 
 
 def memory_of(name: str, task: str, length: int, window: int, threads: int) -> float:
-    """MiB that a call needs at most, in this process, above what it holds before."""
+    """Peak memory of a call in MiB, minus what this process held before."""
     torch.set_num_threads(threads)
     work = work_of(name, task, length, window)
     if work is None:
@@ -183,7 +185,8 @@ def exponent(points: list[tuple[int, float]]) -> float:
 
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each task, length and kind: `seconds`, `mib` and, where full attention took part, both as ratios."""
+    """A row for each task, length and kind: `seconds`, `mib` and, if full attention was measured, `speed` relative to
+    it."""
     rows = []
     spawned = ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1)
     with spawned:
@@ -206,7 +209,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def describe(row: dict[str, Any]) -> str:
-    """A row as a line."""
+    """A row as a line of text."""
     speed = f"{row['speed']:7.2f} × full" if "speed" in row else ""
     return (
         f"{row['task']:14} {row['length']:6,} {row['kind']:16} {1e3 * row['seconds']:10.2f} ms {speed} "
@@ -215,7 +218,7 @@ def describe(row: dict[str, Any]) -> str:
 
 
 def draw(rows: list[dict[str, Any]], path: str) -> None:
-    """A panel for the time of each task, and one for the memory of a training step."""
+    """Draw one panel for the time of each task, and one for the memory of a training step."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 

@@ -9,8 +9,8 @@ from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.files import read_lines
 
 
-# Words per sentence of Multi30k's training captions (tokenized), English and German: mean and standard deviation, and
-# their correlation; words that differ.
+# Multi30k's training captions (tokenized), English and German: mean and standard deviation of the words per sentence,
+# their correlation, and the number of distinct words.
 MEANS, DEVIATIONS, CORRELATION, WORDS = (13.0, 12.4), (4.0, 4.2), 0.86, (10_200, 18_700)
 MADE_UP_PAIRS = 29_000
 

@@ -52,13 +52,13 @@ from .turns import Engine
 
 
 SENTENCES, TOKENS = 32, 32
-# No sentence of the text should need more; each row counts those that did.
+# Longer than any sentence of the text should need; each row reports how many reached it.
 NATURAL_LIMIT = 128
 CTRANSLATE2_DTYPES = ("float32", "int8")
 
 
 class Load(NamedTuple):
-    """Work for all engines: batches of source ids, beams, and the limit of new tokens."""
+    """The work that all engines do: batches of source ids, beams, and the limit of new tokens."""
 
     section: str
     name: str
@@ -68,7 +68,7 @@ class Load(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An engine with its settings. `plain` rows are measured everywhere, the others only in the section "speed"."""
+    """An engine with its settings. Rows with `plain` are measured in all sections, the others only in "speed"."""
 
     name: str
     engine: str
@@ -77,7 +77,7 @@ class Row(NamedTuple):
     plain: bool
 
 
-# Section -> (sentences, tokens of a source, new tokens, beams or None for all that are asked for) of its loads.
+# Section -> its loads: (sentences, tokens of a source, new tokens, beams; None means all requested beams).
 SECTIONS: dict[str, list[tuple[int, int, int, int | None]]] = {
     "speed": [(SENTENCES, TOKENS, TOKENS, None)],
     "first_token": [(size, TOKENS, 1, None) for size in (1, SENTENCES)],
@@ -86,12 +86,13 @@ SECTIONS: dict[str, list[tuple[int, int, int, int | None]]] = {
     "length": [(4, length, length, None) for length in (16, 64, 256, 1024)],
 }
 
-# Section -> the growing quantity: key of a measurement, and its name.
+# Section -> the quantity that grows: its key in a measurement, and its name.
 GROWTH = {"batch": ("batch", "sentences"), "beam": ("beams", "beams"), "length": ("limit", "tokens, source and new")}
 
 
 def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> list[Row]:
-    """The models as users run them, ours with transformers' search, and all with the matmul backend `chosen`."""
+    """The models with their default settings, ours with transformers' search, and all models with the matmul backend
+    `chosen`."""
     rows = []
     for dtype in dtypes:
         other = chosen if dtype == "float32" and device == "cpu" else "default"
@@ -134,7 +135,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def random_loads(arguments: argparse.Namespace, vocab_size: int) -> Iterator[Load]:
-    """The loads of the requested sections, with sentences of equal length without padding."""
+    """The loads of the requested sections; their sentences have equal lengths, so there is no padding."""
     for section in arguments.sections:
         for sentences, tokens, new_tokens, beams in SECTIONS[section]:
             generator = torch.Generator().manual_seed(0)
@@ -175,7 +176,7 @@ def trained_model(folder: str, vocab_size: int | None) -> VanillaTransformerForC
 
 
 def measure(rows: list[Row], load: Load, folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Let the engines take turns; return a dictionary of numbers for each."""
+    """Run the engines in turns; return a dictionary of numbers for each."""
     batches = folder / "batches.json"
     batches.write_text(json.dumps(load.batches))
     engines: list[Engine] = []
@@ -231,7 +232,8 @@ def numbers(results: list[dict[str, Any]], reference: list[list[int]], limit: in
 
 
 def add_ratios(found: list[dict[str, Any]]) -> None:
-    """`ratio`: our speed, in the same type of numbers if we have it, else in the fastest, to a row's."""
+    """Set `ratio` of each row: our speed divided by the row's, ours in the same dtype if it was measured, else in our
+    fastest."""
     ours: dict[str, float] = {}
     for row in found:
         if row["engine"] == "ours":
@@ -242,7 +244,7 @@ def add_ratios(found: list[dict[str, Any]]) -> None:
 
 
 def print_table(title: str, found: list[dict[str, Any]]) -> None:
-    """The numbers of one load. "same" is the share of outputs that equal those of the first row."""
+    """Print the numbers of one load. "same" is the share of outputs that equal those of the first row."""
     heads = ("sentences/s", "slowest–fastest", "tokens/s", "ms", "ours is", "new tokens", "cut", "same", "peak MiB")
     widths = (12, 18, 10, 9, 9, 11, 6, 6, 9)
     print(f"\n{title}")
@@ -283,7 +285,7 @@ def measure_all(
 
 def check(arguments: argparse.Namespace) -> None:
     """
-    Fill in what was not given.
+    Set the defaults of arguments that depend on others.
 
     Raises:
         ValueError: Arguments contradict each other, or a number is too small.
@@ -308,7 +310,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def measurements(arguments: argparse.Namespace, rows: list[Row]) -> Iterator[list[dict[str, Any]]]:
-    """The numbers of each load, of random and of trained weights."""
+    """Yield the numbers of each load, with random and with trained weights."""
     for size in arguments.presets if "fixed" in arguments.loads else []:
         preset, sizes = SIZES[size]
         config = VanillaTransformerConfig.from_preset(preset, **sizes)
@@ -323,7 +325,7 @@ def measurements(arguments: argparse.Namespace, rows: list[Row]) -> Iterator[lis
 
 def run(arguments: argparse.Namespace) -> None:
     """
-    Measure all loads, print a table for each and write the numbers after each, and draw them at the end.
+    Measure all loads. After each load, print its table and write the numbers; draw the picture at the end.
 
     Raises:
         ValueError: Arguments contradict each other, or a model cannot be written for an engine.

@@ -19,9 +19,9 @@ from .turns import Turns
 
 class Searcher(NamedTuple):
     """
-    An opened engine: source ids of a batch to its input, the inputs of all batches to outputs, an output to target
-    ids, without start, end and padding. Work is over when `search` returns. `memory` is the peak in MiB since
-    `forget_peak`.
+    An opened engine: functions that convert the source ids of a batch to its input, the inputs of all batches to
+    outputs, and an output to target ids without start, end and padding. All work is done when `search` returns.
+    `memory` is the peak in MiB since `forget_peak`.
     """
 
     prepare: Callable[[list[list[int]]], Any]
@@ -31,7 +31,8 @@ class Searcher(NamedTuple):
     memory: Callable[[], float]
 
 
-# Name -> module with `open_NAME(settings)`. A module imports only its engine, so that memory is measured separately.
+# Name -> module with `open_NAME(settings)`. A module imports only its own engine, so that memory is measured
+# separately.
 ENGINES = {
     "ours": ".generation_torch",
     "batch_by_batch": ".generation_torch",
@@ -49,7 +50,7 @@ def forget_peak() -> None:
 
 
 def peak_memory() -> float:
-    """MiB of the process at its peak. Linux's `ru_maxrss` would count the parent's too."""
+    """Peak memory of this process in MiB. Linux's `ru_maxrss` would include the parent's."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS counts bytes
@@ -58,7 +59,7 @@ def peak_memory() -> float:
 
 
 def one_turn(searcher: Searcher, inputs: list[Any], least_seconds: float) -> dict[str, Any]:
-    """Whole passes over all batches until `least_seconds` are over."""
+    """Repeat whole passes over all batches until `least_seconds` have passed."""
     passes, start = 0, time.perf_counter()
     seconds = 0.0
     while not passes or seconds < least_seconds:

@@ -10,7 +10,7 @@ from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerF
 from vanilla_transformer_hf.conversion.targets import export
 
 
-# Endings of the names of weights that read the residual stream, in their columns, and that write to it, in their rows.
+# Suffixes of the names of weights whose columns read the residual stream, and of those whose rows write to it.
 READERS = (
     "embed_tokens.weight",
     "shared.weight",
@@ -23,14 +23,15 @@ WRITERS = tuple(f"{name}.{kind}" for name in ("out_proj", "fc2", "layer_norm") f
 
 def random_model(config: VanillaTransformerConfig, seed: int = 0) -> VanillaTransformerForConditionalGeneration:
     """
-    An untrained model whose searches end only at the limit, with outputs as varied as those of a trained one.
+    An untrained model whose searches end only at the limit and whose outputs are as varied as those of a trained
+    model.
 
     The output weights of `</s>` and padding are zeros, so that their logits are 0, while some thousand other pieces
-    have larger ones. A minimum length would do the same, but costs time, to each engine another.
+    have larger ones. A minimum length would have the same effect, but its cost differs between engines.
 
-    As they are drawn, tied weights lead each piece to itself, and layers drown what tells one position or source from
-    another: all outputs would be the same word again and again. Random signs in the last norm, and half of the
-    layers' weights, make outputs of many words, that differ between sentences.
+    With freshly drawn tied weights, each piece would predict itself, and the layers would hide the differences between
+    positions and between sources: all outputs would repeat one word. Random signs in the last norm, and layer weights
+    divided by two, give outputs of many words that differ between sentences.
     """
     torch.manual_seed(seed)
     model = VanillaTransformerForConditionalGeneration(config).eval()
@@ -46,8 +47,8 @@ def random_model(config: VanillaTransformerConfig, seed: int = 0) -> VanillaTran
 
 def as_marianmt(model: VanillaTransformerForConditionalGeneration) -> VanillaTransformerForConditionalGeneration:
     """
-    The same function as MarianMT computes it: attention with biases, which are zeros where ours has none, and all
-    sines of a position before all cosines, to which end the width of the residual stream is put in another order.
+    The same function as a MarianMT model. Its attention has biases, which are zeros here if ours has none. It puts all
+    sines of a position before all cosines, so the features of the residual stream are reordered.
     """
     config = model.config
     order = torch.arange(config.d_model)
@@ -72,10 +73,10 @@ def as_marianmt(model: VanillaTransformerForConditionalGeneration) -> VanillaTra
 
 def write_ctranslate2(marianmt: Path, folder: Path) -> None:
     """
-    Convert a folder of MarianMT with CTranslate2's own loader; a piece is called by its number.
+    Convert a MarianMT folder with CTranslate2's own loader; the name of each piece is its id.
 
-    Its loader of MarianMT itself takes the start of a sentence for zeros, as Marian trains it. Ours is trained, and
-    so is that of BART, from whose loader the other is derived.
+    CTranslate2's MarianMT loader replaces the embedding of the start token by zeros, as Marian trains it. Ours is
+    trained, as in BART, so BART's loader, from which the other is derived, is used.
     """
     from ctranslate2.converters.converter import Converter
     from ctranslate2.converters.transformers import BartLoader
@@ -91,7 +92,7 @@ def write_ctranslate2(marianmt: Path, folder: Path) -> None:
             spec.register_target_vocabulary([str(index) for index in range(config.decoder_vocab_size)])
             spec.config.decoder_start_token = str(config.decoder_start_token_id)
             spec.config.eos_token = str(config.eos_token_id)
-            spec.config.unk_token = str(config.pad_token_id)  # no piece here is unknown
+            spec.config.unk_token = str(config.pad_token_id)  # there are no unknown pieces here
             return spec
 
     Loader().convert(str(folder))

@@ -1,4 +1,4 @@
-"""A picture of how time and memory of a search grow with batch, beam and length."""
+"""A picture of how the time and memory of a search grow with batch size, beams and length."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ SCALES = {"sentences_per_second": "sentences per second", "peak_mib": "peak memo
 
 
 def draw_lines(axes: Axes, rows: list[dict[str, Any]], grows: str, value: str) -> None:
-    """A line for each engine and type of numbers."""
+    """Draw a line for each engine and dtype."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         lines.setdefault(f"{row['name']} {row['dtype']}", []).append((row[grows], row[value]))
@@ -30,11 +30,11 @@ def draw_lines(axes: Axes, rows: list[dict[str, Any]], grows: str, value: str) -
 
 def draw_growth(found: list[dict[str, Any]], sections: dict[str, tuple[str, str]]) -> Figure:
     """
-    A column of two panels, speed and memory, for each model, section and search that was measured.
+    Draw a column of two panels, speed and memory, for each measured model, section and search.
 
     Args:
         found: The measurements.
-        sections: Section -> the growing quantity: key of a measurement, and its name.
+        sections: Section -> the quantity that grows: its key in a measurement, and its name.
     """
     columns: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in found:

@@ -8,14 +8,13 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from .generation_engine import Searcher, forget_peak, peak_memory
 
 
-# Types of numbers that every model on torch runs in.
+# The dtypes in which every model on torch runs.
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: bool = False) -> Searcher:
     """
-    `generate()` of a model, or `generate_stream()`, with transformers' defaults for everything that is not
-    measured.
+    `generate()` or `generate_stream()` of a model, with transformers' defaults for everything that is not measured.
     """
     device = torch.device(settings["device"])
     model = model.eval().to(device)
@@ -62,7 +61,8 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: boo
 
 
 def set_matmul(fp32_precision: str | None) -> None:
-    """A value of `common.matmul.MATMULS`; the package itself stays out of MarianMT's memory."""
+    """Set a value of `common.matmul.MATMULS` without importing this package, so that MarianMT's memory does not
+    include it."""
     if fp32_precision is not None:
         torch.backends.mkldnn.matmul.fp32_precision = fp32_precision  # type: ignore[attr-defined]
 
@@ -86,7 +86,7 @@ def open_batch_by_batch(settings: dict[str, Any]) -> Searcher:
 
 
 def host_search_class() -> Any:
-    """Our model with everything that searches taken from transformers."""
+    """Our model with transformers' search instead of ours."""
     from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 
     theirs = {name: value for name, value in vars(GenerationMixin).items() if not name.startswith("__")}

@@ -1,5 +1,5 @@
 """
-requests a second and times to the answer of `vanilla-transformer serve`
+requests per second and latency of `vanilla-transformer serve`
 
 Clients on the same machine send a sentence, wait for the answer, check it, and send the next. Servers take turns:
 "together" is `serve`, "one by one" is `serve --batch_size 1`, "plain" an application around `generate()` with a thread
@@ -28,8 +28,8 @@ from .serving_load import Load, Server
 
 
 SERVE = ["-m", "vanilla_transformer_hf", "serve", "--port", "0", "--log", "errors", "--device", "cpu"]
-SERVE += ["--max_seconds", "600"]  # one by one, the queue is long
-# Servers -> their arguments, which the model follows.
+SERVE += ["--max_seconds", "600"]  # the queue is long when requests are answered one by one
+# Server -> its arguments, to which the model is appended.
 SERVERS = {
     "together": SERVE,
     "one by one": [*SERVE, "--batch_size", "1"],
@@ -55,21 +55,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def summary(load: Load, speeds: list[float], seconds: list[float]) -> dict[str, Any]:
-    """Requests a second, the median of the turns; milliseconds, percentiles of all requests."""
+    """Requests per second (the median of the turns) and percentiles of the latency of all requests in milliseconds."""
     marks = statistics.quantiles(seconds, n=100, method="inclusive") if len(seconds) > 1 else seconds * 99
     times = {f"p{mark}_ms": round(1000 * marks[mark - 1], 1) for mark in (50, 95, 99)}
     return {"requests_per_second": round(statistics.median(speeds), 1), **times, "answers": dict(load.counts)}
 
 
 def measure_load(servers: dict[str, Server], loads: dict[str, dict[str, str]], arguments: Any) -> list[dict[str, Any]]:
-    """The speed of each server, with so many clients and sentences of such lengths, in turns."""
+    """Measure the servers in turns, with each number of clients and each mix of sentence lengths."""
     rows = []
     for length, expected in loads.items():
         for clients in arguments.clients:
             clocks = {name: Load(server.address, expected) for name, server in servers.items()}
             speeds, seconds = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
             work = defaultdict[str, float](float)
-            for number in range(arguments.rounds + 1):  # the first one warms up
+            for number in range(arguments.rounds + 1):  # the first turn is a warm-up
                 for name, load in clocks.items():
                     before = servers[name].work()
                     speed = load.run(clients, arguments.seconds if number else arguments.seconds / 4)
@@ -86,7 +86,7 @@ def measure_load(servers: dict[str, Server], loads: dict[str, dict[str, str]], a
 
 
 def measure_long(server: Server, short: dict[str, str], long_text: dict[str, str], arguments: Any) -> list[dict]:
-    """Times of short sentences, alone and beside a long text, in turns."""
+    """Measure the latency of short sentences in turns: alone, and while a long text is translated."""
     rows, (text,) = [], long_text
     for clients in [each for each in arguments.clients if each <= 8] or [1]:
         load = Load(server.address, {**short, **long_text})
@@ -104,7 +104,7 @@ def measure_long(server: Server, short: dict[str, str], long_text: dict[str, str
 
 
 def measure_soak(server: Server, expected: dict[str, str], arguments: Any) -> list[dict[str, Any]]:
-    """The outcome of all requests, of which some are invalid, and the server's memory."""
+    """Count the outcomes of all requests, some of which are invalid, and measure the server's memory."""
     load = Load(server.address, expected)
     load.run(16, arguments.soak_seconds / 10, makes_mistakes=True)
     memory = [server.memory()]
@@ -120,7 +120,7 @@ def measure_soak(server: Server, expected: dict[str, str], arguments: Any) -> li
 
 
 def show(row: dict[str, Any]) -> None:
-    """A row as a line."""
+    """A row as a line of text."""
     times = " / ".join(f"{row[f'p{mark}_ms']:,.0f}" for mark in (50, 95, 99))
     print(
         f"{row['section']:5} {row['server']:11} {row['sentences']:26} {row['clients']:4} clients "
@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> None:
     Measure, print a line for each measurement, and write the numbers.
 
     Raises:
-        ValueError: The file has no short sentences; or an answer was wrong.
+        ValueError: The file has no short sentences, or an answer was wrong.
     """
     if arguments.json:
         refuse_overwriting(arguments.json, [arguments.source])

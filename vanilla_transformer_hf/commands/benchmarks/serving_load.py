@@ -1,4 +1,5 @@
-"""Clients of a translation server: each sends its next request when the last is answered, and checks every answer."""
+"""Clients of a translation server: each sends its next request when its last one is answered, and checks every
+answer."""
 
 import asyncio
 import json
@@ -21,7 +22,7 @@ from .turns import ROOT
 
 
 SECONDS_TO_START = 300
-# Shares of the requests of a soak: wrong ones, some of which have to be answered with these statuses.
+# Invalid request -> its share of the requests in the section "soak", and the status that must answer it, if any.
 WRONG = {
     "malformed": (0.05, 400),
     "oversized": (0.05, 413),
@@ -35,11 +36,11 @@ class Server:
     A server in a process of its own.
 
     Args:
-        arguments: Of the interpreter.
-        threads: Of its matrix products.
+        arguments: Arguments of the Python interpreter.
+        threads: Threads for matrix products.
 
     Raises:
-        ChildProcessError: It ended by itself; the message has its last lines.
+        ChildProcessError: The process ended by itself; the message has its last lines of output.
     """
 
     def __init__(self, arguments: Sequence[str], threads: int):
@@ -62,25 +63,25 @@ class Server:
         raise ChildProcessError("the server did not start:\n" + self.stop())
 
     def log(self) -> str:
-        """What it has said on standard error."""
+        """Its output on standard error."""
         return Path(self._errors.name).read_text(encoding="utf-8", errors="replace")
 
     def memory(self) -> float:
-        """Its resident memory in MiB, as Linux tells it; 0 elsewhere."""
+        """Its resident memory in MiB; 0 on systems other than Linux."""
         with suppress(OSError):
             status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
             return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
         return 0.0
 
     def work(self) -> float:
-        """Seconds that processors have worked for it, as Linux tells it; 0 elsewhere."""
+        """Processor seconds that it has used; 0 on systems other than Linux."""
         with suppress(OSError):
             fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return 0.0
 
     def stop(self) -> str:
-        """End it; what it has said."""
+        """Stop the server and return its output on standard error."""
         self.process.terminate()
         try:
             self.process.wait(120)
@@ -96,12 +97,12 @@ class Load:
     Clients that translate sentences for some time.
 
     Args:
-        address: Of the server.
-        expected: The sentences, each with its translation.
+        address: The server's URL.
+        expected: Sentence -> its translation.
 
     Attributes:
-        seconds: What each answered request took.
-        counts: Of requests by what became of them: "right", "wrong", or a status that was not to be.
+        seconds: The latency of each answered request.
+        counts: The number of requests by outcome: "right", "wrong", or an unexpected status.
     """
 
     def __init__(self, address: str, expected: Mapping[str, str]):
@@ -111,13 +112,13 @@ class Load:
 
     def run(self, clients: int, seconds: float, long_text: str | None = None, makes_mistakes: bool = False) -> float:
         """
-        Requests a second.
+        Send requests, and return their number per second.
 
         Args:
-            clients: How many send requests at the same time.
-            seconds: For how long they begin new ones.
-            long_text: A text of `expected` that one more client sends again and again, outside the count.
-            makes_mistakes: Whether some requests are `WRONG`.
+            clients: The number of clients that send requests at the same time.
+            seconds: How long they send new requests.
+            long_text: A text of `expected` that one more client sends repeatedly; it is not counted.
+            makes_mistakes: Whether to send the invalid requests of `WRONG` too.
         """
         self.seconds.clear()
         return asyncio.run(self._run(clients, seconds, long_text, makes_mistakes))
@@ -163,7 +164,7 @@ class Load:
             self.counts["long"] += 1
 
     async def _send_wrong(self, client: httpx.AsyncClient, kind: str, text: str, chance: random.Random) -> None:
-        """A request that cannot be answered, or whose client leaves."""
+        """Send an invalid request, or one whose client disconnects."""
 
         async def slowly():
             yield b'{"q": '

@@ -1,4 +1,4 @@
-"""What people write first: an application around `generate()`, a thread for each request. For comparison."""
+"""A simple server for comparison: an application around `generate()`, with a thread for each request."""
 
 import sys
 

@@ -22,7 +22,7 @@ from vanilla_transformer_hf.common.matmul import (
 from .turns import Engine
 
 
-# Name -> preset of the config, and what is different here. "smoke" is for tests and says nothing about speed.
+# Name -> preset of the config, and the fields that differ. "smoke" is for tests; its speed means nothing.
 SIZES: dict[str, tuple[str, dict[str, Any]]] = {
     "base": ("base", {"vocab_size": 37_000}),
     "tiny": ("multi30k_tiny", {"vocab_size": 10_000}),
@@ -30,12 +30,12 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-# What the command `train` sets for itself before torch allocates.
+# The environment variables that the command `train` sets before torch allocates memory.
 SCRIPT_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1"}
 
 
 class Row(NamedTuple):
-    """An engine as it is run here: its name in the table, its class of model, attention and matmul backend."""
+    """An engine with its settings: name in the table, model class, attention implementation and matmul backend."""
 
     name: str
     engine: str
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     matmul: str
 
 
-# Ours first: the others' ratios are ours to theirs. In bfloat16 there is no choice of a matmul backend.
+# Ours comes first: ratios are our speed divided by the others'. bfloat16 has no choice of matmul backends.
 BFLOAT16_ROWS = [
     Row("ours", "ours", "eager", "default"),
     Row("MarianMT", "marian", "sdpa", "default"),
@@ -52,7 +52,7 @@ BFLOAT16_ROWS = [
 
 
 def float32_rows(chosen: str) -> list[Row]:
-    """As users run them, and, where another backend was chosen, the pairs with the same backend on both sides."""
+    """The default settings and, if another backend was chosen, pairs with the same backend on both sides."""
     rows = [row._replace(matmul=chosen) if row.engine == "ours" else row for row in BFLOAT16_ROWS]
     if chosen != "default":
         rows.append(Row("ours, default matmul", "ours", "eager", "default"))
@@ -62,7 +62,7 @@ def float32_rows(chosen: str) -> list[Row]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--source", help="text, one sentence per line, such as Multi30k's; a made-up corpus if not given"
+        "--source", help="text, one sentence per line, such as Multi30k's (default: a synthetic corpus)"
     )
     parser.add_argument("--target", help="its translation")
     parser.add_argument("--presets", nargs="+", choices=SIZES, default=["base", "tiny"])
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def matmul_rate(dtype: torch.dtype, backend: str) -> float:
-    """GFLOP/s of the machine at products like those of the base model's feed-forward layers."""
+    """GFLOP/s of this machine for matrix products of the size of the base model's feed-forward layers."""
     left, right = torch.randn(1024, 512).to(dtype), torch.randn(512, 2048).to(dtype)
     seconds = []
     with matmul(backend):
@@ -89,7 +89,8 @@ def matmul_rate(dtype: torch.dtype, backend: str) -> float:
 
 
 def gflops_per_token(config: VanillaTransformerConfig) -> float:
-    """GFLOP of the products with weights in a step, forward and backward, by pair of a source and a target token."""
+    """GFLOP of the products with weights in a training step (forward and backward), per pair of a source and a target
+    token."""
     square, width = config.d_model**2, config.d_model
     encoder = config.encoder_layers * (4 * square + 2 * width * config.encoder_ffn_dim)
     decoder = config.decoder_layers * (8 * square + 2 * width * config.decoder_ffn_dim)
@@ -97,7 +98,7 @@ def gflops_per_token(config: VanillaTransformerConfig) -> float:
 
 
 def measure(rows: list[Row], settings: dict[str, Any], arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Let the engines take turns; return a dictionary of numbers for each."""
+    """Run the engines in turns; return a dictionary of numbers for each."""
     engines: list[Engine] = []
     try:
         for row in rows:
@@ -128,7 +129,7 @@ def measure(rows: list[Row], settings: dict[str, Any], arguments: argparse.Names
 
 
 def print_table(found: list[dict[str, Any]], gflops: float, rate: float) -> None:
-    """The numbers of one load, ours and the ratios to ours; fills in `ratio`, `memory_ratio` and `matmul_share`."""
+    """Compute `ratio`, `memory_ratio` and `matmul_share`, and print the numbers of one load."""
     ours = found[0]
     print(f"\n{ours['size']}, {ours['dtype']}, {ours['load']}; matrix products {rate:.0f} GFLOP/s")
     heads = ("", "target tokens/s", "slowest–fastest", "ours is", "peak MiB", "ours is", "of matmul rate")
@@ -150,9 +151,9 @@ def run(arguments: argparse.Namespace) -> None:
     Measure all loads, print a table for each, and write the numbers.
 
     Raises:
-        ValueError: One of --source and --target alone is given, or a number is below 1.
+        ValueError: Only one of --source and --target is given, or a number is below 1.
     """
-    from .corpus import MADE_UP_PAIRS, write_corpus  # datasets, which --help does without
+    from .corpus import MADE_UP_PAIRS, write_corpus  # imports datasets, which --help should not wait for
 
     if bool(arguments.source) != bool(arguments.target):
         raise ValueError("--source and --target are given together or not at all")
@@ -173,7 +174,7 @@ def run(arguments: argparse.Namespace) -> None:
             if "run" in arguments.loads:
                 pairs = 200 if size == "smoke" else MADE_UP_PAIRS
                 mean = write_corpus(Path(folder), arguments.source, arguments.target, config.vocab_size, pairs)
-                # As many target tokens as a batch of ours has, but for what little padding is in there.
+                # About as many target tokens as a batch of ours, which has little padding.
                 settings["sentences"] = max(1, round(arguments.tokens / mean))
             for dtype in arguments.dtypes:
                 wanted = float32_rows(chosen) if dtype == "float32" else BFLOAT16_ROWS

@@ -1,8 +1,8 @@
 """
-One engine that trains, in a process of its own (see `turns.Engine`).
+One engine that trains, in its own process (see `turns.Engine`).
 
-The load "step" is forward, smoothed loss, backward and Adam on one batch of 64 × 16 tokens on either side. The load
-"run" is everything from token ids on: batches, padding, Trainer, schedule.
+The load "step" is forward, smoothed loss, backward and Adam on one batch of 64 × 16 tokens on each side. The load
+"run" is a whole training run on token ids, with batches, padding, Trainer and schedule.
 """
 
 import json
@@ -42,11 +42,11 @@ from .turns import Turns
 
 
 ROWS, COLUMNS = 64, 16
-STEPS = 10**9  # until the parent has no more turns to give
+STEPS = 10**9  # until the parent sends no more turns
 
 
 class TorchTransformer(nn.Module):
-    """`torch.nn.Transformer` with one embedding for both sides and the output, as its tutorials wrap it."""
+    """`torch.nn.Transformer` as tutorials use it, with one embedding for both sides and the output."""
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__()
@@ -112,12 +112,12 @@ def build_torch(config: VanillaTransformerConfig, attention: str) -> tuple[nn.Mo
     return model, model.__call__
 
 
-# Name -> config and attention to (model, loss of a batch).
+# Name -> function of (config, attention) that returns (model, function for the loss of a batch).
 ENGINES = {"ours": build_ours, "marian": build_marian, "torch": build_torch}
 
 
 class Counting(DataCollatorForSeq2Seq):
-    """A collator that hands the next step's number of labels on."""
+    """A collator that stores the number of labels for the next step."""
 
     def __init__(self, collator: Any):
         self.collator = collator
@@ -130,7 +130,7 @@ class Counting(DataCollatorForSeq2Seq):
 
 
 class TurnsCallback(TrainerCallback):
-    """Gives way after each step of a Trainer."""
+    """Calls `Turns.step` after each step of a Trainer."""
 
     def __init__(self, turns: Turns, counts: list[int]):
         self.turns, self.counts = turns, counts
@@ -146,21 +146,21 @@ def plain_loop(
     batches: Iterator[dict[str, torch.Tensor]],
     turns: Turns,
 ) -> None:
-    """Forward, loss, backward and Adam on each batch; a Trainer's own part is left out."""
+    """Forward, loss, backward and Adam on each batch, without a Trainer."""
     adam: dict[str, Any] = {"lr": 1e-4, "betas": (0.9, 0.98), "eps": 1e-9}
     optimizer = torch.optim.Adam(model.parameters(), **adam, fused=settings["engine"] != "torch")
     for batch in batches:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings["dtype"] == "bfloat16"):
             loss = loss_of(**batch)
         loss.backward()
-        del loss  # as Trainers do: what is left of its graph lies between the tensors of the next step
+        del loss  # as Trainers do: otherwise the old graph fragments the memory of the next step
         optimizer.step()
         optimizer.zero_grad()
         turns.step(int((batch["labels"] != -100).sum()))
 
 
 def same_batch(vocab_size: int) -> Iterator[dict[str, torch.Tensor]]:
-    """One batch without padding, again and again."""
+    """Yield one batch without padding repeatedly."""
     source, labels = torch.randint(3, vocab_size, (2, ROWS, COLUMNS))
     while True:
         yield {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": labels}

@@ -1,4 +1,4 @@
-"""Engines that run in processes of their own and take turns: the parent says go, the child does a block of steps."""
+"""Engines that run in their own processes and take turns: the parent sends a line, the child runs a block of steps."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[2]  # holds vanilla_transformer_hf
 
-# Makes FOLDER a package named `benchmarks`, and runs a module of it: python -c LAUNCH FOLDER MODULE SETTINGS
+# Makes FOLDER a package named `benchmarks` and runs one of its modules: python -c LAUNCH FOLDER MODULE SETTINGS
 LAUNCH = """
 import importlib.util, runpy, sys
 folder, module = sys.argv[1:3]
@@ -29,10 +29,10 @@ runpy.run_module("benchmarks." + module, run_name="__main__", alter_sys=True)
 
 class Turns:
     """
-    The child's side: `step` is called after every step, and waits for the parent at the end of each block; or `report`
-    where the child measures for itself.
+    The child's side: call `step` after every step; it waits for the parent at the end of each block. A child that
+    measures by itself calls `report` instead.
 
-    What the child writes to standard output meanwhile goes to standard error.
+    Other output of the child is redirected from standard output to standard error.
     """
 
     def __init__(self, block: int = 1):
@@ -42,7 +42,7 @@ class Turns:
         self._start = time.perf_counter()
 
     def step(self, tokens: int) -> None:
-        """Count a step and its tokens. Ends the process when the parent has no more turns to give."""
+        """Count a step and its tokens. Ends the process when the parent sends no more turns."""
         self.steps, self.tokens = self.steps + 1, self.tokens + tokens
         if self.steps < self.block:
             return
@@ -53,7 +53,7 @@ class Turns:
         self._start = time.perf_counter()
 
     def report(self, result: dict[str, Any]) -> None:
-        """Hand a block's numbers over and wait. Ends the process when the parent has no more turns to give."""
+        """Send a block's numbers and wait. Ends the process when the parent sends no more turns."""
         print(json.dumps(result), file=self._channel, flush=True)
         if not sys.stdin.readline():
             sys.exit()
@@ -61,7 +61,7 @@ class Turns:
 
 class Engine:
     """
-    The parent's side: a process that runs a module of this folder with its settings; the first block is its warm-up.
+    The parent's side: a process that runs a module of this folder with its settings. The first block is a warm-up.
 
     Raises:
         ChildProcessError: The process ended by itself; the message has its last lines.
@@ -96,8 +96,8 @@ class Engine:
         raise ChildProcessError(f"{self.name} ended with code {self._process.wait()}:\n" + "\n".join(tail))
 
     def turn(self) -> None:
-        """Run and keep one block."""
-        with suppress(BrokenPipeError):  # it has ended, as `_read` will say
+        """Run one block and keep its numbers."""
+        with suppress(BrokenPipeError):  # the process has ended; `_read` raises the error
             os.write(self._stdin.fileno(), b"go\n")
         self.results.append(self._read())
 

@@ -1,8 +1,8 @@
 """
 generate() of each variant against the paper's model of the same size
 
-Random weights, a batch of 32 sentences of 32 tokens, exactly 32 new ones. The two models take turns in one process,
-and the processor's time of a turn counts, not the clock's, so that other programs disturb little.
+Random weights, a batch of 32 sentences of 32 tokens, and exactly 32 new tokens. The two models take turns in one
+process. Processor time is measured instead of wall-clock time, because other programs disturb it less.
 
     vanilla-transformer benchmark variants --preset tiny --beams 1 4
     vanilla-transformer benchmark variants --only t5_bias gated --rounds 9
@@ -29,7 +29,7 @@ SENTENCES, TOKENS = 32, 32
 
 
 def variants(sizes: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Name of a variant -> what differs from the paper's model; the first is that model itself."""
+    """Name of a variant -> the fields that differ from the paper's model; the first is the paper's model."""
     plain = VanillaTransformerConfig.from_preset(**sizes)
     widths = {f"{stack}_ffn_dim": getattr(plain, f"{stack}_ffn_dim") * 2 // 3 for stack in ("encoder", "decoder")}
     return {
@@ -42,7 +42,7 @@ def variants(sizes: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=SIZES, default="base", help="size of the models (default: base)")
-    parser.add_argument("--only", nargs="+", metavar="VARIANT", help="these alone; all if not given")
+    parser.add_argument("--only", nargs="+", metavar="VARIANT", help="measure only these variants (default: all)")
     parser.add_argument("--beams", nargs="+", type=int, default=[1], help="beams of the searches (default: 1)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each model (default: 5)")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: 1)")
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds(model: VanillaTransformerForConditionalGeneration, ids: torch.Tensor, beams: int) -> float:
-    """Of the processor, for one call of generate()."""
+    """Processor seconds of one call of generate()."""
     start = time.process_time()
     model.generate(ids, num_beams=beams, max_new_tokens=TOKENS)
     return time.process_time() - start

@@ -59,7 +59,8 @@ ESCAPES = {
     "]": "&#93;",
 }
 
-# What is divided from its neighbours. Moses knows no letters of Chinese, Japanese and Korean in other languages' text.
+# Characters that are separated from their neighbours. Moses does not treat Chinese, Japanese and Korean characters as
+# letters in text of other languages.
 OTHER = r"[^\p{Alnum}\s.'`,\-]|[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"
 # Between letters, and not behind one that the last pattern has used up.
 INSIDE = r"(?<=\p{Alpha})(?<!\p{Alpha}'\p{Alpha})'(?=\p{Alpha})"

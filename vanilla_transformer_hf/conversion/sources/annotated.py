@@ -15,8 +15,8 @@ position_offset: 0          # position number of the first token
 names: {ours: theirs}       # segments of names that are not among SEGMENTS, such as {layers: blocks, self_attn: mixer}
 ```
 
-What every YAML file may say stands in state_dicts.py. Everything else is read from names and shapes. They identify
-these kinds of code:
+state_dicts.py lists the settings that are common to all YAML files. Everything else is read from names and shapes.
+They identify these kinds of code:
 
 - harvardnlp/annotated-transformer: pre-norm, x + Sublayer(Norm(x)), with a norm that divides by (std + ε), where std
   is the unbiased one. Ours divides by √(var + ε), so √((d-1)/d) goes into its weight; 5e-6 remain.
@@ -45,7 +45,7 @@ from . import state_dicts
 # The norm's approximation, see above.
 TOLERANCE = 2e-5
 
-# make_model of the Annotated Transformer, and what every YAML file may say. None: by the kind of code.
+# Defaults of make_model in the Annotated Transformer, and the common settings. None: it depends on the kind of code.
 OPTIONS: dict[str, Any] = {
     **state_dicts.OPTIONS,
     "h": 8,
@@ -54,19 +54,19 @@ OPTIONS: dict[str, Any] = {
     "layer_norm_eps": None,
     "scale_embedding": None,
     "scale_output": None,
-    "scale_emb_or_prj": "prj",  # jadore801120's: which of the two is scaled where the matrices are one
+    "scale_emb_or_prj": "prj",  # jadore801120's: whether embeddings or logits are scaled when the matrices are tied
     "embedding_norm": None,
     "positions": "sinusoidal",
     "position_offset": 0,
 }
 
-# (x - mean) / (std + 1e-6) with ours, (x - mean) / √(var + ε): equal to first order where std is 1.
+# The ε of ours, (x - mean) / √(var + ε), that equals (x - mean) / (std + 1e-6) to first order if std is 1.
 UNBIASED_EPSILON = 2e-6
 
-# Other names of options; what training scripts leave beside the weights is among them.
+# Other names of options, including those that training scripts save beside the weights.
 ALIASES = {"n_head": "h", "n_heads": "h", "num_heads": "h", "nhead": "h", "heads": "h"}
 
-# The values of an option that our model expresses.
+# Option -> its values that our model supports.
 EXPRESSED: dict[str, tuple] = {
     "norm": ("pre", "post"),
     "activation": ("relu", "gelu"),
@@ -75,7 +75,8 @@ EXPRESSED: dict[str, tuple] = {
 
 
 def unstated(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a reference tells where neither the YAML file nor the training script's settings do."""
+    """The options that a reference model tells, if neither the YAML file nor the training script's settings give
+    them."""
     width = checkpoint.tensors.shape(_named(checkpoint, "model.decoder.embed_tokens.weight")[0])[1]
     usual = _options(checkpoint)["layer_norm_eps"]
     values = {
@@ -89,7 +90,7 @@ def unstated(checkpoint: Checkpoint) -> dict[str, Any]:
     return {name: choices for name, choices in values.items() if name not in given}
 
 
-# Segments of names, in all the spellings that are known -> one spelling; "" leaves a segment out.
+# Segment of a name in any known spelling -> the spelling used below; "" removes the segment.
 SEGMENTS: dict[str, str] = {
     theirs: ours
     for ours, spellings in {
@@ -134,8 +135,8 @@ _MAPS = {
     "ffn.outer": "fc2",
 }
 
-# Names in the one spelling -> ours. A norm is named after the place around its sublayer (sublayer.0.norm, norm1,
-# self_attn_norm) or stands inside its module.
+# Names in that spelling -> ours. A norm is named after its place around a sublayer (sublayer.0.norm, norm1,
+# self_attn_norm), or is part of the sublayer's module.
 KEYS: dict[str, str] = {
     **{f"{name}.weight": "model.encoder.embed_tokens.weight" for name in ("source.0.lut", "encoder.source", "source")},
     **{f"{name}.weight": "model.decoder.embed_tokens.weight" for name in ("target.0.lut", "decoder.target", "target")},
@@ -181,7 +182,7 @@ KEYS: dict[str, str] = {
     },
 }
 
-# Tables of positions in the one spelling -> whose they are.
+# Tables of positions in that spelling -> the stack that they belong to.
 TABLES: dict[str, tuple[str, ...]] = {
     **{
         f"{owner}.{name}": (stack,)
@@ -194,36 +195,37 @@ TABLES: dict[str, tuple[str, ...]] = {
 
 
 def unbiased(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """Weight of a norm that divides by the unbiased standard deviation: ours is the biased one."""
+    """The weight of a norm that divides by the unbiased standard deviation, for our norm, which divides by the biased
+    one."""
     return tensor * ((len(tensor) - 1) / len(tensor)) ** 0.5
 
 
 def scaled_output(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """Output matrix of a model that divides its logits by √d."""
+    """The output matrix of a model that divides its logits by √d."""
     return tensor * config.d_model**-0.5
 
 
 def as_matrix(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """A map, which may be a convolution of width 1: (out, in, 1)."""
+    """The matrix of a linear map, which may be stored as a convolution of width 1: (out, in, 1)."""
     return tensor.squeeze(-1) if tensor.dim() == 3 else tensor
 
 
 def _spelled(checkpoint: Checkpoint) -> dict[str, str]:
-    """Every name in the state dict -> the same in the one spelling, "{}" for the index of a layer left open."""
+    """Every name in the state dict -> its common spelling, with "{}" in place of the layer's index."""
     given = checkpoint.options.get("names") or {}
     segments = {**SEGMENTS, **{theirs: ours for ours, theirs in given.items()}}
     spelled = {}
     for name in checkpoint.tensors:
         numbered = re.sub(r"\blinears\.([0-3])\b", lambda match: ("q", "k", "v", "out")[int(match[1])], name)
         spelling = ".".join(filter(None, (segments.get(segment, segment) for segment in numbered.split("."))))
-        # A feed-forward that is a sequence: a map, its activation, perhaps dropout, and another map.
+        # A feed-forward that is an nn.Sequential: linear, activation, perhaps dropout, linear.
         spelling = re.sub(r"\bffn\.(?:layers\.)?0\b", "ffn.inner", spelling)
         spelled[name] = re.sub(r"\bffn\.(?:layers\.)?[23]\b", "ffn.outer", spelling)
     return spelled
 
 
 def _row(spelled: str) -> str | None:
-    """Our name for a name in the one spelling, None where there is none."""
+    """Our name for a name in the common spelling; None if there is none."""
     layer = re.search(r"\.layers\.(\d+)\.", spelled)
     if layer is None:
         return KEYS.get(spelled)
@@ -232,7 +234,7 @@ def _row(spelled: str) -> str | None:
 
 
 def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The options; those that are not given by the kind of code, which its names tell."""
+    """The options. Those that are not given follow from the kind of code, which the names tell."""
     options = {**OPTIONS, **{ALIASES.get(name, name): value for name, value in checkpoint.options.items()}}
     names = " ".join(checkpoint.tensors)
     is_harvard, is_jadore, is_bentrevett = ".sublayer." in names, "src_word_emb" in names, "positionwise_" in names
@@ -259,7 +261,7 @@ def _tied_output(checkpoint: Checkpoint) -> bool:
 
 
 def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
-    """The table under the names of the state dict; maps without a bias where others have one get one of zeros."""
+    """The table with the names of the state dict. Maps without a bias get zeros if other maps have a bias."""
     options, spelled = _options(checkpoint), _spelled(checkpoint)
     table: dict[str, Any] = {}
     for name, spelling in spelled.items():
@@ -284,7 +286,7 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
 
 
 def recognises(path: Path) -> bool:
-    """Never: only the content of the file would show it."""
+    """Always False: only the content of the file would tell."""
     return False
 
 
@@ -297,16 +299,16 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """The options that our model cannot express, a line each."""
+    """A line for each option that our model does not support."""
     options = _options(checkpoint)
     problems = state_dicts.unsupported(checkpoint, {**OPTIONS, **ALIASES})
     problems += [
-        f"{name}: {options[name]!r} (expressed: {', '.join(map(repr, expressed))})"
+        f"{name}: {options[name]!r} (supported: {', '.join(map(repr, expressed))})"
         for name, expressed in EXPRESSED.items()
         if options[name] not in expressed
     ]
     if not isinstance(options["h"], int) or options["h"] < 1:
-        problems.append(f"h: {options['h']!r} (expressed: at least 1)")
+        problems.append(f"h: {options['h']!r} (supported: at least 1)")
     parts = {
         "source embedding": "model.encoder.embed_tokens.weight",
         "target embedding": "model.decoder.embed_tokens.weight",
@@ -320,7 +322,7 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
 
 
 def _stack_config(checkpoint: Checkpoint, stack: str) -> dict[str, Any]:
-    """Depth, width of the feed-forward and final norm of a stack, from its names and shapes."""
+    """Number of layers, feed-forward width and final norm of a stack, from its names and shapes."""
     options = _options(checkpoint)
     rows = {row: name for name, spelled in _spelled(checkpoint).items() if (row := _row(spelled))}
     layers = {match[1] for row in rows if (match := re.match(rf"model\.{stack}\.layers\.(\d+)\.", row))}
@@ -384,7 +386,7 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
 
 
 def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer | None:
-    """Tokenizer with the ids of the vocabularies, None without any."""
+    """Tokenizer with the ids of the vocabularies, or None without any."""
     return state_dicts.to_tokenizer(checkpoint)
 
 

@@ -79,7 +79,7 @@ ENCODER = {
         for kind in ("weight", "bias")
     },
 }
-# Checkpoints of before 2019 call the norms' weights so.
+# The names of the norms' weights in checkpoints from before 2019.
 OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
 HEADS: dict[str, dict[str, Any]] = {
@@ -87,10 +87,10 @@ HEADS: dict[str, dict[str, Any]] = {
         "cls.predictions.transform.dense": "transform",
         "cls.predictions.transform.LayerNorm": "transform_norm",
         "cls.predictions.decoder": "lm_head",
-        "cls.seq_relationship": None,  # whether two texts follow each other: our heads do not predict it
+        "cls.seq_relationship": None,  # the head of next sentence prediction, which our models do not have
         "classifier": "classifier",
         "bert.pooler.dense": "pooler",
-        "pooler.dense": None,  # of a model without a head, whose states are what we keep
+        "pooler.dense": None,  # the pooler of a model without a head, of which we keep the states
     },
     "roberta": {
         "lm_head.dense": "transform",
@@ -107,7 +107,7 @@ BIASES = {"bert": "cls.predictions.bias", "roberta": "lm_head.bias"}
 
 
 def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
-    """The table; a model without a head has the names of the encoder without a prefix."""
+    """The table. A model without a head has the encoder's names without a prefix."""
     kind = checkpoint.options["model_type"]
     bare = checkpoint.options["architectures"][0].endswith("Model")
     ours, theirs = ("encoder.", "") if bare else ("model.encoder.", f"{kind}.")
@@ -117,9 +117,9 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
             table[f"{name}.{part}"] = None if target is None else f"{target}.{part}"
     if "VanillaTransformerForSequenceClassification" not in (config.architectures or []):
         table |= {f"bert.pooler.dense.{part}": None for part in ("weight", "bias")}
-    # One with the bias of the map where the matrices are tied, else used by nothing.
+    # The same tensor as the bias of the map if the matrices are tied; otherwise unused.
     table[BIASES[kind]] = "lm_head.bias" if config.tie_word_embeddings else None
-    for buffer in ("position_ids", "token_type_ids"):  # counted, not trained
+    for buffer in ("position_ids", "token_type_ids"):  # a buffer of position numbers, not trained
         table[f"{theirs}embeddings.{buffer}"] = None
     for name, target in [*table.items()]:
         for new, old in OLD_NAMES.items():
@@ -146,7 +146,7 @@ def _options(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """The options that our model cannot express, a line each."""
+    """A line for each option that our model does not support."""
     kind = checkpoint.options["model_type"]
     if problems := wrong_types(checkpoint.options, DEFAULTS[kind]):
         return problems
@@ -165,7 +165,7 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
 def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
     """Config of the model that the options describe."""
     options = _options(checkpoint)
-    # RoBERTa counts positions from the one behind the number of its padding token.
+    # RoBERTa's first position is pad_token_id + 1.
     offset = options["pad_token_id"] + 1 if options["model_type"] == "roberta" else 0
     sizes = {
         "layers": options["num_hidden_layers"],
@@ -200,7 +200,7 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """What is left out."""
+    """Notes about parts of the checkpoint that are left out."""
     notes = []
     if "BertForPreTraining" in checkpoint.options["architectures"]:
         notes.append("the head that tells whether two texts follow each other is left out")

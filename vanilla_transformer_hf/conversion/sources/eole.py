@@ -20,8 +20,8 @@ from ..source import Checkpoint, ConversionError, Source
 from . import opennmt_common as common
 
 
-# config.json holds what was given; an option of a stack stands under encoder or decoder, else beside them, else it has
-# its default here (TransformerConfig, EncoderConfig, DecoderConfig).
+# config.json holds the options that were given: those of a stack under encoder or decoder, or for both at the top
+# level. The defaults of the others are here (TransformerConfig, EncoderConfig, DecoderConfig).
 STACK_OPTIONS: dict[str, Any] = {
     "layers": 2,
     "hidden_size": 512,
@@ -95,7 +95,7 @@ ACTIVATIONS = {
     "silu": "silu",
 }
 
-# The values of an option that our model expresses.
+# Option -> its values that our model supports.
 EXPRESSED: dict[str, tuple] = {
     "encoder_type": ("transformer",),
     "decoder_type": ("transformer",),
@@ -149,7 +149,7 @@ _ATTENTIONS = {
 
 def _all_heads(stack: str) -> Transform:
     def all_heads(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-        """Keys or values, of which there may be fewer heads than of queries (`heads_kv`)."""
+        """Keys or values, which may have fewer heads than queries (`heads_kv`)."""
         heads = getattr(config, f"{stack}_attention_heads")
         return common.repeated(tensor, heads, config.d_k or config.d_model // heads)
 
@@ -158,7 +158,7 @@ def _all_heads(stack: str) -> Transform:
 
 def _no_bias(transform: Transform) -> Transform:
     def no_bias(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-        """Zeros, from the matrix (out, in) of a map that has no bias where others have one."""
+        """Zeros as the bias of a map without one, from its matrix (out, in), if other maps have a bias."""
         return tensor.new_zeros(len(transform(tensor, config)))
 
     return no_bias
@@ -170,7 +170,7 @@ def scaled_positions(tensor: torch.Tensor, config: VanillaTransformerConfig) -> 
 
 
 def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
-    """The table: tied matrices are in the file once, and which maps have a bias depends on the options."""
+    """The table. Tied matrices are in the file once; the options determine which maps have a bias."""
     options = _options(checkpoint)
     embeddings = ["model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"]
     positions = scaled_positions if options["normalize"] else unchanged
@@ -183,7 +183,7 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
         "tgt_emb.pe.weight": Rule("model.decoder.embed_positions.weight", positions),
         "generator.weight": "lm_head.weight",
         "generator.bias": "lm_head.bias",
-        "decoder.transformer_layers.{}.layer_scalar": None,  # a number that layers like ours do not use
+        "decoder.transformer_layers.{}.layer_scalar": None,  # a number that our layers do not use
     }
     for stack, norms in _LAYERS.items():
         theirs, ours = f"{stack}.transformer_layers.{{}}", f"model.{stack}.layers.{{}}"
@@ -215,8 +215,8 @@ def _has_bias(checkpoint: Checkpoint, stack: str, name: str) -> bool:
     """
     Whether a map of a layer has a bias: multi_headed_attn.py, transformer_mlp.py.
 
-    Where add_qkvbias is given for the whole model, the output projections of the decoder get a bias and those of the
-    encoder none, and the config does not tell: the file does.
+    If add_qkvbias is given for the whole model, the output projections of the decoder have a bias and those of the
+    encoder do not. The config does not tell this, so the names in the file do.
     """
     options = _stack(checkpoint, stack)
     if name.startswith("mlp"):
@@ -260,7 +260,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
 
 
 def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Options of the whole model and of training, with the defaults."""
+    """Options of the whole model and of training, with defaults."""
     model = checkpoint.options["model"]
     training = checkpoint.options.get("training") or {}
     embeddings = model.get("embeddings") or {}
@@ -288,12 +288,12 @@ def _is_gated(options: dict[str, Any]) -> bool:
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """The options that our model cannot express, a line each."""
+    """A line for each option that our model does not support."""
     stacks = [
         stack for stack in ("encoder", "decoder") if not isinstance(checkpoint.options["model"].get(stack), dict)
     ]
     if stacks:
-        return [f"{stack}: not there (expressed: an encoder with a decoder)" for stack in stacks]
+        return [f"{stack}: not there (supported: an encoder with a decoder)" for stack in stacks]
     problems = wrong_types(_options(checkpoint), {**OPTIONS, "position_encoding_type": None})
     for stack in ("encoder", "decoder"):
         problems += wrong_types(_stack(checkpoint, stack), STACK_OPTIONS, f"{stack}.")
@@ -306,7 +306,7 @@ def _not_expressed(checkpoint: Checkpoint) -> list[str]:
     options = _options(checkpoint)
     stacks = {stack: _stack(checkpoint, stack) for stack in ("encoder", "decoder")}
     problems = [
-        f"{where}{name}: {values[name]!r} (expressed: {', '.join(map(repr, expressed))})"
+        f"{where}{name}: {values[name]!r} (supported: {', '.join(map(repr, expressed))})"
         for where, values, table in (
             ("", options, EXPRESSED),
             *((f"{stack}.", values, STACK_EXPRESSED) for stack, values in stacks.items()),
@@ -318,10 +318,10 @@ def _not_expressed(checkpoint: Checkpoint) -> list[str]:
         values = [options[name] for options in stacks.values()]
         if values[0] != values[1]:
             problems.append(
-                f"{name}: {values[0]} in the encoder and {values[1]} in the decoder (expressed: one value)"
+                f"{name}: {values[0]} in the encoder and {values[1]} in the decoder (supported: one value)"
             )
     if len({_is_gated(options) for options in stacks.values()}) > 1:
-        problems.append("mlp_activation_fn: gated in one stack only (expressed: in both or none)")
+        problems.append("mlp_activation_fn: gated in one stack only (supported: in both or none)")
     return problems
 
 

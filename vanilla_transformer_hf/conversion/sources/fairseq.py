@@ -1,6 +1,6 @@
 """
-fairseq (0.6 to 0.12): `checkpoint*.pt`, beside it `dict.<source>.txt` and `dict.<target>.txt`, and what cuts words
-into pieces: codes of subword-nmt or fastBPE, or a SentencePiece model.
+fairseq (0.6 to 0.12): `checkpoint*.pt`, beside it `dict.<source>.txt` and `dict.<target>.txt`, and the file that
+splits words into pieces: codes of subword-nmt or fastBPE, or a SentencePiece model.
 
 After fairseq/models/transformer/{transformer_config,transformer_legacy,transformer_encoder,transformer_decoder}.py,
 fairseq/modules, fairseq/data/dictionary.py and fairseq/sequence_generator.py.
@@ -22,7 +22,7 @@ from ..key_table import KeyTable, Rule, third, wrong_types
 from ..source import Checkpoint, ConversionError, Source
 
 
-# Dictionary.__init__: these stand before what dict.txt lists.
+# Dictionary.__init__: these come before the tokens of dict.txt.
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 BOS, PAD, EOS = 0, 1, 2
 
@@ -71,7 +71,7 @@ OPTIONS: dict[str, Any] = {
     "unkpen": 0.0,
 }
 
-# Options that change the model, with the values that do not; None does not either.
+# Options that change the model -> the value that leaves it unchanged; None leaves it unchanged, too.
 NEUTRAL: dict[str, Any] = {
     "adaptive_input": False,
     "adaptive_softmax_cutoff": None,
@@ -120,7 +120,7 @@ KEYS: KeyTable = {
     "decoder.embed_tokens.weight": "model.decoder.embed_tokens.weight",
     "decoder.output_projection.weight": "lm_head.weight",
     "decoder.embed_out": "lm_head.weight",  # before 0.10
-    # In every stack, by layer: projections and norms under their names, and as they were before 0.9 and 0.6.
+    # In every layer of a stack: the names of projections and norms today, before 0.9 and before 0.6.
     **{
         f"{stack}.layers.{{}}.{name}.{kind}": f"model.{stack}.layers.{{}}.{name}.{kind}"
         for stack, attentions in _STACKS.items()
@@ -181,7 +181,8 @@ def _checkpoint(path: Path) -> Path | None:
 
 
 def _folders(checkpoint: Path, data: str = "") -> list[Path]:
-    """Where the dictionaries may lie: beside the checkpoint, in the preprocessed data's folder beside it, or above."""
+    """Folders that may hold the dictionaries: the checkpoint's, that of the preprocessed data beside it, or the
+    parent."""
     folder, name = checkpoint.parent, Path(data.split(":")[0]).name
     own = [named(folder, name), named(folder.parent, name)] if name not in ("", "..") else []
     return [folder, *own, folder.parent]
@@ -253,7 +254,7 @@ def _options(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """The options that our model cannot express, a line each."""
+    """A line for each option that our model does not support."""
     if problems := wrong_types(checkpoint.options, OPTIONS):
         return problems
     options = _options(checkpoint)
@@ -279,7 +280,7 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
 
 
 def _version(checkpoint: Checkpoint, stack: str) -> float:
-    """The number of a stack's format; a checkpoint without one is of the first (upgrade_state_dict_named)."""
+    """The version of a stack's format; a checkpoint without one has the first version (upgrade_state_dict_named)."""
     version = checkpoint.tensors.get(f"{stack}.version")
     return 1 if version is None else float(version[0])
 
@@ -344,7 +345,8 @@ def _dictionary(path: Path) -> list[str]:
         if not space or not count.lstrip("-").isdigit():
             raise ConversionError(f"{path}, line {number}: {line!r} is not a token with its count")
         if overwrite and token in tokens:
-            # Of two, the later one is looked up, but for the specials; with a space, the other never is.
+            # fairseq looks up the later of two equal tokens, unless it is a special token; one with a space is never
+            # looked up.
             place = tokens.index(token)
             tokens[place], token = (token, f" {token}") if token in SPECIAL_TOKENS else (f" {token}", token)
         tokens.append(token)
@@ -353,7 +355,8 @@ def _dictionary(path: Path) -> list[str]:
 
 
 def _cutting_file(checkpoint: Checkpoint, language: str) -> Path | None:
-    """What cuts the words of a language: codes or a SentencePiece model of its own, or one for both."""
+    """The file that splits the words of a language: its own codes or SentencePiece model, or one for both
+    languages."""
     files = [
         path
         for folder in dict.fromkeys((checkpoint.folder, checkpoint.files[0].parent))
@@ -410,9 +413,9 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
         length_penalty=0.0
         if options["unnormalized"]
         else float(options["lenpen"]),  # sum / length^lenpen, with the end
-        early_stopping=True,  # a sentence is done when as many hypotheses are as there are beams
+        early_stopping=True,  # a sentence is done when as many hypotheses have ended as there are beams
         min_new_tokens=options["min_len"],
-        max_new_tokens=longest + 1,  # and the end, which is then forced
+        max_new_tokens=longest + 1,  # and the end token, which is then forced
         forced_eos_token_id=EOS,
         suppress_tokens=[PAD],
         pad_token_id=PAD,

@@ -1,6 +1,6 @@
 """
-FSMT: folders that transformers saved for `FSMTForConditionalGeneration` (fairseq's WMT19 models), with
-`vocab-src.json`, `vocab-tgt.json` and `merges.txt` of its tokenizer where they are there.
+FSMT: folders that transformers saved for `FSMTForConditionalGeneration` (fairseq's WMT19 models), and the
+`vocab-src.json`, `vocab-tgt.json` and `merges.txt` of its tokenizer if they exist.
 
 After transformers/models/fsmt/{configuration,modeling,tokenization}_fsmt.py.
 """
@@ -74,8 +74,8 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """The options that our model cannot express, a line each."""
-    # null is a value there: there is no such token, or none is forced.
+    """A line for each option that our model does not support."""
+    # null is a value there: the token does not exist, or is not forced.
     if problems := wrong_types(checkpoint.options, {**OPTIONS, "bos_token_id": None, "forced_eos_token_id": None}):
         return problems
     options = {**OPTIONS, **checkpoint.options}
@@ -90,13 +90,13 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
 
 
 def _learned(checkpoint: Checkpoint, stack: str) -> int:
-    """Rows of the stored positions without those before the first, 0 where they are not stored (5.0 and before)."""
+    """The number of stored positions without those before the first one; 0 if they are not stored (5.0 and before)."""
     table = checkpoint.tensors.get(f"model.{stack}.embed_positions.weight")
     return 0 if table is None else len(table) - 2
 
 
 def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
-    """Config of the model. Stored positions are read as they stand: training may have moved them."""
+    """Config of the model. Stored positions are loaded as they are, because training may have changed them."""
     options = {**OPTIONS, **checkpoint.options}
     lengths = {stack: _learned(checkpoint, stack) for stack in ("encoder", "decoder")}
     kinds: Any = {stack: "learned" if rows else "sinusoidal_halves_inclusive" for stack, rows in lengths.items()}

@@ -56,9 +56,9 @@ OPTIONS: dict[str, Any] = {
     "eos_token_id": 50256,
 }
 DEFAULTS = {"gpt2": OPTIONS, "openai-gpt": GPT1_OPTIONS}
-# Options that change the computation -> the value that our attention has. Upcasting changes nothing in float32.
+# Options that change the computation -> the value that our attention supports. Upcasting changes nothing in float32.
 NEEDED = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
-# What GPT-1 calls its activations.
+# Activations by GPT-1's names.
 GPT1_ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}
 
 # Class of transformers -> ours
@@ -74,7 +74,7 @@ DECODER: dict[str, Any] = {
     "wpe.weight": "embed_positions.weight",
     "tokens_embed.weight": "embed_tokens.weight",
     "positions_embed.weight": "embed_positions.weight",
-    "position_ids": None,  # counted, not trained
+    "position_ids": None,  # a buffer of position numbers, not trained
     "h.{}.attn.bias": None,  # the causal mask, which is a buffer
     "h.{}.attn.masked_bias": None,
     "h.{}.attn.c_attn.weight": [
@@ -108,7 +108,7 @@ def _under(prefix: str, row: Any) -> Any:
 
 
 def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
-    """The table; files of a language model may have the names of its decoder with or without a prefix."""
+    """The table. Files of a language model may have the decoder's names with or without a prefix."""
     ours = "model.decoder." if "VanillaTransformerForCausalLM" in (config.architectures or []) else "decoder."
     table: dict[str, Any] = {}
     for name, row in DECODER.items():
@@ -134,7 +134,7 @@ def _options(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """The options that our model cannot express, a line each."""
+    """A line for each option that our model does not support."""
     kind = checkpoint.options["model_type"]
     given = {name: value for name, value in checkpoint.options.items() if value is not None}
     if problems := wrong_types(given, DEFAULTS[kind]):
@@ -160,7 +160,7 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
         "norm_position": norm,
     }
     eos = options["eos_token_id"]
-    # Our config has a padding token: where there is none, the end serves, as is usual with GPT-2.
+    # Our config needs a padding token: if there is none, the end token is used, as is usual with GPT-2.
     pad = next((one for one in (options["pad_token_id"], eos) if isinstance(one, int)), 0)
     return of_one_stack(
         checkpoint,
@@ -193,7 +193,7 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """What differs in training, and the padding token."""
+    """Notes about differences in training, and about the padding token."""
     options, notes = _options(checkpoint), []
     if options["embd_pdrop"] != options["resid_pdrop"]:
         notes.append(f"embd_pdrop={options['embd_pdrop']}: in training, dropout is resid_pdrop everywhere")

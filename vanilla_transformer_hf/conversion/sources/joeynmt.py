@@ -22,8 +22,8 @@ from ..key_table import KeyTable, Rule, wrong_types
 from ..source import Checkpoint, ConversionError, Source
 
 
-# model.py, encoders.TransformerEncoder, decoders.TransformerDecoder, embeddings.Embeddings, config.py. An option of a
-# stack stands under the stack's name. `layer_norm` has no default: see NORMS_WITHOUT_OPTION.
+# model.py, encoders.TransformerEncoder, decoders.TransformerDecoder, embeddings.Embeddings, config.py. The options of
+# a stack are under the stack's name. `layer_norm` has no default: see NORMS_WITHOUT_OPTION.
 OPTIONS: dict[str, Any] = {
     "initializer": "xavier_uniform",
     "tied_embeddings": False,
@@ -80,7 +80,7 @@ OPTIONS: dict[str, Any] = {
 # a norm: the code asks for the option in two places, with two defaults.
 NORMS_WITHOUT_OPTION = {"encoder": "pre", "decoder": "post"}
 
-# Where an output is bounded by its source, generate() needs a number.
+# JoeyNMT limits an output by the length of its source; generate() needs a number.
 LONGEST_OUTPUT = 256
 
 # builders.build_activation
@@ -126,17 +126,17 @@ KEYS: KeyTable = {
 
 
 def scale_up(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """A source embedding that JoeyNMT multiplies by √d, for a model that does not."""
+    """A source embedding that JoeyNMT multiplies by √d, for a model that does not multiply it."""
     return tensor * config.d_model**0.5
 
 
 def scale_down(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """A source embedding that JoeyNMT does not multiply, for a model that does."""
+    """A source embedding that JoeyNMT does not multiply by √d, for a model that multiplies it."""
     return tensor / config.d_model**0.5
 
 
 def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
-    """The table; where the scales of the two sides differ, the source's is folded into its embedding."""
+    """The table. If the scales of the two sides differ, the source's is folded into its embedding."""
     source = _scaled(checkpoint, "encoder")
     if source == config.scale_embedding:
         return KEYS
@@ -212,7 +212,7 @@ def _alpha(checkpoint: Checkpoint, stack: str) -> float:
 
 
 def _wrong_types(checkpoint: Checkpoint) -> list[str]:
-    """Options that are of another type than JoeyNMT's, a line each."""
+    """A line for each option whose type is not JoeyNMT's."""
     model, data = checkpoint.options["model"], checkpoint.options["data"]
     sections = {
         "model.": (model, {name: OPTIONS[name] for name in ("initializer", "tied_embeddings", "tied_softmax")}),
@@ -228,17 +228,17 @@ def _wrong_types(checkpoint: Checkpoint) -> list[str]:
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """The options that our model cannot express, a line each."""
+    """A line for each option that our model does not support."""
     if problems := _wrong_types(checkpoint):
         return problems
     for stack in ("encoder", "decoder"):
         options = _stack(checkpoint, stack)
         if options["type"] != "transformer":
-            problems.append(f"model.{stack}.type: {options['type']} (allowed: transformer)")
+            problems.append(f"model.{stack}.type: {options['type']} (supported: transformer)")
         if options["activation"] not in ACTIVATIONS:
-            problems.append(f"model.{stack}.activation: {options['activation']} (allowed: {', '.join(ACTIVATIONS)})")
+            problems.append(f"model.{stack}.activation: {options['activation']} (supported: {', '.join(ACTIVATIONS)})")
         if options.get("layer_norm", "pre") not in ("pre", "post"):
-            problems.append(f"model.{stack}.layer_norm: {options['layer_norm']} (allowed: pre, post)")
+            problems.append(f"model.{stack}.layer_norm: {options['layer_norm']} (supported: pre, post)")
     specials = _specials(checkpoint)
     if specials["sep_token"]:
         problems.append(
@@ -248,7 +248,7 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
     for side in ("src", "trg"):
         level = _section(checkpoint, "data", side, defaults="side")["level"]
         if level not in ("word", "char", "bpe"):
-            problems.append(f"data.{side}.level: {level} (allowed: word, char, bpe)")
+            problems.append(f"data.{side}.level: {level} (supported: word, char, bpe)")
     return problems
 
 
@@ -294,7 +294,7 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
 
 
 def _vocabulary(checkpoint: Checkpoint, side: str) -> list[str]:
-    """vocabulary.Vocabulary: special symbols, language tags, then what the file lists and is not there yet."""
+    """vocabulary.Vocabulary: special symbols, language tags, then the other tokens of the file."""
     specials = _specials(checkpoint)
     path = checkpoint.folder / f"{side}_vocab.txt"
     if not path.is_file():
@@ -305,7 +305,7 @@ def _vocabulary(checkpoint: Checkpoint, side: str) -> list[str]:
 
 
 def _beside(checkpoint: Checkpoint, name: str | None, what: str) -> Path:
-    """A file that the config names, beside the checkpoint wherever it lay in training."""
+    """The file beside the checkpoint with the name in the config, whatever its folder was in training."""
     if name and (path := named(checkpoint.folder, name)).is_file():
         return checkpoint.uses(path)
     where = f" (config.yaml names {name}; copy it there)" if name else ""
@@ -321,12 +321,12 @@ NORMALIZATION = [
     normalizers.Strip(),
 ]
 
-# What SentencePiece and the character level write for a space.
+# The character that SentencePiece and the character level write for a space.
 SPACE = "▁"
 
 
 def _characters(tokens: list[str], unk: str) -> Tokenizer:
-    """Every character a piece, with its place in the vocabulary as its id."""
+    """A backend in which every character is a piece, whose id is its place in the vocabulary."""
     backend = vocabularies.words(tokens, unk)
     backend.normalizer = normalizers.Replace(" ", SPACE)
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -335,10 +335,10 @@ def _characters(tokens: list[str], unk: str) -> Tokenizer:
 
 
 def _known_merges(merges: list[tuple[str, str]], tokens: list[str], separator: str) -> list[tuple[str, str]]:
-    """The merges without those that lead to no piece of the vocabulary: JoeyNMT undoes them."""
+    """The merges that lead to a piece of the vocabulary: JoeyNMT undoes the others."""
     known = {token.removesuffix(separator) if token.endswith(separator) else f"{token}</w>" for token in tokens}
     kept = []
-    for left, right in reversed(merges):  # what a merge makes serves later ones only
+    for left, right in reversed(merges):  # the result of this merge is used only by later ones
         if left + right in known:
             known |= {left, right}
             kept.append((left, right))
@@ -346,7 +346,7 @@ def _known_merges(merges: list[tuple[str, str]], tokens: list[str], separator: s
 
 
 def _backend(checkpoint: Checkpoint, side: str) -> Tokenizer:
-    """tokenizers.build_tokenizer: what is done to a text, and the vocabulary's ids."""
+    """tokenizers.build_tokenizer: the steps that are applied to a text, and the vocabulary's ids."""
     options = _section(checkpoint, "data", side, defaults="side")
     settings = options["tokenizer_cfg"]
     specials = _specials(checkpoint)
@@ -389,13 +389,13 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
 
 
 def _testing(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The section `testing`, where the older name of beam_alpha wins, as in config.parse_test_args."""
+    """The section `testing`. The older name of beam_alpha takes precedence, as in config.parse_test_args."""
     options = _section(checkpoint, "testing", defaults="testing")
     return {**options, "beam_alpha": options.get("alpha", options["beam_alpha"])}
 
 
 def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
-    """The section `testing`, with the defaults of config.parse_test_args, and what search.py bans."""
+    """The section `testing` with the defaults of config.parse_test_args, and the tokens that search.py bans."""
     options, specials = _testing(checkpoint), _specials(checkpoint)
     target = _vocabulary(checkpoint, "trg")
     banned = [specials["bos_id"], *(target.index(tag) for tag in specials["lang_tags"])]
@@ -436,7 +436,7 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
         section = _section(checkpoint, "data", side, defaults="side")
         if str(section["tokenizer_cfg"].get("pretokenizer", "none")).lower() != "none":
             notes.append(
-                f"data.{side}.tokenizer_cfg.pretokenizer: texts have to be tokenised as by sacremoses with language "
+                f"data.{side}.tokenizer_cfg.pretokenizer: texts must be tokenized with sacremoses with language "
                 f"{section['lang']} before, and detokenised behind"
             )
     return notes

@@ -3,8 +3,8 @@ Marian (marian-nmt/marian-dev 1.5 to 1.12): `model.npz` with the options inside,
 
 From src/models/transformer.h and transformer_factory.h, src/layers/{generic,embedding,output}.h,
 src/common/config_parser.cpp, src/data/{default_vocab,sentencepiece_vocab}.cpp and src/translator/beam_search.cpp.
-Marian has neither a padding token nor a start token: its decoder starts with a zero vector. Here one token, behind all
-others, does both: its embedding is zero, and its logit so low that its probability is zero in float32.
+Marian has neither a padding token nor a start token: its decoder starts with a zero vector. Here one token after all
+others serves as both: its embedding is zero, and its logit is so low that its probability is zero in float32.
 """
 
 import re
@@ -34,7 +34,7 @@ SETTINGS = "special:model.yml"
 NO_POSITIONS = "transformer-disable-position-embeddings"
 SIDES = ("source", "target")
 
-# src/common/config_parser.cpp; an empty string or list means that nothing of the kind is done.
+# src/common/config_parser.cpp; an empty string or list turns an option off.
 OPTIONS: dict[str, Any] = {
     "version": "v1.0.0",  # in fact in every model
     "type": "amun",
@@ -65,7 +65,7 @@ OPTIONS: dict[str, Any] = {
     "input-types": [],
     "lemma-dim-emb": 0,
     "ulr": False,
-    # Known only where model.npz.yml or decoder.yml lies beside the model.
+    # Known only if model.npz.yml or decoder.yml is beside the model.
     "vocabs": [],
     "transformer-dropout": 0.0,
     "transformer-dropout-attention": 0.0,
@@ -78,7 +78,7 @@ OPTIONS: dict[str, Any] = {
     "allow-unk": False,
 }
 
-# The values of an option that our model expresses. Dropout ("d") is left out of the sequences: it only trains.
+# Option -> its values that our model supports. Dropout ("d") is left out of the sequences: it only trains.
 EXPRESSED: dict[str, tuple] = {
     "type": ("transformer",),
     "transformer-ffn-depth": (2,),
@@ -115,22 +115,22 @@ NEVER = -1e4
 
 
 def as_vector(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """A matrix of one row as a vector."""
+    """A matrix with one row as a vector."""
     return tensor.flatten()
 
 
 def padded(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """Rows (V, D) with zero rows behind, up to the padding token's."""
+    """Rows (V, D), with rows of zeros appended up to the padding token."""
     return F.pad(tensor, (0, 0, 0, config.vocab_size - len(tensor)))
 
 
 def padded_transposed(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """The output matrix (D, V) of old releases as rows, with zero rows behind."""
+    """The output matrix (D, V) of old releases as rows (V, D), with rows of zeros appended."""
     return padded(tensor.T, config)
 
 
 def padded_bias(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """The bias (1, V) of the logits as a vector, behind it the bias of what Marian does not have."""
+    """The bias (1, V) of the logits as a vector, with the bias of the padding token appended."""
     return F.pad(tensor.flatten(), (0, config.vocab_size - tensor.numel()), value=NEVER)
 
 
@@ -152,7 +152,7 @@ def _projections(ours: str) -> dict[str, Rule]:
 
 
 def _norm(ours: str) -> dict[str, Rule]:
-    """A norm before its sublayer has "_pre" in its name; of the two, the options allow one."""
+    """A norm before its sublayer has "_pre" in its name; the options allow only one of the two."""
     pairs = {"scale": "weight", "bias": "bias"}
     return {
         f"ln_{theirs}{when}": Rule(f"{ours}.{kind}", as_vector)
@@ -161,7 +161,7 @@ def _norm(ours: str) -> dict[str, Rule]:
     }
 
 
-# What may serve as the output matrix, the first that is there, and how a bias is made from it.
+# Candidates for the output matrix, of which the first that exists is used, and the function that makes a bias from it.
 OUTPUT_MATRICES = {
     "decoder_ff_logit_out_Wt": bias_of_rows,
     "decoder_ff_logit_out_W": bias_of_columns,  # old releases'
@@ -169,7 +169,7 @@ OUTPUT_MATRICES = {
     "Wemb": bias_of_rows,
 }
 
-# Names inside a layer; layers are counted from 1, and one may serve several times ("transformer-tied-layers").
+# Names inside a layer; layers are counted from 1, and one may be used several times ("transformer-tied-layers").
 LAYER_KEYS: dict[str, Rule] = {
     **{f"self_{name}": rule for name, rule in _projections("self_attn").items()},
     **{f"context_{name}": rule for name, rule in _projections("encoder_attn").items()},
@@ -197,7 +197,7 @@ KEYS: dict[str, Any] = {
 
 
 def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
-    """The table of a checkpoint: which layers a name serves, and what else a matrix is, depend on the options."""
+    """The table of a checkpoint. The options determine which layers share a name and which matrices are tied."""
     options = _options(checkpoint)
     embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
     shared = ["model.shared.weight"] if config.embedding_sharing == "all" else embeddings
@@ -230,7 +230,7 @@ def _has_settings(file: Path) -> bool:
     try:
         with zipfile.ZipFile(file) as archive:
             return f"{SETTINGS}.npy" in archive.namelist()
-    except (zipfile.BadZipFile, NotImplementedError, ValueError):  # damaged; `read` says so of one that is named
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):  # damaged; `read` reports it if the file is named
         return False
 
 
@@ -240,7 +240,7 @@ def recognises(path: Path) -> bool:
 
 
 def _settings_beside(model: Path) -> list[Path]:
-    """The files that training and decoding left beside the model: vocabularies, dropout, and how to decode."""
+    """The settings that training and decoding saved beside the model: vocabularies, dropout and decoding options."""
     files = (Path(f"{model}.yml"), model.parent / "decoder.yml", Path(f"{model}.decoder.yml"))
     return [file for file in files if file.is_file()]
 
@@ -265,7 +265,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     for settings in (beside := _settings_beside(models[0])):
         options |= read_yaml(settings)
     options |= parse_yaml(text, f"{SETTINGS} in {models[0]}")
-    if problems := wrong_types(filled(OPTIONS, options), OPTIONS):  # here: they say what the vocabularies are
+    if problems := wrong_types(filled(OPTIONS, options), OPTIONS):  # checked first: they name the vocabularies
         raise ConversionError("\n  ".join([f"{models[0]} has options that cannot be used:", *problems]))
     vocabulary = dict(zip(SIDES, _vocabularies(models[0].parent, options), strict=True))
     files = [file for side in vocabulary.values() for file in side.files]
@@ -274,7 +274,8 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """One side's tokens in the order of their ids, the names of two of them, and the model that cuts its text."""
+    """One side's tokens in the order of their ids, the names of two of them, and the SentencePiece model that splits
+    its text."""
 
     tokens: list[str]
     eos: str
@@ -295,14 +296,14 @@ def _vocabularies(folder: Path, options: dict[str, Any]) -> list[Vocabulary]:
         raise ConversionError(f"{folder} {what}; put the vocabularies beside the model as Marian knows them")
     sides = [_read_vocabulary(file, folder / f"{side}.spm") for side, file in zip(SIDES, found, strict=True)]
     for file, side, limit in zip(found, sides, options["dim-vocabs"], strict=False):
-        if limit:  # ids behind are not used (DefaultVocab::load)
+        if limit:  # later ids are not used (DefaultVocab::load)
             del side.tokens[limit:]
         vocabularies.check_unique(side.tokens, str(file))
     return sides
 
 
 def _read_vocabulary(file: Path, beside: Path) -> Vocabulary:
-    """A SentencePiece model (`.spm`), or tokens with their ids in YAML or JSON, or one on a line."""
+    """A SentencePiece model (`.spm`), tokens with their ids in YAML or JSON, or one token per line."""
     if file.suffix == ".spm":
         pieces = read_sentencepiece(file).pieces
         unk = next((piece.text for piece in pieces if piece.kind == UNKNOWN), "<unk>")
@@ -312,15 +313,15 @@ def _read_vocabulary(file: Path, beside: Path) -> Vocabulary:
         try:
             ids = {int(number): token for token, number in content.items()}
         except (TypeError, ValueError) as error:
-            raise ConversionError(f"{file} gives a token something else than a number: {error}") from error
+            raise ConversionError(f"{file} has a token whose id is not a number: {error}") from error
         if not ids or len(ids) < len(content) or not 0 <= min(ids) <= max(ids) < 2 * len(ids) + 100:
-            raise ConversionError(f"{file} gives one number to several tokens, or numbers far beyond its {len(ids)}")
+            raise ConversionError(f"{file} has one id for several tokens, or ids far beyond its {len(ids)} tokens")
         tokens = [ids.get(number) or f"<unused{number}>" for number in range(max(ids) + 1)]
     else:
         tokens = list(read_lines(file))
-    # Nematus had other names for the first two.
+    # Nematus has other names for the first two.
     eos, unk = ("</s>" if "</s>" in tokens else tokens[0]), ("<unk>" if "<unk>" in tokens else tokens[1])
-    # OPUS-MT's texts are cut before Marian sees them, by models of these names.
+    # OPUS-MT splits texts before Marian reads them, with models of these names.
     spm = beside if beside.is_file() else None
     return Vocabulary(tokens, eos, unk, spm, (file, spm) if spm else (file,))
 
@@ -334,22 +335,22 @@ def _without_dropout(options: dict[str, Any], name: str) -> str:
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """The options that our model cannot express, a line each."""
+    """A line for each option that our model does not support."""
     options = _options(checkpoint)
     problems = []
     for name, expressed in EXPRESSED.items():
         value = options[name]
         if (value.replace("d", "") if name.startswith("transformer-postprocess") else value) not in expressed:
-            problems.append(f"{name}: {value!r} (expressed: {', '.join(map(repr, expressed))})")
+            problems.append(f"{name}: {value!r} (supported: {', '.join(map(repr, expressed))})")
     if (_without_dropout(options, "preprocess"), _without_dropout(options, "postprocess")) not in NORM_POSITIONS:
         problems.append(
             f"transformer-preprocess: {options['transformer-preprocess']!r} with transformer-postprocess: "
-            f"{options['transformer-postprocess']!r} (expressed: 'n' with 'da', '' with 'dan')"
+            f"{options['transformer-postprocess']!r} (supported: 'n' with 'da', '' with 'dan')"
         )
     if len(options["dim-vocabs"]) != 2:
-        problems.append(f"dim-vocabs: {options['dim-vocabs']} (expressed: one source and one target)")
+        problems.append(f"dim-vocabs: {options['dim-vocabs']} (supported: one source and one target)")
     if not set(options["input-types"]) <= {"sequence"}:
-        problems.append(f"input-types: {options['input-types']} (expressed: sequence)")
+        problems.append(f"input-types: {options['input-types']} (supported: sequence)")
     if len(_decoder_layers(options)) != options["dec-depth"]:
         problems.append(f"transformer-tied-layers: {options['transformer-tied-layers']} (not one for each layer)")
     return problems
@@ -361,7 +362,8 @@ def _are_separate(checkpoint: Checkpoint) -> bool:
 
 
 def _rows(checkpoint: Checkpoint) -> dict[str, int]:
-    """Rows of the matrices that embed "source" and "target"; Marian has more than tokens if it was told a number."""
+    """Numbers of rows of the embeddings of "source" and "target"; Marian has more rows than tokens if dim-vocabs says
+    so."""
     rows = {}
     for side, own in zip(SIDES, ("encoder_Wemb", "decoder_Wemb"), strict=True):
         name = own if own in checkpoint.tensors else "Wemb"
@@ -403,7 +405,7 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
         attention_dropout=options["transformer-dropout-attention"],
         activation_dropout=options["transformer-dropout-ffn"],
         activation_function=_activation(options),
-        scale_embedding=positions == SINUSOIDS,  # addPositionalEmbeddings scales only what it adds these to
+        scale_embedding=positions == SINUSOIDS,  # addPositionalEmbeddings scales embeddings only if it adds positions
         layernorm_embedding=_without_dropout(options, "postprocess-emb") == "n",
         embedding_sharing="none" if not tied else "all" if shared else "decoder",
         position_encoding=positions,
@@ -422,7 +424,7 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
 
 
 def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
-    """Tokenizer with the ids of the vocabularies, and behind them, at the same id in both, one for padding."""
+    """Tokenizer with the ids of the vocabularies, followed by a padding token with the same id in both."""
     backends, names = [], []
     for side in (checkpoint.vocabulary[side] for side in SIDES):
         tokens = side.tokens + [f"<unused{number}>" for number in range(len(side.tokens), config.pad_token_id)]
@@ -447,12 +449,12 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
 
 
 def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
-    """The settings of decoder.yml, or else marian-decoder's defaults: config_parser.cpp and translator/history.h."""
+    """The settings of decoder.yml, otherwise marian-decoder's defaults: config_parser.cpp and translator/history.h."""
     options, target = _options(checkpoint), checkpoint.vocabulary["target"]
     unknown = [] if options["allow-unk"] else [target.tokens.index(target.unk)]
     return GenerationConfig(
         num_beams=options["beam-size"],
-        length_penalty=float(options["normalize"]),  # score / length^normalize, the end counted
+        length_penalty=float(options["normalize"]),  # score / length^normalize, including the end token
         early_stopping="never",
         max_new_tokens=LONGEST,
         suppress_tokens=[*unknown, config.pad_token_id],

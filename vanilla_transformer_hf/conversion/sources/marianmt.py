@@ -1,6 +1,6 @@
 """
-MarianMT: folders that transformers saved for `MarianMTModel` (OPUS-MT among them), with `source.spm`, `target.spm` and
-`vocab.json` of its tokenizer where they are there.
+MarianMT: folders that transformers saved for `MarianMTModel` (such as OPUS-MT's), and the `source.spm`, `target.spm`
+and `vocab.json` of its tokenizer if they exist.
 
 After transformers/models/marian/{configuration,modeling,tokenization}_marian.py.
 """
@@ -71,7 +71,7 @@ KEYS: KeyTable = {
 
 
 def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
-    """The table; sinusoids in the file are dropped, trained positions kept, and an untied `shared` serves nothing."""
+    """The table. Sinusoids in the file are dropped, trained positions are kept, and an untied `shared` is not used."""
     table = dict(KEYS)
     if config.tied_matrices != "all":
         table["model.shared.weight"] = None
@@ -100,8 +100,8 @@ def _options(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """The options that our model cannot express, a line each."""
-    # null is a value there: no token is forced.
+    """A line for each option that our model does not support."""
+    # null is a value there: it means that no token is forced.
     if problems := wrong_types(checkpoint.options, {**OPTIONS, "forced_eos_token_id": None}):
         return problems
     options = _options(checkpoint)
@@ -113,7 +113,7 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
 
 
 def _positions(checkpoint: Checkpoint) -> Any:
-    """The kind of the tables in the file; transformers saves none any more."""
+    """The kind of position tables in the file; transformers no longer saves any."""
     tables = [checkpoint.tensors[name] for name in POSITIONS if name in checkpoint.tensors]
     return position_encoding(tables) if tables else "sinusoidal_halves"
 
@@ -163,7 +163,7 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
     return VanillaTransformerTokenizer(
         tokenizer_object=_backend(checkpoint.uses(folder / "target.spm"), target, settings),
         source_tokenizer_object=_backend(checkpoint.uses(folder / "source.spm"), source, settings),
-        separate_vocabularies=True,  # one list of ids perhaps, but each language is cut by a model of its own
+        separate_vocabularies=True,  # the ids may be shared, but each language has its own SentencePiece model
         src_lang=settings.get("source_lang"),
         tgt_lang=settings.get("target_lang"),
         split_special_tokens=True,

@@ -21,7 +21,7 @@ POSITION_ENCODINGS: dict[str, Any] = {
     "SinusoidalConcat": "sinusoidal_halves_inclusive",
 }
 
-# Projections of an attention, as both name them.
+# Projections of an attention, with the names that both toolkits use.
 ATTENTION = {"linear_query": "q_proj", "linear_keys": "k_proj", "linear_values": "v_proj", "final_linear": "out_proj"}
 
 # Transforms that change training only.
@@ -29,17 +29,17 @@ OF_TRAINING = {"filtertoolong", "switchout", "tokendrop", "tokenmask", "clean", 
 
 
 def repeated(tensor: torch.Tensor, heads: int, d_k: int) -> torch.Tensor:
-    """Keys or values of fewer heads than queries have, each repeated for the queries that share it."""
+    """Keys or values with fewer heads than the queries, each head repeated for the queries that share it."""
     return tensor.unflatten(0, (-1, d_k)).repeat_interleave(heads * d_k // len(tensor), dim=0).flatten(0, 1)
 
 
 def id_of(tokens: list[str], token: str) -> int | None:
-    """A token's place in a vocabulary, None where it has none."""
+    """A token's id in a vocabulary, or None."""
     return tokens.index(token) if token in tokens else None
 
 
 def vocabulary_problems(vocabulary: dict[str, Any], specials: dict[str, str]) -> list[str]:
-    """Why the ids of padding and end cannot be one id for both sides, a line each."""
+    """A line for each reason why padding and end tokens cannot have the same ids on both sides."""
     for side in ("src", "tgt"):
         tokens = vocabulary[side]
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
@@ -48,7 +48,7 @@ def vocabulary_problems(vocabulary: dict[str, Any], specials: dict[str, str]) ->
     for name in ("pad", "eos"):
         ids = [id_of(vocabulary[side], specials[name]) for side in ("src", "tgt")]
         if None in ids or ids[0] != ids[1]:
-            problems.append(f"vocabulary: {specials[name]} is {ids[0]} in src and {ids[1]} in tgt (expressed: one id)")
+            problems.append(f"vocabulary: {specials[name]} is {ids[0]} in src and {ids[1]} in tgt (supported: one id)")
     start = vocabulary.get("decoder_start_token", SPECIAL_TOKENS["bos"])
     if start not in vocabulary["tgt"]:
         problems.append(f"vocabulary: decoder_start_token {start!r} is not one of tgt's tokens")
@@ -56,7 +56,8 @@ def vocabulary_problems(vocabulary: dict[str, Any], specials: dict[str, str]) ->
 
 
 def _backend(checkpoint: Checkpoint, side: str, unk: str, subwords: dict[str, str]) -> Tokenizer:
-    """The pieces of one side: cut by the model that `subwords` names ({transform: file}), else divided by spaces."""
+    """The backend of one side: texts are split by the model that `subwords` names ({transform: file}), otherwise at
+    spaces."""
     tokens = checkpoint.vocabulary[side]
     for transform, file in subwords.items():
         path = named(checkpoint.folder, file)
@@ -73,14 +74,14 @@ def _backend(checkpoint: Checkpoint, side: str, unk: str, subwords: dict[str, st
 def tokenizer(
     checkpoint: Checkpoint, specials: dict[str, str], subwords: dict[str, dict[str, str]], **languages: Any
 ) -> VanillaTransformerTokenizer:
-    """Tokenizer with the ids of the vocabularies. Nothing is put behind a source, the end token behind a target."""
+    """Tokenizer with the ids of the vocabularies. The end token is appended to targets, not to sources."""
     source, target = (_backend(checkpoint, side, specials["unk"], subwords[side]) for side in ("src", "tgt"))
     known = {name: token for name, token in specials.items() if token in checkpoint.vocabulary["tgt"]}
     names: dict[str, Any] = {f"{name}_token": token for name, token in known.items()}
     return VanillaTransformerTokenizer(
         tokenizer_object=vocabularies.ends_with(target, specials["eos"]),
         source_tokenizer_object=source,
-        separate_vocabularies=True,  # two pipelines, even where the vocabulary is one
+        separate_vocabularies=True,  # two pipelines, even if the vocabulary is shared
         split_special_tokens=True,
         **names,
         **languages,
@@ -105,7 +106,7 @@ def tokenization_notes(
 
 
 def generation_config(decoding: dict[str, Any], config: VanillaTransformerConfig) -> GenerationConfig:
-    """The toolkit's own settings of its search."""
+    """The toolkit's settings of its search."""
     beams: dict[str, Any] = {}
     if decoding["beam_size"] > 1:
         exponent = 0.0 if decoding["length_penalty"] == "none" else float(decoding["alpha"])

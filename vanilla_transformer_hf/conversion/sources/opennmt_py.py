@@ -1,6 +1,6 @@
 """
-OpenNMT-py 3.x (OpenNMT/OpenNMT-py): `*_step_N.pt` with weights, options and vocabularies inside, or without the
-weights and beside it `*_step_N.safetensors` or `*_step_N.*.safetensors`.
+OpenNMT-py 3.x (OpenNMT/OpenNMT-py): `*_step_N.pt` with weights, options and vocabularies. The weights may be beside it
+instead, in `*_step_N.safetensors` or `*_step_N.*.safetensors`.
 
 From onmt/opts.py, model_builder.py, models/model_saver.py (old names), encoders and decoders/transformer.py,
 modules/{embeddings,multi_headed_attn,position_ffn}.py, inputters/text_utils.py and translate/ of 3.5.
@@ -71,7 +71,7 @@ OPTIONS: dict[str, Any] = {
     "tgt_lang": "",
 }
 
-# opts._add_decoding_opts: no checkpoint holds them.
+# opts._add_decoding_opts: checkpoints do not contain them.
 DECODING = {
     "beam_size": 5,
     "length_penalty": "avg",
@@ -82,7 +82,7 @@ DECODING = {
     "block_ngram_repeat": 0,
 }
 
-# The values of an option that our model expresses.
+# Option -> its values that our model supports.
 EXPRESSED: dict[str, tuple] = {
     "model_task": ("seq2seq",),
     "encoder_type": ("transformer",),
@@ -114,7 +114,7 @@ FEED_FORWARDS: dict[str, tuple[Any, str]] = {
 
 
 def all_heads(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """Keys or values, of which there may be fewer heads than of queries (`num_kv`)."""
+    """Keys or values, which may have fewer heads than queries (`num_kv`)."""
     heads = config.encoder_attention_heads
     return common.repeated(tensor, heads, config.d_model // heads)
 
@@ -132,7 +132,7 @@ _LAYERS = {
         "layer_norm_2": "encoder_attn_layer_norm",
     },
 }
-# a_2 and b_2 are what norms called them in old releases.
+# a_2 and b_2 are the names in the norms of old releases.
 _KINDS = {"weight": "weight", "bias": "bias", "a_2": "weight", "b_2": "bias"}
 
 KEYS: KeyTable = {
@@ -156,7 +156,7 @@ KEYS: KeyTable = {
             **{f"layer_norm.{kind}": f"model.{stack}.layer_norm.{ours}" for kind, ours in _KINDS.items()},
         }.items()
     },
-    # "0." was there as long as the generator was a sequence of modules.
+    # "0." is from releases in which the generator was an nn.Sequential.
     **{f"generator.{place}{kind}": f"lm_head.{kind}" for place in ("", "0.") for kind in ("weight", "bias")},
 }
 
@@ -167,7 +167,7 @@ def recognises(path: Path) -> bool:
 
 
 def _checkpoints(path: Path) -> list[Path]:
-    """The file itself, or those of a folder, the longest trained first."""
+    """The file itself, or the checkpoints of a folder, the longest trained first."""
     if path.is_file():
         return [path.with_suffix(".pt")] if path.suffix in (".pt", ".safetensors") else []
     return sorted(path.glob("*.pt"), key=_step, reverse=True)
@@ -206,7 +206,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
 
 
 def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The options with the defaults, and what parse.update_model_opts and model_saver.load_checkpoint make of them."""
+    """The options with defaults, changed as by parse.update_model_opts and model_saver.load_checkpoint."""
     options = {**OPTIONS, **checkpoint.options}
     for name, others in (
         ("layers", ("enc_layers", "dec_layers")),
@@ -221,27 +221,27 @@ def _options(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """The options that our model cannot express, a line each."""
+    """A line for each option that our model does not support."""
     if problems := wrong_types(checkpoint.options, {**OPTIONS, "dropout": None, "attention_dropout": None}):
         return problems
     options = _options(checkpoint)
     problems = [
-        f"{name}: {options[name]!r} (expressed: {', '.join(map(repr, expressed))})"
+        f"{name}: {options[name]!r} (supported: {', '.join(map(repr, expressed))})"
         for name, expressed in EXPRESSED.items()
         if options[name] not in expressed
     ]
     sizes = [options[name] for name in ("enc_hid_size", "dec_hid_size", "src_word_vec_size", "tgt_word_vec_size")]
     if len(set(sizes)) > 1:
         problems.append(
-            f"enc_hid_size, dec_hid_size, src_word_vec_size, tgt_word_vec_size: {sizes} (expressed: equal)"
+            f"enc_hid_size, dec_hid_size, src_word_vec_size, tgt_word_vec_size: {sizes} (supported: equal)"
         )
     if checkpoint.vocabulary.get("src_feats"):
-        problems.append("src_feats: a vocabulary of word features (expressed: words alone)")
+        problems.append("src_feats: a vocabulary of word features (supported: words alone)")
     return problems + common.vocabulary_problems(checkpoint.vocabulary, common.SPECIAL_TOKENS)
 
 
 def _first(value: Any) -> Any:
-    """An option that may have a value for each part of the training."""
+    """The first value of an option that may have one for each part of the training."""
     return next(iter(value), 0.0) if isinstance(value, list) else value
 
 
@@ -269,7 +269,7 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
         activation_dropout=_first(options["dropout"]),
         feed_forward_type=feed_forward,
         activation_function=activation,
-        scale_embedding=positions,  # done where positions are added, so that none means neither
+        scale_embedding=positions,  # scaling happens where positions are added: without positions there is none
         embedding_sharing=sharing,
         position_encoding=common.POSITION_ENCODINGS[options["position_encoding_type"]] if positions else "none",
         encoder_norm_position="pre",
@@ -308,7 +308,7 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
 
 
 def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
-    """The defaults of onmt_translate: no checkpoint holds settings of the search."""
+    """The defaults of onmt_translate, because checkpoints do not contain search settings."""
     return common.generation_config(DECODING, config)
 
 

@@ -1,4 +1,4 @@
-"""Folders saved by transformers: how they are read, and the common parts of MarianMT and FSMT."""
+"""Reading of folders that transformers saved, and the common parts of MarianMT and FSMT."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ FIELDS = (
     *("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"),
 )
 
-# Both stacks, whose names are ours.
+# Names of both stacks, which are ours, too.
 STACK_KEYS = {
     name: name
     for stack, attentions in {"encoder": ["self_attn"], "decoder": ["self_attn", "encoder_attn"]}.items()
@@ -68,7 +68,7 @@ def _weights(folder: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], lis
         parts = {path: load_torch(path, trust) for path in paths}
         for path, part in parts.items():
             if not isinstance(part, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in part.values()):
-                raise ConversionError(f"{path} holds something else than named tensors")
+                raise ConversionError(f"{path} does not hold named tensors only")
         return {key: tensor for part in parts.values() for key, tensor in part.items()}, files + paths
     raise ConversionError(f"{folder} holds neither model.safetensors nor pytorch_model.bin")
 
@@ -97,7 +97,7 @@ def read_saved_model(path: Path, model_type: str | tuple[str, ...], trust: bool 
 
 
 def generation_config(checkpoint: Checkpoint, defaults: Mapping[str, Any]) -> GenerationConfig:
-    """generation_config.json; before there was one, what config.json says of decoding."""
+    """generation_config.json, or in older folders the decoding options of config.json."""
     if (path := checkpoint.folder / "generation_config.json").is_file():
         return GenerationConfig.from_dict(read_json(checkpoint.uses(path)))
     options = {**defaults, **checkpoint.options}
@@ -114,7 +114,7 @@ LABELS = ("id2label", "label2id", "problem_type")
 
 
 def architecture(checkpoint: Checkpoint, classes: Mapping[str, Any]) -> list[str]:
-    """A line if the class that config.json names is another."""
+    """A line if config.json names a class that is not supported."""
     named = checkpoint.options.get("architectures")
     if isinstance(named, list) and len(named) == 1 and named[0] in classes:
         return []
@@ -136,7 +136,7 @@ def of_one_stack(checkpoint: Checkpoint, sizes: Mapping[str, Any], **fields: Any
 
 
 def toolkit_model(checkpoint: Checkpoint, known: Collection[str]) -> Any:
-    """transformers' own model of the checkpoint, in float32; of the options, those that are known."""
+    """transformers' own model of the checkpoint, in float32, with the options that its config class knows."""
     host = getattr(transformers, checkpoint.options["architectures"][0])
     names = {*known, *LABELS} & checkpoint.options.keys()
     config = host.config_class(**{name: checkpoint.options[name] for name in names})
@@ -146,11 +146,11 @@ def toolkit_model(checkpoint: Checkpoint, known: Collection[str]) -> Any:
 
 
 def tokenizer_of(checkpoint: Checkpoint, host: Any, names: tuple[str, ...]) -> VanillaTransformerTokenizer | None:
-    """The tokenizer of class `host` in the folder, in ours; None where its files, of these names, are not there."""
+    """Our tokenizer for the tokenizer of class `host` in the folder; None if its files are missing."""
     folder = checkpoint.folder
     if not (folder / "tokenizer.json").is_file() and not all((folder / name).is_file() for name in names):
         return None
-    with TemporaryDirectory() as place:  # transformers opens any file there, of any kind and size
+    with TemporaryDirectory() as place:  # transformers would open a file of any kind and size
         for name in (
             "tokenizer.json",
             "tokenizer_config.json",

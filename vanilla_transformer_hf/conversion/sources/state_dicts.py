@@ -54,7 +54,7 @@ OPTIONS: dict[str, Any] = {
 
 STACKS = ("encoder", "decoder")
 
-# PyTorch's, TensorFlow's and the one of hyunwoongko/transformer
+# The defaults of PyTorch, TensorFlow and hyunwoongko/transformer
 NORM_EPSILONS = (1e-5, 1e-6, 1e-12)
 
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".safetensors")
@@ -63,7 +63,7 @@ SETTINGS = (".yaml", ".yml")
 # Keys under which training scripts store a state dict in a larger checkpoint.
 PLACES = ("model_state_dict", "state_dict", "model_state", "model")
 
-# The spellings of a special token, the first that the vocabulary has; without a vocabulary its id is its place here.
+# Spellings of a special token; the first one in the vocabulary is used. Without a vocabulary its id is its place here.
 SPECIAL_TOKENS = {
     "unk": ("<unk>", "[UNK]", "<UNK>"),
     "pad": ("<pad>", "<blank>", "[PAD]", "<PAD>"),
@@ -71,12 +71,12 @@ SPECIAL_TOKENS = {
     "eos": ("<eos>", "</s>", "[EOS]", "<end>"),
 }
 
-# Where vocabularies stand if the settings do not say.
+# Default file names of vocabularies.
 VOCABULARIES = ("vocab_words.json", "vocab.json")
 
 
 def weights_in(path: Path) -> list[Path]:
-    """The files with weights at `path`: the file itself, or those of a folder."""
+    """The files with weights at `path`: the file itself, or the files of a folder."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     return [file for file in files if file.suffix in WEIGHTS]
 
@@ -127,7 +127,7 @@ def _wrong_settings(options: dict[str, Any], known: Mapping[str, Any], by_stack:
 
 
 def _state_dict(path: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]]:
-    """The tensors, and the settings that a training script left beside them."""
+    """The tensors, and the settings that a training script saved with them."""
     if path.suffix == ".safetensors":
         return SafetensorsFiles([path]), {}
     content = load_torch(path, trust)
@@ -139,12 +139,12 @@ def _state_dict(path: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], di
         raise ConversionError(f"{path} holds no state dict: names with tensors, itself or under {', '.join(PLACES)}")
     settings = plain(content.get("settings")) if place else None
     inside = settings if isinstance(settings, dict) else {}
-    # What nn.DataParallel puts before every name.
+    # The prefix that nn.DataParallel adds to every name.
     return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}, inside
 
 
 def _vocabularies(folder: Path, options: dict[str, Any]) -> tuple[dict[str, list[str]] | None, list[Path]]:
-    """{"src": tokens, "tgt": tokens} and the files; None where there are none."""
+    """{"src": tokens, "tgt": tokens} and their files; None without vocabularies."""
     sides = [options.get(f"{side}_vocabulary") for side in ("source", "target")]
     if any(sides):
         files = [_file(folder, name) for name in sides]
@@ -183,17 +183,17 @@ def _tokens(content: Any, path: Path) -> list[str]:
 
 
 def as_table(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """A table of positions as (positions, D), wherever its axis for the batch is."""
+    """A table of positions as (positions, D), without its batch axis, wherever that is."""
     return tensor.reshape(-1, tensor.shape[-1])
 
 
 def no_bias(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """Zeros for a map (out, in) or a norm that has no bias, from its weight."""
+    """Zeros as the bias of a linear map (out, in) or a norm without one, from its weight."""
     return tensor.new_zeros(len(tensor))
 
 
 def position_encoding(tables: list[torch.Tensor]) -> Any:
-    """The kind of position encoding that stored tables hold: sinusoids, of which there are three, or others."""
+    """The kind of position encoding in stored tables: one of three kinds of sinusoids, or learned positions."""
     for kind in ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive"):
         for table in tables:
             rows = table.reshape(-1, table.shape[-1])[:512].float()
@@ -209,14 +209,14 @@ def position_encoding(tables: list[torch.Tensor]) -> Any:
 
 
 def sharing(source: torch.Tensor, target: torch.Tensor, output: torch.Tensor | None) -> Any:
-    """Which of the matrices are one, or equal; without an output matrix the target's serves."""
+    """Which of the matrices are tied or equal; without an output matrix, the target's embedding is used."""
     if output is not None and not torch.equal(target, output):
         return "none"
     return "all" if torch.equal(source, target) else "decoder"
 
 
 def special_tokens(checkpoint: Checkpoint) -> dict[str, str]:
-    """unk, pad, bos and eos -> token, as the settings say or the vocabulary has them."""
+    """unk, pad, bos and eos -> token, from the settings or the vocabulary."""
     given = {**OPTIONS, **checkpoint.options}["special_tokens"]
     target = (checkpoint.vocabulary or {}).get("tgt", ())
     return {
@@ -233,7 +233,7 @@ def special_ids(checkpoint: Checkpoint) -> dict[str, int]:
 
 
 def unsupported(checkpoint: Checkpoint, known: Mapping[str, Any]) -> list[str]:
-    """Unknown settings, and special tokens that the vocabularies lack or number differently, a line each."""
+    """A line for each unknown setting, and each special token that a vocabulary lacks or that has different ids."""
     problems = [
         f"{name} is not a setting: expected one of {', '.join(known)}"
         for name in checkpoint.options
@@ -249,7 +249,8 @@ def unsupported(checkpoint: Checkpoint, known: Mapping[str, Any]) -> list[str]:
 
 
 def to_tokenizer(checkpoint: Checkpoint) -> VanillaTransformerTokenizer | None:
-    """Tokenizer with the ids of the vocabularies, None without any; the settings say what stands around a source."""
+    """Tokenizer with the ids of the vocabularies, or None without any. The settings say which tokens surround a
+    source."""
     if checkpoint.vocabulary is None:
         return None
     options, names = {**OPTIONS, **checkpoint.options}, special_tokens(checkpoint)
@@ -260,7 +261,7 @@ def to_tokenizer(checkpoint: Checkpoint) -> VanillaTransformerTokenizer | None:
     return VanillaTransformerTokenizer(
         tokenizer_object=target,
         source_tokenizer_object=source,
-        separate_vocabularies=True,  # two pipelines, even where the vocabulary is one
+        separate_vocabularies=True,  # two pipelines, even if the vocabulary is shared
         split_special_tokens=True,
         **tokens,
     )
@@ -275,7 +276,7 @@ def _frame(backend: Tokenizer, first: str | None, last: str | None):
 
 
 def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
-    """Greedy search, as the tutorials that these models come from do it."""
+    """Greedy search, as in the tutorials that these models come from."""
     return GenerationConfig(
         num_beams=1,
         max_new_tokens={**OPTIONS, **checkpoint.options}["max_length"],
@@ -293,10 +294,10 @@ def possible_heads(width: int, default: int) -> list[int]:
 
 
 def notes(checkpoint: Checkpoint, heads: str, default: int | None) -> list[str]:
-    """What was not given: the heads if they have a `default`, and a vocabulary."""
+    """Notes about settings that were not given: the heads if they have a `default`, and a vocabulary."""
     found = []
     if default is not None:
-        found.append(f"{heads}: not in a state dict, and no YAML file said it; taken as {default}, the default")
+        found.append(f"{heads}: neither the state dict nor the YAML file gives it; the default {default} is used")
     if checkpoint.vocabulary is None:
         found.append("the checkpoint has no vocabulary, so the model has no tokenizer")
     return found

@@ -4,8 +4,8 @@ tensor2tensor (1.0 to 1.15): `model.ckpt-*.index` and `.data-*`, beside them hpa
 From tensor2tensor/models/transformer.py, layers/{transformer_layers,common_attention,common_layers,modalities}.py,
 data_generators/{text_encoder,tokenizer,problem}.py and utils/{decoding,beam_search}.py. No TensorFlow is needed.
 
-The three uses of a shared matrix differ: id 0 enters both stacks as a zero vector and has a real row in the output,
-and every source embedding has a vector added that names the target's kind. So they become three matrices here.
+The three uses of a shared matrix differ: id 0 enters both stacks as a zero vector but has a row in the output, and a
+vector for the kind of the target is added to every source embedding. So they become three matrices here.
 """
 
 import math
@@ -55,8 +55,8 @@ OPTIONS: dict[str, Any] = {
     "multiply_embedding_mode": "sqrt_depth",
     "vocab_divisor": 1,
     "use_target_space_embedding": True,
-    # Of the problem, and in no file: SpaceID.GENERIC, which all of 1.15's translation problems have. Write another
-    # one into hparams.json.
+    # A property of the problem that no file contains. All translation problems of 1.15 have SpaceID.GENERIC; for
+    # another one, add it to hparams.json.
     "target_space_id": 0,
     "max_length": 256,
     "self_attention_type": "dot_product",
@@ -69,7 +69,7 @@ OPTIONS: dict[str, Any] = {
     "hard_attention_k": 0,
 }
 
-# The values of an option that our model expresses.
+# Option -> its values that our model supports.
 EXPRESSED: dict[str, tuple] = {
     "model": ("transformer",),
     "norm_type": ("layer",),
@@ -96,15 +96,15 @@ NO_WEIGHTS = re.compile(
     r"|.*/(Adam(_\d)?|Adafactor(_\d)?|Momentum|Adagrad|RMSProp(_\d)?|vr|vc|v|m)"
 )
 
-UNKNOWN = ("UNK", "<UNK>")  # oov_token of the problems that have one; without, tensor2tensor fails on a new word
-RESERVED = ["<pad>", "<EOS>"]  # ids 0 and 1; subword vocabularies end every token with "_", these too
+UNKNOWN = ("UNK", "<UNK>")  # oov_token of problems that have one; tensor2tensor fails on a new word without it
+RESERVED = ["<pad>", "<EOS>"]  # ids 0 and 1; subword vocabularies end every token, including these, with "_"
 PAD, EOS = 0, 1
 
 
 def input_rows(
     tensor: torch.Tensor, config: VanillaTransformerConfig, space: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Rows (V, D) as they enter a stack: nothing for id 0, and `space` (D), which is added behind the scale."""
+    """Rows (V, D) as they enter a stack: zeros for id 0, plus `space` (D), which is added after scaling."""
     rows = tensor.clone()
     rows[PAD] = 0
     if space is not None:
@@ -141,12 +141,13 @@ KEYS: dict[str, Any] = {
     **_layer("decoder"),
     "body/inputs_positional_embedding": "model.encoder.embed_positions.weight",
     "body/targets_positional_embedding": "model.decoder.embed_positions.weight",
-    "body/target_space_embedding/kernel": None,  # its one row in use is in the source embeddings
+    "body/target_space_embedding/kernel": None,  # the only row in use is already part of the source embeddings
 }
 
 
 def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
-    """The table of a checkpoint: which matrix is which, and what is added to the source's, depend on the options."""
+    """The table of a checkpoint. The options determine the roles of the matrices, and the vector added to the
+    source's."""
     options, tensors = _options(checkpoint), checkpoint.tensors
     space = None
     if options["use_target_space_embedding"] and "body/target_space_embedding/kernel" in tensors:
@@ -160,19 +161,19 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
 
 
 def _matrices(checkpoint: Checkpoint) -> tuple[str, str, str]:
-    """Names of the matrices of source, target and output, which may be one."""
+    """Names of the matrices of source, target and output, which may be the same matrix."""
     tables = {name: len(checkpoint.tensors[name]) for name in checkpoint.tensors if name.startswith("symbol_modality")}
     found = []
     for side, leaf in (("source", "input_emb"), ("target", "target_emb"), ("target", "softmax")):
         pieces = len(checkpoint.vocabulary[side])
         own = [name for name in tables if name.endswith(f"/{leaf}")]
         shared = [name for name in tables if name.endswith("/shared")]
-        # One for each vocabulary, whose length is rounded up.
+        # One matrix for each vocabulary, with its number of rows rounded up.
         divisor = _options(checkpoint)["vocab_divisor"]
         names = [name for name in own or shared if tables[name] == pieces + -pieces % divisor]
         if len(names) != 1:
             sizes = ", ".join(f"{name} with {size} rows" for name, size in tables.items()) or "none"
-            raise ConversionError(f"no one matrix fits the {side} vocabulary of {pieces} pieces; there is {sizes}")
+            raise ConversionError(f"expected one matrix for the {side} vocabulary of {pieces} pieces, got {sizes}")
         found.append(names[0])
     return found[0], found[1], found[2]
 
@@ -191,7 +192,7 @@ def _plain_name(name: str) -> str:
 
 
 class Variables(Tensors):
-    """The weights of a checkpoint by their plain names; a matrix that is stored in parts is one."""
+    """The weights of a checkpoint by their plain names; matrices that are stored in parts are joined."""
 
     def __init__(self, bundle: TensorBundle):
         self.bundle = bundle
@@ -228,7 +229,7 @@ class Variables(Tensors):
 
 
 def _prefixes(path: Path) -> list[Path]:
-    """The checkpoint that a path names: a folder's latest, or the one that a file belongs to."""
+    """The checkpoint at a path: the latest of a folder, or the one that a file belongs to."""
     if not path.is_dir():
         match = re.fullmatch(r"(.+?)\.(index|data-\d+-of-\d+|meta)", path.name)
         return [path.with_name(match[1])] if match else []
@@ -241,7 +242,7 @@ def _prefixes(path: Path) -> list[Path]:
 
 
 def recognises(path: Path) -> bool:
-    """Whether there is an index of a TensorFlow checkpoint, or the path is part of one."""
+    """Whether the path has an index of a TensorFlow checkpoint, or is part of one."""
     return any(Path(f"{prefix}.index").is_file() for prefix in _prefixes(path))
 
 
@@ -273,7 +274,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
 
 
 def _vocabularies(folder: Path, problem: str | None) -> dict[str, list[str]]:
-    """The lines of the vocabularies of "source" and "target"; a problem is called like "translate_ende_wmt32k"."""
+    """The lines of the vocabularies of "source" and "target"; a problem has a name like "translate_ende_wmt32k"."""
     files = sorted(folder.glob("vocab.*"))
     if len(files) == 1:
         files *= 2
@@ -292,7 +293,7 @@ def _vocabularies(folder: Path, problem: str | None) -> dict[str, list[str]]:
 
 
 def _read_vocabulary(file: Path) -> list[str]:
-    """Tokens, one on a line; some files have them in quotes (SubwordTextEncoder._load_from_file_object)."""
+    """Tokens, one per line; some files have them in quotes (SubwordTextEncoder._load_from_file_object)."""
     tokens = []
     for line in read_lines(file):
         token = line.rstrip()
@@ -318,21 +319,21 @@ def _norms(options: dict[str, Any]) -> tuple[str, str]:
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """The options that our model cannot express, a line each."""
+    """A line for each option that our model does not support."""
     options = _options(checkpoint)
     if problems := wrong_types(options, OPTIONS):
         return problems
     problems = [
-        f"{name}: {options[name]!r} (expressed: {', '.join(map(repr, expressed))})"
+        f"{name}: {options[name]!r} (supported: {', '.join(map(repr, expressed))})"
         for name, expressed in EXPRESSED.items()
         if options[name] not in expressed
     ]
     if options["num_heads"] < 1:
-        problems.append(f"num_heads: {options['num_heads']} (expressed: at least 1)")
+        problems.append(f"num_heads: {options['num_heads']} (supported: at least 1)")
     if _norms(options) not in NORM_POSITIONS:
         problems.append(
             f"layer_preprocess_sequence: {options['layer_preprocess_sequence']!r} with layer_postprocess_sequence: "
-            f"{options['layer_postprocess_sequence']!r} (expressed: 'n' with 'da', 'none' with 'dan')"
+            f"{options['layer_postprocess_sequence']!r} (supported: 'n' with 'da', 'none' with 'dan')"
         )
     return problems
 
@@ -373,7 +374,7 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
 
 
 def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
-    """Tokenizer with the ids of the vocabularies: subwords, or the words of a text that is cut already."""
+    """Tokenizer with the ids of the vocabularies: subwords, or the words of a text that is tokenized already."""
     backends = {}
     for side, tokens in checkpoint.vocabulary.items():
         if tokens[PAD].endswith("_"):

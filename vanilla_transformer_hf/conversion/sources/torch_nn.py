@@ -22,7 +22,8 @@ names:
 ```
 
 nhead, norm_first, activation and layer_norm_eps may be one value or {encoder: …, decoder: …}. Depths, widths, biases,
-shared embeddings and final norms are read from the tensors. What every YAML file may say stands in state_dicts.py.
+shared embeddings and final norms are read from the tensors. state_dicts.py lists the settings that are common to all
+YAML files.
 """
 
 import re
@@ -50,7 +51,7 @@ NAMES: dict[str, Any] = {
     "ignored": [],
 }
 
-# torch.nn.Transformer, and what every YAML file may say.
+# Defaults of torch.nn.Transformer, and the common settings.
 OPTIONS: dict[str, Any] = {
     **state_dicts.OPTIONS,
     "nhead": 8,
@@ -62,7 +63,7 @@ OPTIONS: dict[str, Any] = {
     "position_offset": 0,
 }
 
-# The values of an option that our model expresses.
+# Option -> its values that our model supports.
 EXPRESSED: dict[str, tuple] = {
     "norm_first": (True, False),
     "activation": ("relu", "gelu"),
@@ -71,7 +72,7 @@ EXPRESSED: dict[str, tuple] = {
 
 
 def unstated(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a reference tells where the YAML file does not."""
+    """The options that a reference model tells, if the YAML file does not give them."""
     width = checkpoint.tensors.shape(str(_parameter(checkpoint, "target_embedding")))[1]
     values = {
         "nhead": state_dicts.possible_heads(width, OPTIONS["nhead"]),
@@ -99,7 +100,7 @@ _NORMS = {
     "decoder": {"norm1": "self_attn_layer_norm", "norm2": "encoder_attn_layer_norm", "norm3": "final_layer_norm"},
 }
 
-# Name of a stack -> name inside one of its layers -> rows inside one of ours.
+# Stack -> name inside one of its layers -> rows inside one of our layers.
 LAYER_KEYS: dict[str, dict[str, list[Rule]]] = {
     stack: {
         **{f"self_attn.{name}": rows for name, rows in _attention("self_attn").items()},
@@ -120,18 +121,18 @@ def _options(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _side(value: Any, stack: str) -> Any:
-    """An option of the encoder or the decoder, where it is not one for both."""
+    """An option of the encoder or the decoder, which may have one value for both."""
     return value[stack] if isinstance(value, dict) else value
 
 
 def _parameter(checkpoint: Checkpoint, part: str) -> str | None:
-    """The tensor of an embedding, an output or a table of positions; its name may be that of its module."""
+    """The tensor of an embedding, an output or a table of positions; the name may be its module's."""
     name = _options(checkpoint)["names"][part]
     return next((full for full in (name, f"{name}.weight") if full in checkpoint.tensors), None)
 
 
 def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
-    """The table under the names that the settings give; norms without a bias ("bias=False") get one of zeros."""
+    """The table with the names that the settings give. Norms without a bias ("bias=False") get zeros."""
     names = _options(checkpoint)["names"]
     table: dict[str, Any] = dict.fromkeys(names["ignored"] or ())
     targets = {
@@ -167,7 +168,7 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
 
 
 def recognises(path: Path) -> bool:
-    """Whether a folder holds one file with weights and one YAML file that speaks of nn.Transformer."""
+    """Whether a folder holds one file with weights and one YAML file with settings of nn.Transformer."""
     if path.suffix in state_dicts.SETTINGS:
         return _speaks_of_this(path)
     files = [file for file in path.iterdir() if file.suffix in state_dicts.SETTINGS] if path.is_dir() else []
@@ -187,15 +188,15 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """The options that our model cannot express, and names that nothing stands under, a line each."""
+    """A line for each option that our model does not support, and each name that the state dict lacks."""
     options = _options(checkpoint)
     problems = state_dicts.unsupported(checkpoint, OPTIONS)
     for name, expressed in EXPRESSED.items():
         for value in options[name].values() if isinstance(options[name], dict) else [options[name]]:
             if value not in expressed:
-                problems.append(f"{name}: {value!r} (expressed: {', '.join(map(repr, expressed))})")
+                problems.append(f"{name}: {value!r} (supported: {', '.join(map(repr, expressed))})")
     problems += [
-        f"names.{name} is not a part: expected one of {', '.join(NAMES)}"
+        f"names.{name} is not a part of the model: expected one of {', '.join(NAMES)}"
         for name in options["names"]
         if name not in NAMES
     ]
@@ -206,9 +207,9 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
     for stack in [stack for stack in LAYER_KEYS if stack not in there]:
         problems.append(f"names.{stack}: the state dict has no {options['names'][stack]}.layers.0.linear1.weight")
     if len({_has(checkpoint, stack, "self_attn.in_proj_bias") for stack in there}) > 1:
-        problems.append("bias: in one stack only (expressed: in both or none)")
+        problems.append("bias: in one stack only (supported: in both or none)")
     if isinstance(options["layer_norm_eps"], dict) and len(set(options["layer_norm_eps"].values())) > 1:
-        problems.append(f"layer_norm_eps: {options['layer_norm_eps']} (expressed: one value)")
+        problems.append(f"layer_norm_eps: {options['layer_norm_eps']} (supported: one value)")
     return problems
 
 
@@ -271,7 +272,7 @@ def _two_vocabularies(checkpoint: Checkpoint) -> bool:
 
 
 def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer | None:
-    """Tokenizer with the ids of the vocabularies, None without any."""
+    """Tokenizer with the ids of the vocabularies, or None without any."""
     return state_dicts.to_tokenizer(checkpoint)
 
 

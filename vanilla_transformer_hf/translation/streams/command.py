@@ -154,7 +154,7 @@ def run_command(
     Run a command.
 
     Args:
-        arguments: Those of `add_arguments`, and `model`.
+        arguments: The arguments of `add_arguments`, and `model`.
         work: The work on each line.
         inputs: File names; None for standard input.
         ensemble: Names of further models of the ensemble.

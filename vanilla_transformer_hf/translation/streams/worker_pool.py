@@ -181,7 +181,7 @@ def _serve(
     threads: int,
     describe: Callable[[Translator], Any] | None,
 ) -> None:
-    """What a process does: open the model, then answer windows until the main process is gone."""
+    """The main function of a process: open the model, then translate windows until the main process has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
     torch.set_num_threads(threads)
     try:
