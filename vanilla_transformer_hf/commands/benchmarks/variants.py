@@ -2,10 +2,12 @@
 generate() of each variant against the paper's model of the same size
 
 Random weights, a batch of 32 sentences of 32 tokens, and exactly 32 new tokens. The two models take turns in one
-process. Processor time is measured instead of wall-clock time, because other programs disturb it less.
+process. Processor time is measured instead of wall-clock time, because other programs disturb it less. With --causal,
+the models are decoders without an encoder, and the sentences are their prompts.
 
     vanilla-transformer benchmark variants --preset tiny --beams 1 4
     vanilla-transformer benchmark variants --only t5_bias gated --rounds 9
+    vanilla-transformer benchmark variants --causal --preset tiny
 """
 
 import argparse
@@ -16,10 +18,11 @@ from typing import Any
 
 import torch
 
-from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.model.norms_vanilla_transformer import NORMS
 from vanilla_transformer_hf.model.positions_vanilla_transformer import POSITION_ENCODINGS
+from vanilla_transformer_hf.model.sharing_vanilla_transformer import PROJECTIONS
 
 from .generation_models import random_model
 from .training import SIZES
@@ -37,19 +40,32 @@ def variants(sizes: dict[str, Any]) -> dict[str, dict[str, Any]]:
         **{name: {"norm_type": name} for name in NORMS if name != plain.norm_type},
         "gated": {"feed_forward_type": "gated", "activation_function": "silu", **widths},
         "segments": {"type_vocab_size": 2},
+        **{name: {"projection_sharing": name} for name in PROJECTIONS if name != plain.projection_sharing},
     }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=SIZES, default="base", help="size of the models (default: base)")
     parser.add_argument("--only", nargs="+", metavar="VARIANT", help="measure only these variants (default: all)")
+    parser.add_argument("--causal", action="store_true", help="measure decoders without an encoder")
     parser.add_argument("--beams", nargs="+", type=int, default=[1], help="beams of the searches (default: 1)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each model (default: 5)")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: 1)")
     parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
 
 
-def seconds(model: VanillaTransformerForConditionalGeneration, ids: torch.Tensor, beams: int) -> float:
+def model_of(fields: dict[str, Any], causal: bool) -> Any:
+    """A model with random weights, whose searches end only at the limit."""
+    if not causal:
+        return random_model(VanillaTransformerConfig.from_preset(**fields))
+    torch.manual_seed(0)
+    config = VanillaTransformerConfig.from_preset(**fields, is_encoder_decoder=False, is_decoder=True)
+    model = VanillaTransformerForCausalLM(config).eval()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def seconds(model: Any, ids: torch.Tensor, beams: int) -> float:
     """Processor seconds of one call of generate()."""
     start = time.process_time()
     model.generate(ids, num_beams=beams, max_new_tokens=TOKENS)
@@ -73,12 +89,12 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         refuse_overwriting(arguments.json, [])
     torch.set_num_threads(arguments.threads)
-    paper = random_model(VanillaTransformerConfig.from_preset(**sizes))
+    paper = model_of(sizes, arguments.causal)
     ids = torch.randint(3, paper.config.vocab_size, (SENTENCES, TOKENS))
     rows = []
     print(f"{'variant':<28} beams  seconds  paper's  ratio")
     for name in arguments.only or known:
-        model = random_model(VanillaTransformerConfig.from_preset(**{**sizes, **known[name]}))
+        model = model_of({**sizes, **known[name]}, arguments.causal)
         for beams in arguments.beams:
             pairs = []
             for turn in range(arguments.rounds + 1):  # the first packs the weights
