@@ -62,6 +62,11 @@ MODELS = {
         **{"position_encoding": "alibi", "decoder_position_encoding": "shaw", "max_relative_distance": 3},
         "norm_type": "rms_norm_author",
     },
+    "gated": {"position_encoding": "distance_mlp", "decoder_position_encoding": "gated_alibi"},
+    "hierarchical": {
+        **{"position_encoding": "hierarchical", "decoder_position_encoding": "distance_mlp"},
+        "max_position_embeddings": 16,
+    },
 }
 
 
