@@ -57,7 +57,10 @@ def test_the_steps_install_a_server_that_answers_and_ends(counting_folder, tmp_p
         r'python -m pip install --no-cache-dir --constraint constraints.txt "(\.\[serve\])"', package_step
     )
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--no-index", found[1]], check=True, cwd=app)
+    # As in the Dockerfile, but nothing is downloaded: libraries that are missing or of another version fail.
+    subprocess.run(
+        [*pip, "--no-build-isolation", "--no-index", "--constraint", "constraints.txt", found[1]], check=True, cwd=app
+    )
 
     command = [*json.loads(steps("ENTRYPOINT")[0]), counting_folder]
     command[0] = str(environment / "bin" / command[0])

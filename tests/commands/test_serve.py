@@ -1,5 +1,6 @@
 """The command `serve`: settings that are checked before it listens, and processes that end as they should."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -128,6 +129,13 @@ def started(*arguments):
     raise AssertionError("".join(lines))
 
 
+def wait_for_end(pid):
+    """Until a killed process accepts no more connections: it is gone, or a zombie."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+            time.sleep(0.01)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_signal_finishes_what_runs_and_a_dead_worker_is_replaced(counting_folder, workers):
@@ -141,6 +149,7 @@ def test_a_signal_finishes_what_runs_and_a_dead_worker_is_replaced(counting_fold
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
                 if b"spawn_main" in command:
                     os.kill(int(pid), signal.SIGKILL)
+                    wait_for_end(pid)
                     break
             for _ in range(20):
                 assert httpx.post(f"{address}/translate", json={"q": "two"}, timeout=60).status_code == 200

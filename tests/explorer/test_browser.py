@@ -4,6 +4,7 @@ The page in a real browser: `make test-browser`. Its pictures are kept in the fo
 The model is the tiny one that counts backwards in German.
 """
 
+import base64
 import os
 import re
 import shutil
@@ -230,6 +231,57 @@ def test_pictures_are_saved_as_png_and_svg(open_page):
         with page.expect_download() as waiting:
             page.click(f"text=/^{kind}$/")
         assert Path(waiting.value.path()).read_bytes().startswith(beginning)
+
+
+# The mean difference of the bytes of two pictures of which one is SVG, after the browser has drawn it.
+COMPARE = """
+async ([svg, png]) => {
+  const pixels = async (address, width, height) => {
+    const image = new Image();
+    image.src = address;
+    await image.decode();
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [width ?? image.width, height ?? image.height];
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  };
+  const one = await pixels(`data:image/png;base64,${png}`);
+  const other = await pixels(`data:image/svg+xml;base64,${svg}`, one.width, one.height);
+  let sum = 0;
+  for (let place = 0; place < one.data.length; place++) sum += Math.abs(one.data[place] - other.data[place]);
+  return [sum / one.data.length, one.data.reduce((a, b) => Math.max(a, b)), one.data.some((value) => value < 128)];
+}
+"""
+
+
+@pytest.mark.parametrize("picture, shape", [("map", "<rect"), ("lines", "<path"), ("grid", "<rect")])
+def test_an_svg_of_attention_has_shapes_and_looks_like_the_png(open_page, picture, shape):
+    page = open_page(text=TEXT, view="attention", picture=picture)
+    contents = {}
+    for kind in ("SVG", "PNG"):
+        with page.expect_download() as waiting:
+            page.click(f"text=/^{kind}$/")
+        contents[kind] = Path(waiting.value.path()).read_bytes()
+    text = contents["SVG"].decode()
+    assert "<image" not in text and text.count(shape) >= 9 and (picture == "grid" or ">three</text>" in text)
+    codes = [base64.b64encode(content).decode() for content in contents.values()]
+    difference, lightest, has_dark = page.evaluate(COMPARE, codes)
+    assert lightest == 255 and has_dark and difference < 5  # of 255; the edges of letters differ
+
+
+def test_an_svg_of_too_many_cells_is_refused_by_name(open_page):
+    page = open_page()
+    page.evaluate("""async () => {
+        const { heatMap } = await import("/page/heat_map.js");
+        const map = heatMap({ title: "large", values: new Float32Array(600 * 600), rows: 600, columns: 600 });
+        document.querySelector("main").replaceChildren(map);
+    }""")
+    page.click("[aria-label='save large as SVG']")
+    page.wait_for_selector(".save .error")
+    assert "more than 300,000 shapes: save it as PNG" in page.inner_text(".save .error")
+    with page.expect_download():
+        page.click("[aria-label='save large as PNG']")
+    assert page.locator(".save .error").count() == 0
 
 
 def test_an_error_is_shown_and_the_page_goes_on(open_page):

@@ -97,11 +97,8 @@ export function attentionLines({ title, maps, rowLabels, columnLabels, threshold
   if (pinned >= 0 && pinned < rows) readout.textContent = describe("row", pinned);
   else if (pinnedColumn >= 0 && pinnedColumn < columns) readout.textContent = describe("column", pinnedColumn);
 
-  /** All of it on one canvas, with the pieces. */
-  function whole() {
-    const side = 150, width = 640, tall = Math.min(12_000, height);
-    const picture = html("canvas", { width, height: tall });
-    const context = picture.getContext("2d");
+  /** All of it in one picture, with the pieces. */
+  function paintWhole(context, side, width, tall) {
     context.fillStyle = themed("paper");
     context.fillRect(0, 0, width, tall);
     context.font = "13px sans-serif";
@@ -113,7 +110,10 @@ export function attentionLines({ title, maps, rowLabels, columnLabels, threshold
     columnLabels.forEach((text, column) => context.fillText(text.slice(0, 20), width - side + 6, TOP + column * ROW + ROW / 2));
     context.translate(side, 0);
     paint(context, width - 2 * side, 0, tall);
-    return picture;
+  }
+  function whole() {
+    const side = 150, width = 640, tall = Math.min(12_000, height);
+    return { width, height: tall, paint: (context) => paintWhole(context, side, width, tall) };
   }
   return html("figure", { class: "heat" }, html("figcaption", {}, readout, pictureButtons(title.replaceAll(/[ ,]+/g, "-"), whole)), scroller);
 }

@@ -36,11 +36,9 @@ export function headGrid({ shape, values }, layers, counts, open) {
     return html("tr", {}, html("th", { scope: "row" }, `layer ${layer}`), cells);
   });
   const names = Array.from({ length: heads }, (_, head) => html("th", { scope: "col" }, `head ${head}`));
-  function whole() {
-    const picture = html("canvas", { width: 70 + heads * (width + 8), height: 24 + layers.length * (height + 8) });
-    const context = picture.getContext("2d");
+  function paintWhole(context, whole) {
     context.fillStyle = themed("paper");
-    context.fillRect(0, 0, picture.width, picture.height);
+    context.fillRect(0, 0, whole.width, whole.height);
     context.font = "12px sans-serif";
     layers.forEach((layer, index) => {
       context.fillStyle = themed("ink");
@@ -53,7 +51,10 @@ export function headGrid({ shape, values }, layers, counts, open) {
         if (head < counts[layer]) paint(context, 70 + head * (width + 8), 24 + index * (height + 8), index * heads + head);
       }
     });
-    return picture;
+  }
+  function whole() {
+    const size = { width: 70 + heads * (width + 8), height: 24 + layers.length * (height + 8) };
+    return { ...size, paint: (context) => paintWhole(context, size) };
   }
   return html(
     "figure",

@@ -172,12 +172,8 @@ export function heatMap(options) {
   new ResizeObserver(draw).observe(scroller);
 
   function whole() {
-    const picture = html("canvas", {
-      width: Math.min(LARGEST_PICTURE, width),
-      height: Math.min(LARGEST_PICTURE, height),
-    });
-    paint(picture.getContext("2d"), 0, 0, picture.width, picture.height);
-    return picture;
+    const size = [Math.min(LARGEST_PICTURE, width), Math.min(LARGEST_PICTURE, height)];
+    return { width: size[0], height: size[1], paint: (context) => paint(context, 0, 0, ...size) };
   }
   const caption = html("figcaption", {}, html("strong", {}, title), pictureButtons(title.replaceAll(" ", "-"), whole));
   return html("figure", { class: "heat" }, caption, scroller, readout);

@@ -3,6 +3,7 @@
 import { answersFor } from "./api.js";
 import { button, html } from "./dom.js";
 import { writeState } from "./state.js";
+import { SvgContext } from "./svg_context.js";
 
 function download(name, blob) {
   const link = html("a", { href: URL.createObjectURL(blob), download: name });
@@ -50,29 +51,46 @@ async function svgCanvas(picture) {
   return canvas;
 }
 
-/** A canvas inside an SVG. */
-function canvasSvg(canvas) {
-  const { width, height } = canvas;
-  const size = `width="${width}" height="${height}"`;
-  return `<svg xmlns="http://www.w3.org/2000/svg" ${size}><image ${size} href="${canvas.toDataURL()}"/></svg>`;
+function drawnCanvas({ width, height, paint }) {
+  const canvas = html("canvas", { width, height });
+  paint(canvas.getContext("2d"));
+  return canvas;
 }
 
-/** Buttons that save a picture; `find` gives an SVG element or a canvas. */
+function drawnSvg({ width, height, paint }) {
+  const context = new SvgContext();
+  paint(context);
+  return context.text(width, height);
+}
+
+/** Buttons that save a picture; `find` gives an SVG element, or a drawing { width, height, paint(context) }. */
 export function pictureButtons(name, find) {
-  const save = async (kind) => {
+  let problem = null;
+  const write = async (kind) => {
     const picture = await find();
-    const isCanvas = picture instanceof HTMLCanvasElement;
+    const isDrawing = !(picture instanceof SVGElement);
     if (kind === "svg") {
-      const text = isCanvas ? canvasSvg(picture) : svgText(picture);
+      const text = isDrawing ? drawnSvg(picture) : svgText(picture);
       return download(`${name}.svg`, new Blob([text], { type: "image/svg+xml" }));
     }
-    const canvas = isCanvas ? picture : await svgCanvas(picture);
+    const canvas = isDrawing ? drawnCanvas(picture) : await svgCanvas(picture);
     canvas.toBlob((blob) => download(`${name}.png`, blob));
   };
-  return html(
+  const save = async (kind) => {
+    problem?.remove();
+    try {
+      await write(kind);
+    } catch (error) {
+      if (!(error instanceof RangeError)) throw error; // too large
+      problem = html("span", { class: "error", role: "alert" }, error.message);
+      buttons.append(problem);
+    }
+  };
+  const buttons = html(
     "span",
     { class: "save" },
     button("PNG", () => save("png"), { "aria-label": `save ${name} as PNG` }),
     button("SVG", () => save("svg"), { "aria-label": `save ${name} as SVG` }),
   );
+  return buttons;
 }
