@@ -2,7 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -112,14 +116,39 @@ def test_a_process_that_died_while_it_had_nothing_to_do_is_named():
     """Not as a broken pipe, which the scripts take for a reader of their output that has seen enough."""
     with WorkerPool(open_backwards, LineWork("translate"), 1, "cpu", describe) as pool:
         os.kill(pool.description[0], signal.SIGKILL)
-        pool._processes[0].join()
-        with pytest.raises(OSError, match="process 1 of 1 ended with exit code -9") as raised:
+        with pytest.raises(OSError, match="1 of 1 processes ended before its work was done") as raised:
             list(pool.map(windows(LINES), Tally()))
     assert not isinstance(raised.value, BrokenPipeError)
+
+
+SCRIPT = """
+import os, signal
+from functools import partial
+from test_worker_pool import LineWork, WorkerPool, describe, open_backwards
+if __name__ == "__main__":
+    pool = WorkerPool(open_backwards, LineWork("translate"), 1, "cpu", describe)
+    print(pool.description[0], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_processes_end_when_the_main_process_is_killed(tmp_path):
+    script = tmp_path / "main.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    worker = Path(f"/proc/{int(done.stdout)}")
+    for _ in range(300):
+        if not worker.exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError("the process waits for work that nobody has")
 
 
 def test_a_killed_process_is_named(pool):
     """The last of this file: the pool is of no use afterwards."""
     os.kill(pool.description[0], signal.SIGKILL)
-    with pytest.raises(OSError, match="process 1 of 2 ended with exit code -9"):
+    with pytest.raises(OSError, match="1 of 2 processes ended before its work was done"):
         list(pool.map(windows(LINES), Tally()))

@@ -1,17 +1,26 @@
 """Process windows of lines in this process or in several; results come in the order of the lines."""
 
+import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, cast
+from functools import cache, partial
+from multiprocessing import active_children, get_context, parent_process
+from threading import Thread
+from typing import Any, NamedTuple
 
 import torch
 
 from ..tally import Tally
 from ..translator import Translator
 from .work import Answer, Item, LineWork
+
+
+# How often the counts of sentences and tokens reach the progress bar while a window is translated.
+SECONDS_BETWEEN_COUNTS = 0.2
 
 
 class Window(NamedTuple):
@@ -54,7 +63,7 @@ class WorkerPool:
     Works in several processes, each with its own model and its share of the threads.
 
     Windows are handed out one by one to free processes; at most two for each process are held at a time. The
-    processes end with this one, whatever becomes of it.
+    processes end with this one, even if it is killed.
 
     Args:
         open_translator: Opens the model, in each process; takes the name of the device.
@@ -73,20 +82,18 @@ class WorkerPool:
         describe: Callable[[Translator], Any],
     ):
         context = get_context("spawn")  # a fork would share locks and accelerators
-        threads = max(1, torch.get_num_threads() // processes)
-        self._pipes: list[Connection] = []
-        self._processes = []
+        self._count, self._others = processes, set(active_children())
+        self._counted, numbers = context.SimpleQueue(), context.SimpleQueue()
         for number in range(processes):
-            ours, theirs = context.Pipe()
-            to_describe = describe if number == 0 else None
-            arguments = (theirs, open_translator, device_of(number, device), work, threads, to_describe)
-            process = context.Process(target=_serve, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
+            numbers.put(number)
+        threads = max(1, torch.get_num_threads() // processes)
+        arguments = (open_translator, work, device, threads, numbers, self._counted)
+        self._executor = ProcessPoolExecutor(processes, context, _begin, arguments)
         try:
-            self.description, *_ = [self._receive(pipe)[1] for pipe in self._pipes]
+            opened = [
+                self._executor.submit(_describe, describe if number == 0 else None) for number in range(processes)
+            ]
+            self.description, *_ = [self._result(future) for future in opened]
         except BaseException:
             self.__exit__()
             raise
@@ -95,21 +102,17 @@ class WorkerPool:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        for pipe, process in zip(self._pipes, self._processes):
-            pipe.close()
+        # What they work on is not needed any more; the executor would wait for it.
+        for process in set(active_children()) - self._others:
             process.terminate()
-        for process in self._processes:
-            process.join()
+        self._executor.shutdown(cancel_futures=True)
 
     def map(self, windows: Iterable[Window], tally: Tally) -> Iterator[tuple[Window, Answer]]:
         """Each window with its output, in order; read ahead of that by at most two windows for each process."""
-        windows, free = iter(windows), list(self._pipes)
-        held: dict[int, Window] = {}  # those that have not been given back yet, by the number of their first line
-        done: dict[int, Answer] = {}
-        busy: dict[Connection, int] = {}
+        windows, held = iter(windows), deque[tuple[Window, Future[Answer]]]()
         exhausted, unreadable = False, None
         while True:
-            while free and not exhausted and len(held) < 2 * len(self._pipes):
+            while not exhausted and len(held) < 2 * self._count:
                 try:
                     window = next(windows, None)
                 except ValueError as error:  # told when what came before is done
@@ -117,84 +120,107 @@ class WorkerPool:
                 if window is None:
                     exhausted = True
                     break
-                held[window.first] = window
-                busy[free[-1]] = window.first
-                with self._naming_the_dead(free[-1]):
-                    free.pop().send((window.first, window.items))
+                held.append((window, self._submit(window)))
             if not held:
                 if unreadable is not None:
                     raise unreadable
                 return
-            for pipe in cast(list[Connection], wait(list(busy))):
-                kind, value = self._receive(pipe)
-                if kind == "counted":
-                    tally.add(**value)
-                else:
-                    done[busy.pop(pipe)] = value
-                    free.append(pipe)
-            while held and (first := next(iter(held))) in done:
-                yield held.pop(first), done.pop(first)
+            window, future = held[0]
+            wait([future], SECONDS_BETWEEN_COUNTS)
+            is_done = future.done()
+            while not self._counted.empty():
+                tally.add(**self._counted.get())
+            if is_done:
+                held.popleft()
+                yield window, self._result(future)
 
-    def _receive(self, pipe: Connection) -> tuple[str, Any]:
+    def _submit(self, window: Window) -> Future[Answer]:
+        with self._naming_the_dead():
+            return self._executor.submit(_answer, window)
+
+    def _result(self, future: Future[Any]) -> Any:
         """
-        A message of a process.
+        The result of a process.
 
         Raises:
-            OSError: The process is gone.
-            Exception: What was raised there.
+            OSError: A process has ended.
+            Exception: The exception that was raised there.
         """
-        with self._naming_the_dead(pipe):
-            kind, value = pipe.recv()
-        if kind == "failed":
-            raise value
-        return kind, value
+        with self._naming_the_dead():
+            return future.result()
 
     @contextmanager
-    def _naming_the_dead(self, pipe: Connection) -> Iterator[None]:
-        """Name the process that ended: a `BrokenPipeError` would look as if the reader of the output had left."""
+    def _naming_the_dead(self) -> Iterator[None]:
         try:
             yield
-        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
-            number = self._pipes.index(pipe)
-            self._processes[number].join()
-            code = self._processes[number].exitcode
-            raise OSError(f"process {number + 1} of {len(self._pipes)} ended with exit code {code}") from error
+        except BrokenProcessPool as error:
+            raise OSError(
+                f"1 of {self._count} processes ended before its work was done; the system may have killed it because "
+                "memory ran out"
+            ) from error
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In the processes
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 class _Reports(Tally):
     """A tally that tells the main process."""
 
-    def __init__(self, pipe: Connection):
+    def __init__(self, counted: Any):
         super().__init__()
-        self._pipe = pipe
+        self._counted = counted
 
     def add(self, **counts: int) -> None:
         super().add(**counts)
-        self._pipe.send(("counted", counts))
+        self._counted.put(counts)
 
 
-def _serve(
-    pipe: Connection,
+class _Process(NamedTuple):
+    """The state of a process: its work, a function that opens its translator once, and its tally."""
+
+    work: LineWork
+    translator: Callable[[], Translator]
+    reports: _Reports
+
+
+_process: _Process
+
+
+def _begin(
     open_translator: Callable[[str | None], Translator],
-    device: str | None,
     work: LineWork,
+    device: str | None,
     threads: int,
-    describe: Callable[[Translator], Any] | None,
+    numbers: Any,
+    counted: Any,
 ) -> None:
-    """The main function of a process: open the model, then translate windows until the main process has ended."""
+    """Set up a process. The model is opened by its first task, whose exceptions reach the main process."""
+    global _process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
+    Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    try:
-        try:
-            translator = open_translator(device)
-            pipe.send(("ready", describe and describe(translator)))
-            while True:
-                first, items = pipe.recv()
-                pipe.send(("done", work(translator, first, items, _Reports(pipe))))
-        except (OSError, ValueError, TypeError, RuntimeError) as error:
-            pipe.send(("failed", error))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return
+    own_device = device_of(numbers.get(), device)
+    _process = _Process(work, cache(partial(open_translator, own_device)), _Reports(counted))
+
+
+def _end_with_parent() -> None:
+    """The executor's processes would wait for work forever after the main process was killed."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _describe(describe: Callable[[Translator], Any] | None) -> Any:
+    """Open the model, and describe it."""
+    translator = _process.translator()
+    return describe and describe(translator)
+
+
+def _answer(window: Window) -> Answer:
+    return _process.work(_process.translator(), window.first, window.items, _process.reports)
 
 
 def device_of(number: int, device: str | None) -> str | None:
