@@ -31,6 +31,7 @@ COMMANDS = {
     "export-checkpoint": "write a model as a MarianMT, BART or fairseq checkpoint",
     "distill": "train a student on the translations of its teacher",
     "prune": "remove attention heads and feed-forward units that matter least",
+    "quantize": "write the folder of a model with int8 weights, a quarter of the size",
     "average": "average the weights of checkpoints",
     "verify": "compare a folder with the checksums that it holds",
     "push": "publish the folder of a model on the Hugging Face Hub",

@@ -4,6 +4,7 @@ Score given translations by a model: log-probability and perplexity, one pair of
     vanilla-transformer score outputs/quickstart numbers.en numbers.de > scores.txt    # log-probabilities
     vanilla-transformer score outputs/quickstart numbers.en numbers.de --format tsv    # with the perplexity
     vanilla-transformer score outputs/quickstart numbers.en numbers.de --format jsonl --output scores.jsonl
+    vanilla-transformer score outputs/quickstart numbers.en numbers.de --quantization int8 > scores.txt
 """
 
 import argparse
@@ -33,6 +34,11 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         default="error",
         choices=get_args(TooLongToScore),
         help="a line that is longer than the model's limit: stop with an error (default), or score its beginning",
+    )
+    parser.add_argument(
+        "--quantization",
+        choices=["int8"],
+        help="compute linear maps with weights and inputs rounded to int8 (default: in the type of the weights)",
     )
     add_arguments(parser)
     return parser.parse_args(argv)

@@ -4,6 +4,7 @@ Translate over HTTP, the requests of all clients together.
     vanilla-transformer serve outputs/quickstart
     vanilla-transformer serve outputs/en-de outputs/de-en --languages en-de de-en --port 5000
     vanilla-transformer serve news=outputs/en-de talks=outputs/en-de-2 --api_keys keys.txt
+    vanilla-transformer serve outputs/en-de --quantization int8
     vanilla-transformer serve outputs/en-de --engine ctranslate2 --quantization int8
     vanilla-transformer serve outputs/en-de --workers 2 --host 0.0.0.0    # behind a proxy
 
@@ -34,7 +35,8 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="ours: sentences join a running search (default); ctranslate2: batch by batch, by a copy of the model "
         "that is exported once, to MODEL-ctranslate2",
     )
-    parser.add_argument("--quantization", metavar="TYPE", help="of that copy's weights: int8, int16, float16 …")
+    parser.add_argument("--quantization", metavar="TYPE", help="int8; with --engine ctranslate2, also another type of "
+                        "that copy's weights: int16, float16 … (default: as the model was saved)")  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: an accelerator if there is one)")
     parser.add_argument(
         "--dtype",
@@ -146,8 +148,9 @@ def main(prog: str, argv: list[str]) -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    if arguments.quantization is not None and arguments.engine != "ctranslate2":
-        raise ValueError("--quantization: needs --engine ctranslate2")
+    own = arguments.engine == "ours"
+    if own and arguments.quantization not in (None, "int8"):
+        raise ValueError(f"--quantization {arguments.quantization}: expected int8, or --engine ctranslate2")
     names = {"characters", "texts", "body_bytes", "seconds", "body_seconds"}
     given = {name: getattr(arguments, f"max_{name}") for name in names}
     settings = ServerSettings(
@@ -159,6 +162,7 @@ def main(prog: str, argv: list[str]) -> None:
         most_waiting=arguments.max_queue,
         **{name: getattr(arguments, name) for name in ("api_keys", "log", "device", "dtype", "workers")},
         seconds_to_finish=arguments.seconds_to_finish,
+        quantization=arguments.quantization if own else None,
     )
     listening = bind(arguments.host, arguments.port)
     if arguments.engine == "ctranslate2":

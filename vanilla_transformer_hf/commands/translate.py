@@ -107,8 +107,6 @@ def main(prog: str, argv: list[str]) -> None:
     names = (*search, "max_new_tokens", "num_beam_groups", "diversity_penalty", "too_long")
     options = {name: getattr(arguments, name) for name in names}
     options |= {"num_return_sequences": arguments.n_best, "return_alignments": arguments.alignment}
-    if arguments.quantization is not None:
-        options["quantization"] = arguments.quantization
     form = arguments.format or ("tsv" if arguments.n_best or arguments.alignment else "text")
     inputs = [arguments.input, arguments.prefixes] if arguments.prefixes else [arguments.input]
     work = LineWork("translate", form, options, arguments.constraints)

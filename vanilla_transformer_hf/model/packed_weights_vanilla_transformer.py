@@ -200,6 +200,13 @@ class StepWeights:
         plain = [] if self.quantization is None else list(filter(is_plain, self.model.get_decoder().modules()))
         return self._whole(plain)
 
+    @cached_property
+    def everything(self) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
+        """All quantized maps of the model by the ids of their weights; empty if it is not quantized."""
+        plain = [] if self.quantization is None else list(filter(is_plain, self.model.modules()))
+        known = {**self.source, **self.prompt} if plain else {}
+        return known | self._whole([module for module in plain if id(module.weight) not in known])
+
     def _whole(self, plain: list[Any]) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
         fit = [module for module in plain if self.quantization is not None or is_packable(module.weight)]
         return {id(module.weight): self.of_sequence(module.weight, module.bias) for module in fit}
@@ -211,6 +218,10 @@ class StepWeights:
     def reading_the_prompt(self) -> AbstractContextManager:
         """The same with the maps of `prompt`."""
         return PackedProducts(self.prompt) if self.prompt else nullcontext()
+
+    def computing_all(self) -> AbstractContextManager:
+        """The same with the maps of `everything`, for a pass through the whole model."""
+        return PackedProducts(self.everything) if self.everything else nullcontext()
 
     @classmethod
     def of(cls, model: Any, read: bool = True, quantization: str | None = None) -> "StepWeights":

@@ -49,7 +49,7 @@ class ServerSettings:
         most_rows, most_tokens, most_waiting: As in `Batcher`.
         api_keys: File of keys, one a line.
         log: One of `LOGS`.
-        device, dtype: As in `Translator.from_pretrained`.
+        device, dtype, quantization: As in `Translator.from_pretrained`.
         workers: Processes, each with its own models and its share of the threads.
         seconds_to_finish: Time for running requests after SIGTERM.
 
@@ -70,6 +70,7 @@ class ServerSettings:
     dtype: str = "auto"
     workers: int = 1
     seconds_to_finish: int = 60
+    quantization: str | None = None
 
     def __post_init__(self) -> None:
         if self.languages and len(self.languages) != len(self.models):
@@ -129,7 +130,9 @@ def open_models(settings: ServerSettings) -> list[ServedModel]:
     models = []
     for number, model in enumerate(settings.models):
         name, place = name_and_place(model)
-        translator = Translator.from_pretrained(place, settings.device, settings.dtype)
+        translator = Translator.from_pretrained(
+            place, settings.device, settings.dtype, quantization=settings.quantization
+        )
         make_search: MakeSearch | None = None
         if settings.exported:
             engine = CTranslate2Engine(Path(settings.exported[number]), threads)

@@ -9,6 +9,7 @@ from .scoring import TextScore, score_pairs
 from .tally import ProgressBar, Tally
 from .text_model import WINDOW, TextModel, windows
 from .texts import TextEncoder
+from .token_translator import quantized
 
 
 class ForcedDecoding(TextModel):
@@ -100,7 +101,9 @@ class ForcedDecoding(TextModel):
     def _score_pairs(
         self, pairs: Sequence[tuple[str, str]], tally: Tally, too_long: TooLongToScore = "error", **limits: int | None
     ) -> list[TextScore]:
-        return score_pairs(self.model, self.tokenizer, self._encoders(too_long), pairs, tally, self.matmul, **limits)
+        encoders = self._encoders(too_long)
+        with quantized(self.model, self.quantization):
+            return score_pairs(self.model, self.tokenizer, encoders, pairs, tally, self.matmul, **limits)
 
     def _align_pairs(
         self,

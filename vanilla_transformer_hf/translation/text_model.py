@@ -34,6 +34,7 @@ class TextModel:
     Attributes:
         source_prefix (`str`): Text put before each source text.
         matmul (`str`): The library of float32 matrix products in use.
+        quantization (`str`, *optional*): "int8" where linear maps are computed in this type.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once.
 
     Raises:
@@ -44,6 +45,7 @@ class TextModel:
         check_fit(model, tokenizer)
         self.model: Any = model.eval()
         self.tokenizer, self.source_prefix, self.matmul = tokenizer, "", "default"
+        self.quantization: str | None = None
         positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
         self._positions = positions
         self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", None) or positions

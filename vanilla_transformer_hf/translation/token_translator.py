@@ -6,7 +6,7 @@ Shapes: B sources, S source tokens, n translations of each, T target tokens.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from ..model.generation_config_vanilla_transformer import (
     SEARCH_OPTIONS,
     Settings,
 )
+from ..model.packed_weights_vanilla_transformer import StepWeights
 from ..model.search_plan_vanilla_transformer import REQUESTS
 from ..model.search_vanilla_transformer import Search
 from .scoring import score_sequences
@@ -27,6 +28,11 @@ from .scoring import score_sequences
 
 # Arguments that `generate()` does not check itself.
 COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
+
+
+def quantized(model: Any, quantization: str | None) -> AbstractContextManager:
+    """A context in which passes through the whole model compute with this quantization, as a search does."""
+    return nullcontext() if quantization is None else StepWeights.of(model, quantization=quantization).computing_all()
 
 
 class TokenTranslator:
@@ -163,8 +169,9 @@ class TokenTranslator:
         requested = [name for name in REQUESTS if options.get(name) is not None]
         if requested and not self.has_own_options:
             raise ValueError(f"{requested[0]}: not supported by {type(self.model).__name__}")
-        if requested and return_scores and not tells:
-            raise ValueError(f"{requested[0]}: scores of such translations need num_beams of at least 2")
+        lacking = [name for name in requested if name != "quantization"]  # which a second pass can use, too
+        if lacking and return_scores and not tells:
+            raise ValueError(f"{lacking[0]}: scores of such translations need num_beams of at least 2")
         return tells
 
     def _read_output(
@@ -177,7 +184,8 @@ class TokenTranslator:
             return sequences, None
         if scores is None:
             eos, penalty = self.ids_of_end(options), self.length_penalty(options)
-            scores = score_sequences(
-                self.model, **source, sequences=sequences, eos=eos, pad_token_id=self.pad_token_id, penalty=penalty
-            )
+            with quantized(self.model, options.get("quantization")):
+                scores = score_sequences(
+                    self.model, **source, sequences=sequences, eos=eos, pad_token_id=self.pad_token_id, penalty=penalty
+                )
         return sequences, scores.view(sequences.shape[:2])

@@ -9,8 +9,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..common.matmul import MatmulRow, choose_matmul, describe_matmul, probe_matmul
-from ..common.opening import open_model, vocabularies
+from ..common.opening import is_own, open_model, vocabularies
 from ..common.too_long import TooLongToTranslate
+from ..model.packed_weights_vanilla_transformer import MAKERS
 from ..model.search_vanilla_transformer import Search
 from .forced_decoding import ForcedDecoding
 from .parts import constrain, translate_parts
@@ -44,6 +45,8 @@ class Translator(ForcedDecoding):
             "default", or "onednn".
         ensemble: Other models with the same vocabularies; the search uses the mean of all probabilities. Scores and
             alignments of given translations (`score`, `align`, `return_alignments`) are the first model's.
+        quantization: "int8" computes linear maps with weights and inputs rounded to int8, in searches and in `score`;
+            only models of this package can. Alignments are computed as the model was saved.
 
     Attributes:
         shortlist (`list[int]`, *optional*): Token ids that translations may use, for example `pieces_of` a text; None:
@@ -58,7 +61,8 @@ class Translator(ForcedDecoding):
             if the tokenizer does not record that length, set it.
 
     Raises:
-        ValueError: The model does not generate from a source, or the tokenizer's vocabulary does not fit it.
+        ValueError: The model does not generate from a source, the tokenizer's vocabulary does not fit it, or the
+            quantization is unknown or not possible with this model.
 
     Example:
 
@@ -79,8 +83,14 @@ class Translator(ForcedDecoding):
         tokenizer: PreTrainedTokenizerBase,
         matmul_backend: str = "auto",
         ensemble: Sequence[PreTrainedModel] = (),
+        quantization: str | None = None,
     ):
         super().__init__(model, tokenizer)
+        if quantization not in MAKERS:
+            raise ValueError(f"quantization={quantization!r}: expected 'int8' or None")
+        if quantization is not None and not is_own(model.config):
+            raise ValueError(f"quantization: not supported by {type(model).__name__}")
+        self.quantization = quantization
         self.ensemble = [member.eval() for member in ensemble]
         self.shortlist: list[int] | None = None
         self.matmul_rows = list[MatmulRow]()
@@ -100,6 +110,7 @@ class Translator(ForcedDecoding):
         revision: str | None = None,
         matmul_backend: str = "auto",
         ensemble: Sequence[str | os.PathLike] = (),
+        quantization: str | None = None,
     ) -> "Translator":
         """
         Open a saved folder or a Hub repository.
@@ -112,6 +123,7 @@ class Translator(ForcedDecoding):
             revision: Branch, tag or commit of the repository `name`.
             matmul_backend: As in the class.
             ensemble: Folders or repositories (main branch) of the other models; each is opened as the first.
+            quantization: As in the class.
 
         Raises:
             OSError: Config, weights or tokenizer are missing, damaged or of another model; one line says which.
@@ -124,7 +136,7 @@ class Translator(ForcedDecoding):
             if vocabularies(other.tokenizer) != vocabularies(tokenizer):
                 raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
             others.append(other.model)
-        translator = cls(model, tokenizer, matmul_backend, others)
+        translator = cls(model, tokenizer, matmul_backend, others, quantization)
         if hasattr(model, "expect_fixed_weights"):  # its weights do not change: the translator owns the model
             model.expect_fixed_weights()
         return translator
@@ -325,4 +337,4 @@ class Translator(ForcedDecoding):
 
     def _own_options(self) -> dict[str, Any]:
         """The arguments that this translator adds to each search."""
-        return {"ensemble": self.ensemble or None, "shortlist": self.shortlist}
+        return {"ensemble": self.ensemble or None, "shortlist": self.shortlist, "quantization": self.quantization}

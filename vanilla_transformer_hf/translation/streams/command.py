@@ -36,12 +36,18 @@ class OpenTranslator:
     ensemble: tuple[str, ...] = ()
     shortlist: str | None = None
     target_lang_tag: str | None = None
+    quantization: str | None = None
 
     def __call__(self, device: str | None) -> Translator:
         logging.set_verbosity_error()
         logging.disable_progress_bar()  # only the bar of loading weights; that for sentences stays
         translator = Translator.from_pretrained(
-            self.model, device, self.dtype, matmul_backend=self.matmul, ensemble=self.ensemble
+            self.model,
+            device,
+            self.dtype,
+            matmul_backend=self.matmul,
+            ensemble=self.ensemble,
+            quantization=self.quantization,
         )
         if self.shortlist is not None:
             translator.shortlist = translator.pieces_of(read_lines(self.shortlist))
@@ -86,6 +92,8 @@ def describe(translator: Translator, has_digest: bool = True) -> Description:
     }
     if translator.source_prefix:
         settings["source_prefix"] = translator.source_prefix
+    if translator.quantization is not None:
+        settings["quantization"] = translator.quantization
     if has_digest:
         settings["model"] = digest_of(translator)
     note = describe_matmul(translator.matmul, translator.matmul_rows) if translator.matmul_rows else ""
@@ -135,6 +143,7 @@ def open_worker(
         ensemble,
         shortlist,
         arguments.target_lang_tag,
+        getattr(arguments, "quantization", None),  # which `align` does not have
     )
     describe_it = partial(describe, has_digest=isinstance(output, ResumableOutput))
     if arguments.processes == 1:

@@ -1,0 +1,71 @@
+"""The folder of a translation model with int8 weights, written from another folder of it."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from ..common.files import check_new, new_folder
+from ..common.opening import check_fit, is_own, open_config, open_tokenizer, open_weights
+from ..model.quantizer_vanilla_transformer import Int8Config
+from ..publishing.model_card import CardFacts, write_card
+
+
+ABOUT = (
+    "Quantized: matrices are int8 with one step for each output, and searches compute in int8. "
+    "The scores of the model before quantization do not hold for it."
+)
+
+
+class Sizes(NamedTuple):
+    """Bytes of the weights of the model as it was opened, and of the files that hold them in int8."""
+
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"{self.after / 1e6:.1f} MB of weights instead of {self.before / 1e6:.1f}"
+
+
+def quantize_folder(folder: str | os.PathLike, output: str | os.PathLike) -> Sizes:
+    """
+    Write the folder of a model with int8 weights, with tokenizer, card and checksums.
+
+    Args:
+        folder: The model's folder, or the id of a Hub repository.
+        output: A new folder.
+
+    Raises:
+        OSError: The model cannot be opened, or the folder cannot be written.
+        ValueError: The model is not a translation model of this package, or is already quantized; or `output` exists.
+    """
+    output = Path(output)
+    check_new(output)
+    config = open_config(folder)
+    if not is_own(config):
+        raise ValueError(f"{folder}: its model type {config.model_type!r} is not a model of this package")
+    if getattr(config, "quantization_config", None):
+        raise ValueError(f"{folder}: its weights are quantized already")
+    tokenizer = open_tokenizer(folder)
+    model = open_weights(folder, config=config, dtype=torch.float32, quantization_config=Int8Config())
+    check_fit(model, tokenizer)
+    if Path(folder).is_dir():
+        facts, before = CardFacts.read(Path(folder)), size_of(Path(folder).glob("*.safetensors"))
+    else:
+        facts = CardFacts(base_model=str(folder), base_model_relation="quantized")
+        before = sum(parameter.nbytes for parameter in model.parameters())
+    facts = replace(facts, name=output.name, scored=[], measured={}, compression=[*facts.compression, ABOUT])
+    with new_folder(output) as unfinished:
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        write_card(facts, unfinished)
+        after = size_of(unfinished.glob("*.safetensors"))
+    return Sizes(before, after)
+
+
+def size_of(files: Iterable[Path]) -> int:
+    """Their bytes."""
+    return sum(path.stat().st_size for path in files)
