@@ -16,6 +16,7 @@ test: $(VENV)/.test
 
 # Proofs that take long: several processes, killed runs, the wheel in a fresh environment.
 test-slow: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
 
 # The explorer's page in Chromium, skipped where there is none; its pictures stay in outputs/explorer-pictures.

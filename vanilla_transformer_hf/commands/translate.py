@@ -14,7 +14,7 @@ FILE.partial; the same command continues it, and FILE becomes what it would have
 """
 
 import argparse
-from typing import get_args
+from typing import Any, get_args
 
 from ..common.command_line import make_parser
 from ..common.too_long import TooLongToTranslate, current_name
@@ -60,9 +60,6 @@ def add_search_arguments(search: argparse._ArgumentGroup) -> None:
         "those without room for them are counted at the end",
     )
     search.add_argument(
-        "--prefixes", metavar="FILE", help="prefixes that the translations must begin with, line by line"
-    )
-    search.add_argument(
         "--quantization",
         choices=["int8"],
         help="compute linear maps with weights and inputs rounded to int8 (default: as the model was saved)",
@@ -85,7 +82,11 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--n_best", type=int, metavar="N", help="write the N best translations of each line")
     parser.add_argument("--alignment", action="store_true", help="write word alignments: 0-0 1-2 …")
-    add_search_arguments(parser.add_argument_group("search (default: what the model was saved with)"))
+    search = parser.add_argument_group("search (default: what the model was saved with)")
+    add_search_arguments(search)
+    search.add_argument(
+        "--prefixes", metavar="FILE", help="prefixes that the translations must begin with, line by line"
+    )
     parser.add_argument(
         "--too_long",
         type=current_name,
@@ -98,15 +99,19 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `Translator.translate_stream` that the command line gives."""
+    search = ("num_beams", "length_penalty", "length_penalty_type", "coverage_penalty", "max_extra_tokens")
+    names = (*search, "max_new_tokens", "num_beam_groups", "diversity_penalty", "too_long")
+    return {name: getattr(arguments, name) for name in names} | {"num_return_sequences": arguments.n_best}
+
+
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
     from ..translation.streams.command import run_command
     from ..translation.streams.work import LineWork
 
-    search = ("num_beams", "length_penalty", "length_penalty_type", "coverage_penalty", "max_extra_tokens")
-    names = (*search, "max_new_tokens", "num_beam_groups", "diversity_penalty", "too_long")
-    options = {name: getattr(arguments, name) for name in names}
-    options |= {"num_return_sequences": arguments.n_best, "return_alignments": arguments.alignment}
+    options = search_options(arguments) | {"return_alignments": arguments.alignment}
     form = arguments.format or ("tsv" if arguments.n_best or arguments.alignment else "text")
     inputs = [arguments.input, arguments.prefixes] if arguments.prefixes else [arguments.input]
     work = LineWork("translate", form, options, arguments.constraints)

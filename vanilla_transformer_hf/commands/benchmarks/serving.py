@@ -2,8 +2,8 @@
 requests per second and latency of `vanilla-transformer serve`
 
 Clients on the same machine send a sentence, wait for the answer, check it, and send the next. Servers take turns:
-"together" is `serve`, "one by one" is `serve --batch_size 1`, "plain" an application around `generate()` with a thread
-for each request.
+"together" is `serve`, "one by one" is `serve --batch_size 1`, "plain" a FastAPI application around `generate()` with a
+thread for each request, if FastAPI is installed.
 
     vanilla-transformer benchmark serve --model outputs/en-de --source test.en --json serving.json
 
@@ -17,6 +17,7 @@ import argparse
 import json
 import statistics
 from collections import defaultdict
+from importlib.util import find_spec
 from typing import Any
 
 from transformers.utils import logging
@@ -35,6 +36,7 @@ SERVERS = {
     "one by one": [*SERVE, "--batch_size", "1"],
     "plain": ["-m", f"{__package__}.serving_plain"],
 }
+INSTALLED = [name for name in SERVERS if name != "plain" or find_spec("fastapi")]
 SHORT_WORDS = 8
 
 
@@ -45,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sections", nargs="+", default=["load", "long", "soak"], choices=["load", "long", "soak"])
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32, 128], metavar="N")
     parser.add_argument("--lengths", nargs="+", default=["short", "mixed"], choices=["short", "mixed"])
-    parser.add_argument("--servers", nargs="+", default=[*SERVERS], choices=[*SERVERS])
+    parser.add_argument("--servers", nargs="+", default=INSTALLED, choices=[*SERVERS])
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="turns of each server (default: 3)")
     parser.add_argument("--seconds", type=float, default=10, metavar="S", help="of a turn (default: 10)")
     parser.add_argument("--long_words", type=int, default=5000, metavar="N", help="of the long text (default: 5000)")

@@ -1,35 +1,38 @@
-"""A simple server for comparison: an application around `generate()`, with a thread for each request."""
+"""A simple server for comparison: a FastAPI application around `generate()`, with a thread for each request."""
 
 import sys
 
 import torch
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+from fastapi import FastAPI
+from pydantic import BaseModel
 
-from vanilla_transformer_hf.common.http import address_of, bind, parse_object, run_server
+from vanilla_transformer_hf.common.http import address_of, bind, run_server
 from vanilla_transformer_hf.common.opening import open_model
 
 
-def plain_application(folder: str) -> Starlette:
+class Request(BaseModel):
+    """The body of a request."""
+
+    q: str
+
+
+def plain_application(folder: str) -> FastAPI:
     """POST /translate of a text, and GET /ready."""
     model, tokenizer = open_model(folder, device="cpu")
     model.eval()
+    application = FastAPI()
 
+    @application.post("/translate")
     @torch.inference_mode()
-    def translated(text: str) -> str:
-        sequences = model.generate(**tokenizer(text, return_tensors="pt"))
-        return tokenizer.decode(sequences[0], skip_special_tokens=True)
+    def translate(request: Request) -> dict[str, str]:
+        sequences = model.generate(**tokenizer(request.q, return_tensors="pt"))
+        return {"translatedText": tokenizer.decode(sequences[0], skip_special_tokens=True)}
 
-    def ready(request):
-        return JSONResponse({"status": "ready"})
+    @application.get("/ready")
+    def ready() -> dict[str, str]:
+        return {"status": "ready"}
 
-    async def translate(request):
-        body = parse_object(await request.body())
-        return JSONResponse({"translatedText": await run_in_threadpool(translated, body["q"])})
-
-    return Starlette(routes=[Route("/translate", translate, methods=["POST"]), Route("/ready", ready)])
+    return application
 
 
 if __name__ == "__main__":
