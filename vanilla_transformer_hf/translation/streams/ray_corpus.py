@@ -199,7 +199,9 @@ def connected(cluster: Cluster) -> Iterator[dict[str, Any]]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
-    local: dict[str, Any] = {} if cluster.address else {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    local: dict[str, Any] = (
+        {} if cluster.address else {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    )
     try:
         ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False, **local)
     except ConnectionError as error:
