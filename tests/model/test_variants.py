@@ -36,6 +36,20 @@ VARIANTS = {
     "swiglu": {"feed_forward_type": "gated", "activation_function": "silu"},
     "segments": {"type_vocab_size": 2},
     "window": {"encoder_attention_type": "window", "decoder_attention_type": "window", "attention_window": 2},
+    "linformer": {
+        "encoder_attention_type": "linformer",
+        "cross_attention_type": "linformer",
+        "linformer_k": 3,
+        "max_position_embeddings": 7,
+        **PRE,
+    },
+    "performer": {"encoder_attention_type": "performer", "decoder_attention_type": "performer"},
+    "synthesizers": {
+        "encoder_attention_type": "synthesizer_dense",
+        "decoder_attention_type": "synthesizer_random",
+        "max_position_embeddings": 7,
+        **PRE,
+    },
     "blocks": {"encoder_attention_type": "blocks", "decoder_attention_type": "blocks", "attention_block": 2, **PRE},
 }
 every_variant = pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)

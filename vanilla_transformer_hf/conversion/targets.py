@@ -40,6 +40,7 @@ FIXED: dict[str, Any] = {
     "feed_forward_bias": True,
     "encoder_attention_type": "full",
     "decoder_attention_type": "full",
+    "cross_attention_type": "full",
 }
 POST_NORM = {
     "encoder_norm_position": "post",

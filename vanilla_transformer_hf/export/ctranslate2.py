@@ -90,7 +90,7 @@ NORMS = ("layer_norm", "rms_norm")
 # Fields that must have a certain value, and that value.
 FIXED: dict[str, Any] = {"encoder_residual_alpha": 1.0, "decoder_residual_alpha": 1.0, "type_vocab_size": 0}
 FIXED |= dict.fromkeys(HEAD_FIELDS.values())
-FIXED |= {"encoder_attention_type": "full", "decoder_attention_type": "full"}
+FIXED |= dict.fromkeys(("encoder_attention_type", "decoder_attention_type", "cross_attention_type"), "full")
 
 
 def problems(config: VanillaTransformerConfig) -> list[str]:

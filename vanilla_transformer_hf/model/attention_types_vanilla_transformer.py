@@ -16,8 +16,11 @@ import torch
 import torch.nn.functional as F
 
 from .attention_vanilla_transformer import VanillaTransformerAttention
+from .linformer_attention_vanilla_transformer import LinformerAttention
+from .performer_attention_vanilla_transformer import PerformerAttention
 from .position_schemes_vanilla_transformer import counted
 from .positions_vanilla_transformer import Relation
+from .synthesizer_attention_vanilla_transformer import DenseSynthesizerAttention, RandomSynthesizerAttention
 
 
 # Up to this number of blocks, one masked product is as fast as products of blocks.
@@ -240,6 +243,10 @@ ATTENTION_TYPES: dict[str, type[VanillaTransformerAttention]] = {
     "window": WindowAttention,
     "blocks": BlockAttention,
     "chunk": ChunkAttention,
+    "linformer": LinformerAttention,
+    "performer": PerformerAttention,
+    "synthesizer_dense": DenseSynthesizerAttention,
+    "synthesizer_random": RandomSynthesizerAttention,
 }
 
 __all__ = ["ATTENTION_TYPES", "BlockAttention", "ChunkAttention", "LocalAttention", "WindowAttention"]

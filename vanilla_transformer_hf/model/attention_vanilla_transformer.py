@@ -69,6 +69,8 @@ class VanillaTransformerAttention(Borrower):
 
     # Whether a query sees only keys near it: then a search gets the positions of keys, and forgets those far away.
     is_local = False
+    # Whether the search of this package can compute it one token at a time; otherwise transformers' loop runs.
+    has_step = True
 
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -91,10 +93,16 @@ class VanillaTransformerAttention(Borrower):
         self.d_v = config.d_v or width // num_heads
         self.scaling = self.d_k**-0.5
         # For queries, keys and values: the name of their projection, and the width of one head.
-        self.roles = list(zip(PROJECTIONS[config.projection_sharing], (self.d_k, self.d_k, self.d_v)))
+        self.roles = self._roles()
         self.borrow(lender)
         if lender is None:
             self._add_projections(width, key_value_width, kept_heads or num_heads, config.attention_bias)
+
+    def _roles(self) -> list[tuple[str, int]]:
+        return list(zip(PROJECTIONS[self.config.projection_sharing], (self.d_k, self.d_k, self.d_v)))
+
+    def draw(self):
+        """Draw parameters other than projections, of which there are none here."""
 
     def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
         sizes: dict[str, tuple[int, int]] = {}
@@ -108,6 +116,16 @@ class VanillaTransformerAttention(Borrower):
             projection.init_gain = 2**-0.5  # type: ignore[assignment]
             self.add_module(name, projection)
         self.out_proj = nn.Linear(num_heads * self.d_v, width, bias=bias)
+
+    @property
+    def longest(self) -> int | None:
+        """The largest number of positions; None without a limit."""
+        return None
+
+    @property
+    def state_size(self) -> int:
+        """Numbers that a search keeps for each head of a hypothesis instead of keys and values; 0: it keeps those."""
+        return 0
 
     @property
     def num_heads(self) -> int:
@@ -167,8 +185,8 @@ class VanillaTransformerAttention(Borrower):
         """
         return mask
 
-    def project_keys_values(self, states: torch.Tensor) -> list[torch.Tensor]:
-        """States (B, S, D) to keys (B, H, S, d_k) and values (B, H, S, d_v)."""
+    def project_keys_values(self, states: torch.Tensor, padding: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """States (B, S, D) to keys (B, H, S, d_k) and values (B, H, S, d_v), of padding too."""
         return self.project(states, self.roles[1:])
 
     def attend(
@@ -227,6 +245,9 @@ class VanillaTransformerAttention(Borrower):
 class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     """Queries from the decoder; keys and values from the encoder, the same at every step."""
 
+    # Whether keys and values are sums over the source instead of those of its positions.
+    attends_to_sums = False
+
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: Any, *_: Any) -> Any:  # type: ignore[override]
         """transformers' mask of the padding (B, S) in the encoder's output `memory` (B, S, D)."""
         return create_bidirectional_mask(self.config, embeddings, padding, encoder_hidden_states=memory)
@@ -242,18 +263,22 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Decoder states (B, T, D) and the encoder's output (B, S, D) to (B, T, D) and weights (B, H, T, S)."""
         (query,) = self.project(hidden_states, self.roles[:1])
-        key, value = self.keys_values(key_value_states, past_key_values, layer_idx)
+        key, value = self.keys_values(key_value_states, past_key_values, layer_idx, attention_mask)
         return self.attend(query, key, value, attention_mask, **kwargs)
 
     def keys_values(
-        self, states: torch.Tensor, cache: EncoderDecoderCache | None, layer_idx: int
+        self,
+        states: torch.Tensor,
+        cache: EncoderDecoderCache | None,
+        layer_idx: int,
+        attention_mask: torch.Tensor | None = None,
     ) -> list[torch.Tensor] | tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of the encoder's output, projected once per sentence and cached apart from the target's."""
         if cache is None:
-            return self.project_keys_values(states)
+            return self.project_keys_values(states, attention_mask)
         if not cache.is_updated.get(layer_idx):
             cache.is_updated[layer_idx] = True
-            key, value = self.project_keys_values(states)
+            key, value = self.project_keys_values(states, attention_mask)
             return cache.cross_attention_cache.update(key, value, layer_idx)
         layer: Any = cache.cross_attention_cache.layers[layer_idx]
         # Nothing is written after the first step, so an offloaded cache does not fetch the layer by itself.

@@ -82,14 +82,28 @@ SCHEME_FIELDS = {
     "max_relative_distance": ("shaw", "t5_bias"),
     "hierarchical_alpha": ("hierarchical",),
 }
-AttentionTypeName = Literal["full", "window", "blocks", "chunk"]
+AttentionTypeName = Literal[
+    "full", "window", "blocks", "chunk", "linformer", "performer", "synthesizer_dense", "synthesizer_random"
+]
 # Field -> the kinds of attention that use it.
-ATTENTION_FIELDS = {"attention_window": ("window",), "attention_block": ("blocks", "chunk")}
+ATTENTION_FIELDS = {
+    "attention_window": ("window",),
+    "attention_block": ("blocks", "chunk"),
+    "linformer_k": ("linformer",),
+    "performer_features": ("performer",),
+    "performer_redraw": ("performer",),
+}
+# Kinds that mix all positions, so that they cannot hide the future.
+UNCAUSAL_KINDS = ("linformer",)
+# Kinds without products of queries and keys.
+SYNTHESIZERS = ("synthesizer_dense", "synthesizer_random")
+# Kinds in which queries and keys cannot be turned by their positions: of sums, or where there are none.
+UNTURNED_KINDS = ("linformer", *SYNTHESIZERS)
 # Fields of single variants; a saved config omits those that have their default values.
 VARIANT_FIELDS = (
     *SCHEME_FIELDS,
     *ATTENTION_FIELDS,
-    *("encoder_attention_type", "decoder_attention_type"),
+    *("encoder_attention_type", "decoder_attention_type", "cross_attention_type"),
     *("encoder_layer_sets", "decoder_layer_sets", "layer_sharing"),
     *("projection_sharing", "decoder_attention_sharing", "feed_forward_sharing"),
     *("type_vocab_size", "is_decoder", "classifier_dropout"),
@@ -180,11 +194,20 @@ class VanillaTransformerConfig(PreTrainedConfig):
         encoder_attention_type, decoder_attention_type (`str`): The keys that a query of self-attention sees: `"full"`:
             all, in the decoder those before it; `"window"`: those at most `attention_window` positions away
             (arXiv 2004.05150); `"blocks"`: those of its block of `attention_block` positions and of the blocks next to
-            it (arXiv 1802.05751); `"chunk"`: those of its own block. Time and memory of the last three grow with the
-            length, not with its square.
+            it (arXiv 1802.05751); `"chunk"`: those of its own block; `"linformer"`: `linformer_k` trained sums over
+            all keys (arXiv 2006.04768; not in the decoder); `"performer"`: all, by random features (arXiv 2009.14794);
+            `"synthesizer_dense"`, `"synthesizer_random"`: all, with weights made of the query's token alone, or
+            trained for each pair of positions (arXiv 2005.00743). Time and memory grow with the length, not with its
+            square, of all but `"full"` and the synthesizers.
+        cross_attention_type (`str`): What the decoder attends to in the source: `"full"`: its positions;
+            `"linformer"`: `linformer_k` trained sums over them.
+        linformer_k (`int`): Sums over the positions in `"linformer"` attention.
+        performer_features (`int`, *optional*): Random features of `"performer"` attention; ⌊d_k ln d_k⌋ if not given.
+        performer_redraw (`int`): Passes of training after which its features are drawn anew.
         attention_window (`int`): Positions on each side of `"window"` attention.
         attention_block (`int`): Positions of a block of `"blocks"` and `"chunk"` attention.
-        max_position_embeddings (`int`): Longest sequence for learned positions. Sinusoids have no limit.
+        max_position_embeddings (`int`): Longest sequence for learned positions, linformer and synthesizer attention.
+            Sinusoids have no limit.
         decoder_max_position_embeddings (`int`, *optional*): The decoder's value; the encoder's if not given.
         encoder_norm_position, decoder_norm_position (`str`): `"post"`: LayerNorm(x + Sublayer(x)), as in the paper;
             `"pre"`: x + Sublayer(LayerNorm(x)).
@@ -273,6 +296,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
     decoder_attention_type: AttentionTypeName = "full"
     attention_window: int = 128
     attention_block: int = 128
+    cross_attention_type: Literal["full", "linformer"] = "full"
+    linformer_k: int = 256
+    performer_features: int | None = None
+    performer_redraw: int = 1000
     encoder_norm_position: Literal["post", "pre"] = "post"
     decoder_norm_position: Literal["post", "pre"] = "post"
     encoder_final_norm: bool | None = None
@@ -414,7 +441,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @property
     def has_local_attention(self) -> bool:
-        """Whether a stack's self-attention is computed in blocks."""
+        """Whether a stack's self-attention is of another kind than full."""
         return (self.encoder_attention_type, self.decoder_attention_type) != ("full", "full")
 
     @property
@@ -451,7 +478,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             "encoder_attention_heads decoder_attention_heads d_k d_v encoder_ffn_dim decoder_ffn_dim "
             "max_position_embeddings decoder_max_position_embeddings layer_norm_eps encoder_residual_alpha "
             "decoder_residual_alpha rotary_base rotary_fraction relative_buckets max_relative_distance "
-            "attention_window attention_block"
+            "attention_window attention_block linformer_k performer_features performer_redraw"
         )
         for name in positive.split():
             value = getattr(self, name)
@@ -533,19 +560,55 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 )
 
     def _check_attention_types(self):
-        kinds = {"encoder": self.encoder_attention_type, "decoder": self.decoder_attention_type}
+        kinds: dict[str, str] = {"encoder": self.encoder_attention_type, "decoder": self.decoder_attention_type}
         for name, users in ATTENTION_FIELDS.items():
-            if getattr(self, name) != getattr(type(self), name) and not {*users} & {*kinds.values()}:
+            is_used = {*users} & {*kinds.values(), self.cross_attention_type}
+            if getattr(self, name) != getattr(type(self), name) and not is_used:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r}: only attention of the type {' or '.join(map(repr, users))} has "
                     f"it; leave {name} out, or set encoder_attention_type or decoder_attention_type"
                 )
+        if kinds["decoder"] in UNCAUSAL_KINDS:
+            raise ValueError(
+                f"decoder_attention_type={kinds['decoder']!r}: its sums cover all positions, so that a token would "
+                "see those after it; take another type, such as 'performer' or 'window'"
+            )
+        self._check_kinds(kinds)
         encodings = {"encoder": self.position_encoding, "decoder": self.decoder_position_encoding}
         for stack, kind in kinds.items():
             if kind != "full" and encodings[stack] in RELATIVE_ENCODINGS:
                 raise ValueError(
                     f"{stack}_attention_type={kind!r} with position encoding {encodings[stack]!r}: blocks have "
                     "no table of all distances; take one that is added to the embeddings, or 'rotary'"
+                )
+
+    def _check_kinds(self, kinds: dict[str, str]):
+        """What single kinds of attention, by their stacks, cannot be combined with."""
+        encodings = {"encoder": "position_encoding", "decoder": "decoder_position_encoding"}
+        for stack, kind in kinds.items():
+            encoding = getattr(self, encodings[stack])
+            name = f"{stack}_attention_type={kind!r}"
+            if kind in UNTURNED_KINDS and encoding in ("rotary", "rotary_halves"):
+                raise ValueError(
+                    f"{name} with {encodings[stack]}={encoding!r}: there are no products of a query and a single key "
+                    "to turn; take an encoding that is added to the embeddings"
+                )
+            if kind == "performer" and self.attention_dropout:
+                raise ValueError(
+                    f"{name} with attention_dropout={self.attention_dropout}: its weights are never computed; set "
+                    "attention_dropout=0"
+                )
+            shared = self.decoder_attention_sharing and stack == "decoder"
+            if kind in SYNTHESIZERS and (shared or self.projection_sharing != "none"):
+                field = "decoder_attention_sharing" if shared else "projection_sharing"
+                raise ValueError(
+                    f"{name} with {field}={getattr(self, field)!r}: it has no projections of queries and keys to "
+                    f"share; leave {field} out"
+                )
+            if kind in SYNTHESIZERS and getattr(self, f"{stack}_heads_by_layer"):
+                raise ValueError(
+                    f"{name} with {stack}_heads_by_layer: its scores belong to heads, which cannot be pruned; leave "
+                    f"{stack}_heads_by_layer out"
                 )
 
     def _check_token_ids(self):

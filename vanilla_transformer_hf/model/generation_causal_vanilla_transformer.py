@@ -55,7 +55,7 @@ class CausalDecoder(IncrementalDecoder):
 
     def read(self, prompt: torch.Tensor):
         """Read all but the last token of each prompt (B, P - 1) at once."""
-        self.length = self.filled = length = prompt.shape[1]
+        self.length = length = prompt.shape[1]
         if not length:
             return
         mask, cache = self.prompt_mask[:, :length], DynamicCache()
@@ -65,6 +65,12 @@ class CausalDecoder(IncrementalDecoder):
         slots = length + self.mask.shape[-1]
         # A mask does not hide NaN, and padding that attends to nothing may give NaN.
         layers: list[Any] = cache.layers
+        if self.sums is not None:
+            own = [layer.self_attn for layer in self.decoder.layers_in_order]
+            sums = [each.state_of(layer.keys, layer.values, mask) for each, layer in zip(own, layers)]
+            self.sums = LayerTensors.stack([each.expand(-1, -1, self.beams, -1) for each in sums])
+            return
+        self.filled = length
         keys = LayerTensors.stack([self._turned(layer.keys.masked_fill(hidden, 0)) for layer in layers])
         values = LayerTensors.stack([layer.values.masked_fill(hidden, 0) for layer in layers])
         self.keys = keys.map(lambda group: resized(group, self.key_dim, slots))

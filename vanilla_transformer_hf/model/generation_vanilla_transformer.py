@@ -331,6 +331,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> list[Any]:
         """The decoder of the search: that of the model, or an `Ensemble`."""
         # generate() has repeated the encoder's output for each beam; here the beams of a row share one copy.
+        if records_attention and self.get_decoder().layers[0].encoder_attn.attends_to_sums:
+            raise ValueError(
+                "coverage_penalty: not possible with cross_attention_type='linformer', which attends to sums"
+            )
         memory, mask = kwargs["encoder_outputs"][0][:: plan.beams], kwargs.get("attention_mask")
         mask = mask if mask is None else mask[:: plan.beams]
         models, own = [self, *plan.members], partial(StepWeights.of, self, quantization=request.quantization)

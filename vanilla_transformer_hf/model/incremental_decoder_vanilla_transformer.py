@@ -68,12 +68,13 @@ class IncrementalDecoder:
     ):
         self._begin(model, weights, memory, beams, record_attention, shortlist)
         with weights.reading_the_source():
-            projected = [layer.encoder_attn.project_keys_values(memory) for layer in self.decoder.layers]
+            crosses = [layer.encoder_attn for layer in self.decoder.layers]
+            projected = [cross.project_keys_values(memory, attention_mask) for cross in crosses]
         # One entry for each set of weights, M ≤ N: layers with the same weights have the same keys and values.
         self.source_keys = LayerTensors.stack([self._turned(keys) for keys, _ in projected])  # as they are stored
         self.source_values = LayerTensors.stack([values for _, values in projected])  # (B, H, S, d_v)
         self.source_mask = None
-        if attention_mask is not None and not attention_mask.all():
+        if attention_mask is not None and not crosses[0].attends_to_sums and not attention_mask.all():
             hidden = (attention_mask == 0) & attention_mask.any(
                 dim=1, keepdim=True
             )  # a row of padding only has no mean
@@ -111,10 +112,15 @@ class IncrementalDecoder:
         heads = heads_of_layers(self.decoder.config, "decoder")
         heads = [heads[place] for place in self.decoder.layer_order]
         scheme, slots = self.decoder.embed_positions, ROOM * self.beams
-        key_width = own.d_k + scheme.kept_features
+        key_width, value_width = own.d_k + scheme.kept_features, own.d_v
+        # Sums in place of keys and values, in float32 (B, H, n, state_size); zeros before the first token.
+        self.sums: LayerTensors | None = None
+        if own.state_size:
+            key_width = value_width = 0
+            self.sums = LayerTensors.zeros(states.float(), heads, batch, self.beams, own.state_size)
         key_sizes = (slots, key_width) if self.key_dim == -2 else (key_width, slots)
         self.keys = LayerTensors.zeros(states, heads, batch, *key_sizes)
-        self.values = LayerTensors.zeros(states, heads, batch, slots, own.d_v)
+        self.values = LayerTensors.zeros(states, heads, batch, slots, value_width)
         self.mask = states.new_full((batch, self.beams, slots), -math.inf)
         self.apart = states.new_full((self.beams, self.beams), -math.inf).fill_diagonal_(0)
         self.begins = torch.zeros(1, 1, dtype=torch.long, device=states.device)
@@ -177,6 +183,8 @@ class IncrementalDecoder:
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         """A layer's self-attention of states (B, n, D); it writes their keys and values into these slots."""
         own, maps = self.decoder.layers_in_order[number].self_attn, self.weights.layers[number]
+        if self.sums is not None:
+            return partial(self._attend_to_sums, own, maps, turn, self.sums[number])
         keys, values = self._turned(self.keys[number]), self.values[number]
         attend_own = self.attend if relation is None else partial(attend_related, relation, own)
 
@@ -187,6 +195,14 @@ class IncrementalDecoder:
             return maps.out(attend_own(turn(query), keys, values, mask, own.scaling)[0])
 
         return attend_to_target
+
+    @staticmethod
+    def _attend_to_sums(own: Any, maps: Any, turn: Turn, sums: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """The same with attention that keeps sums (B, H, n, state_size), which are updated in place."""
+        query, key, value = own.divide(maps.qkv(states))
+        output, after = own.step(turn(query), turn(key), value, sums)
+        sums.copy_(after)
+        return maps.out(output)
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """States (B, n, D) to logits (B, n, V)."""
@@ -219,6 +235,9 @@ class IncrementalDecoder:
         """Let the hypothesis at each place continue the one at place `parents` (B, n) of its sentence."""
         if self.beams > 1:
             self.mask = self.mask.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.mask.shape[-1]))
+            if self.sums is not None:
+                rows = torch.arange(len(parents), device=parents.device)[:, None]  # (B, 1)
+                self.sums = self.sums.map(lambda group: group.transpose(2, 3)[:, rows, parents].transpose(2, 3))
 
     def keep(self, rows: torch.Tensor):
         """Keep only these sentences."""
@@ -230,6 +249,7 @@ class IncrementalDecoder:
 
     def _keep_target(self, rows: torch.Tensor):
         self.keys, self.values = (tensors.map(lambda group: group[:, rows]) for tensors in (self.keys, self.values))
+        self.sums = None if self.sums is None else self.sums.map(lambda group: group[:, rows])
         self.mask = self.mask[rows]
         self.key_positions = None if self.key_positions is None else self.key_positions[rows]
         if len(self.begins) > 1:
@@ -244,7 +264,7 @@ class IncrementalDecoder:
         """Replace the sentences at `places` by these sentences of `other`, which has not taken a token yet."""
         self.begins = self.begins.repeat(len(self.mask) // len(self.begins), 1)
         self.begins[places], self.mask[places] = self.length, -math.inf
-        for tensors in (self.keys, self.values):
+        for tensors in filter(None, (self.keys, self.values, self.sums)):
             tensors.put(places, 0.0)  # a mask does not hide NaN
         mask, its = self._whole_source_mask(), other._whole_source_mask()[rows]
         mask[places] = -math.inf

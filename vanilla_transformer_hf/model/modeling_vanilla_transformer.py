@@ -41,6 +41,7 @@ from .dropout_vanilla_transformer import Dropout
 from .feed_forward_vanilla_transformer import FEED_FORWARDS, FeedForwardMaps, SharedFeedForward
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .heads_vanilla_transformer import heads_of_layers
+from .linformer_attention_vanilla_transformer import CROSS_ATTENTION_TYPES
 from .loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
 from .norms_vanilla_transformer import NORMS
 from .packed_weights_vanilla_transformer import StepWeights
@@ -201,7 +202,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         memory_width: Any = config.encoder_d_model
         # Self-attention and cross-attention share their projections.
         shared = self_attn if config.decoder_attention_sharing else None
-        self.encoder_attn = VanillaTransformerCrossAttention(
+        self.encoder_attn = CROSS_ATTENTION_TYPES[config.cross_attention_type](
             config, width, memory_width, heads, lender=shared, kept_heads=cross
         )
         self.encoder_attn_layer_norm = NORMS[config.norm_type](width, config.layer_norm_eps)
@@ -349,7 +350,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         learned positions and an untied output with deviation D^-0.5.
         """
         super()._init_weights(module)
-        if isinstance(module, TrainedPositionEncoding):
+        if isinstance(module, (TrainedPositionEncoding, VanillaTransformerAttention)):
             module.draw()
         elif isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
@@ -445,6 +446,12 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         there = {re.sub(r"\.\d+\.", ".*.", name.rpartition(".")[0]) for name, _ in self.named_parameters()}
         for name in self.tp_plan.keys() - there:
             del self.tp_plan[name]
+
+    @property
+    def longest(self) -> int | None:
+        """The largest number of positions, of the position scheme and of self-attention; None without a limit."""
+        limits: list[int | None] = [part.longest for part in (self.embed_positions, self.layers_in_order[0].self_attn)]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def layers_in_order(self) -> list[Any]:
@@ -838,7 +845,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         VanillaTransformerDecoder,
         VanillaTransformerDecoderLayer,
         *ATTENTION_TYPES.values(),
-        VanillaTransformerCrossAttention,
+        *CROSS_ATTENTION_TYPES.values(),
     )
 
 

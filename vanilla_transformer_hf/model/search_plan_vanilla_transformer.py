@@ -262,7 +262,7 @@ def row_limits(
 
 def most_target_tokens(model: Any) -> int:
     """The decoder's number of positions plus one: the token after the last position can still be predicted."""
-    longest = model.get_decoder().embed_positions.longest
+    longest = model.get_decoder().longest
     return sys.maxsize if longest is None else 1 + longest
 
 
@@ -311,6 +311,7 @@ def model_obstacles(model: Any) -> dict[str, bool]:
     return {
         "training mode": model.training,
         f"{type(stack.embed_positions).__name__}, which has no step": not stack.embed_positions.has_step,
+        f"{type(stack.layers[0].self_attn).__name__}, which has no step": not stack.layers[0].self_attn.has_step,
         f"attn_implementation={attention!r}": attention not in ATTENTIONS,
         "a subclass of the model": type(model).forward is not type(model)._step_forward,
         "modules of another kind": any(type(module) not in model._step_types for module in (stack, *layers)),

@@ -98,9 +98,12 @@ def open_checkpoints(folders: Sequence[str | os.PathLike]) -> list[CheckpointWei
 
 
 def mean_of(checkpoints: Sequence[CheckpointWeights], tensor: str) -> torch.Tensor:
-    """The mean, summed in float64, in the stored type; integers are taken from the last checkpoint."""
+    """
+    The mean, summed in float64, in the stored type. Integers, and features that were drawn, not trained, are taken
+    from the last checkpoint.
+    """
     last = checkpoints[-1].read(tensor)
-    if not last.is_floating_point():
+    if not last.is_floating_point() or tensor.endswith(".random_features"):
         return last
     total = torch.zeros(last.shape, dtype=torch.float64)
     for checkpoint in checkpoints:

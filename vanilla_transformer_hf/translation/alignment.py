@@ -188,6 +188,11 @@ def attention_to_source(
     layers = getattr(outputs, "cross_attentions", None)
     if not layers or layers[0] is None:
         raise ValueError(f"{type(model).__name__} does not return the attention of its decoder to the source")
+    if layers[0].shape[-1] != input_ids.shape[1]:
+        raise ValueError(
+            f"{type(model).__name__} attends to {layers[0].shape[-1]} sums over the source, not to its "
+            f"{input_ids.shape[1]} pieces (cross_attention_type): there is no alignment"
+        )
     layer = default_layer(len(layers)) if layer is None else layer
     if not -len(layers) <= layer < len(layers):
         raise ValueError(f"layer={layer}: the decoder's layers are 0 to {len(layers) - 1}")

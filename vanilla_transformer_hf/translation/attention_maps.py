@@ -76,7 +76,7 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
         target: The translation; that of `model.generate` if not given.
 
     Raises:
-        ValueError: A side has more pieces than a picture can show.
+        ValueError: A side has more pieces than a picture can show; or weights are not those of pieces.
     """
     batch = tokenizer([source], return_tensors="pt").to(model.device)
     if target is None:
@@ -92,6 +92,8 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
         **batch, decoder_input_ids=target_ids[None, :-1], output_attentions=True, use_cache=False, return_dict=True
     )
     found = (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
+    if any(layers[0].shape[-1] != len(source_ids) for layers in (found[0], found[2])):
+        raise ValueError("linformer attention has weights of sums over the source, not of its pieces: there is no map")
     decode_source = getattr(tokenizer, "decode_source", tokenizer.decode)
     pieces = readable(tokenizer.decode, target_ids.tolist())
     return AttentionMaps(

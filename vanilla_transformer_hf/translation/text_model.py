@@ -121,9 +121,9 @@ class TextModel:
 
     @property
     def _most_source_positions(self) -> float:
-        scheme = getattr(self.model.get_encoder(), "embed_positions", None)
         longest = getattr(self.model.config, "max_position_embeddings", None)
-        return getattr(scheme, "longest", longest) or math.inf  # other models of transformers have it in their config
+        # Other models of transformers have it in their config.
+        return getattr(self.model.get_encoder(), "longest", longest) or math.inf
 
     def warn(self, tally: Tally, too_long: str, has_targets: bool = False) -> None:
         """Log losses with their numbers of texts; log once that lengths are doubtful."""

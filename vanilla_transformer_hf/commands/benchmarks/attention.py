@@ -19,6 +19,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from statistics import median
 from typing import Any
@@ -29,27 +30,36 @@ from torch import nn
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
 from vanilla_transformer_hf.common.files import new_file, open_output, refuse_overwriting
 from vanilla_transformer_hf.model.attention_types_vanilla_transformer import ATTENTION_TYPES
-from vanilla_transformer_hf.model.configuration_vanilla_transformer import ATTENTION_FIELDS
+from vanilla_transformer_hf.model.configuration_vanilla_transformer import (
+    ATTENTION_FIELDS,
+    SYNTHESIZERS,
+    UNCAUSAL_KINDS,
+)
 
 from .generation_engine import forget_peak, peak_memory
 
 
 WIDTH, HEADS = 512, 8
 STEPS = 24
+# Positions up to which synthesizers are measured: the table of `synthesizer_random` has 8 n² numbers.
+LARGEST_TABLE = 2048
 TASKS = ("forward", "training step", "token")
 
 
-def sizes_of(kind: str, window: int) -> dict[str, Any]:
-    """The fields of a config for the window or block of a kind, if it has one."""
-    return {name: window for name in ("attention_window", "attention_block") if kind in ATTENTION_FIELDS[name]}
+def sizes_of(kind: str, window: int, length: int) -> dict[str, Any]:
+    """The fields of a config for the window or block of a kind, if it has one, and for this number of positions."""
+    longest = {"max_position_embeddings": max(length, 2)}
+    return longest | {
+        name: window for name in ("attention_window", "attention_block") if kind in ATTENTION_FIELDS[name]
+    }
 
 
 class Ours(nn.Module):
     """Self-attention of this package, of one kind."""
 
-    def __init__(self, kind: str, window: int):
+    def __init__(self, kind: str, window: int, length: int):
         super().__init__()
-        sizes = sizes_of(kind, window)
+        sizes = sizes_of(kind, window, length)
         config = VanillaTransformerConfig(d_model=WIDTH, encoder_attention_type=kind, **sizes)  # type: ignore[arg-type]
         config._attn_implementation = "sdpa"
         self.attention = ATTENTION_TYPES[kind](config, WIDTH, WIDTH, HEADS)
@@ -61,7 +71,7 @@ class Ours(nn.Module):
 class LongT5(nn.Module):
     """Local attention of LongT5 in transformers, without its table of positions."""
 
-    def __init__(self, window: int):
+    def __init__(self, window: int, length: int):
         super().__init__()
         from transformers.models.longt5.modeling_longt5 import LongT5Config, LongT5LocalAttention
 
@@ -77,7 +87,7 @@ class LongT5(nn.Module):
 class LocalAttentionPeer(nn.Module):
     """The package local-attention with projections: each block of `window` positions also sees its neighbours."""
 
-    def __init__(self, window: int):
+    def __init__(self, window: int, length: int):
         super().__init__()
         from local_attention import LocalAttention
 
@@ -96,9 +106,9 @@ class LocalAttentionPeer(nn.Module):
         return self.maps[3](self.attention(query, key, value).transpose(1, 2).flatten(-2))
 
 
-# Name -> function that makes the module for a window size.
-ENGINES: dict[str, Callable[[int], nn.Module]] = {
-    **{kind: lambda window, kind=kind: Ours(kind, window) for kind in ATTENTION_TYPES},  # type: ignore[misc]
+# Name -> function that makes the module for a window size and a length.
+ENGINES: dict[str, Callable[[int, int], nn.Module]] = {
+    **{kind: partial(Ours, kind) for kind in ATTENTION_TYPES},
     "LongT5": LongT5,
     "local-attention": LocalAttentionPeer,
 }
@@ -120,9 +130,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def work_of(name: str, task: str, length: int, window: int) -> Callable[[], float] | None:
     """A function that runs the task once and returns the seconds; None if the engine does not support the task."""
     torch.manual_seed(0)
+    if name in SYNTHESIZERS and length > LARGEST_TABLE:
+        return None
     if task == "token":
-        return token_of(name, length, window) if name in ATTENTION_TYPES else None
-    module, states = ENGINES[name](window), torch.randn(1, length, WIDTH)
+        return token_of(name, length, window) if name in {*ATTENTION_TYPES} - {*UNCAUSAL_KINDS} else None
+    module, states = ENGINES[name](window, length), torch.randn(1, length, WIDTH)
 
     def forward() -> float:
         start = time.perf_counter()
@@ -147,7 +159,7 @@ def token_of(kind: str, length: int, window: int) -> Callable[[], float]:
         is_encoder_decoder=False,
         is_decoder=True,
         decoder_attention_type=kind,  # type: ignore[arg-type]
-        **sizes_of(kind, window),
+        **sizes_of(kind, window, length + 1 + STEPS),
     )
     model = VanillaTransformerForCausalLM(config).eval()
     prompt = torch.randint(3, 1000, (1, length))
