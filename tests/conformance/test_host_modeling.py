@@ -6,6 +6,7 @@ for expert parallelism, which is about mixtures of experts.
 
 import functools
 import unittest
+import unittest.mock
 from collections.abc import Callable
 
 import torch
@@ -35,6 +36,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
+from vanilla_transformer_hf.model import performer_attention_vanilla_transformer
 
 
 class ModelTester:
@@ -235,6 +237,34 @@ class VanillaTransformerHierarchicalTest(VanillaTransformerSuite, unittest.TestC
     """Gates in the encoder, more positions than trained vectors in the decoder."""
 
     options = {"position_encoding": "gated_alibi", "decoder_position_encoding": "hierarchical"}
+
+
+class VanillaTransformerPerformerTest(VanillaTransformerSuite, unittest.TestCase):
+    """Random features in both stacks."""
+
+    options = {"encoder_attention_type": "performer", "decoder_attention_type": "performer", "attention_dropout": 0.0}
+
+    def test_init_weights_can_init_buffers(self):
+        """The suite expects the same buffers from two models, so the features that are drawn are the same here."""
+        fixed = unittest.mock.patch.object(
+            performer_attention_vanilla_transformer,
+            "orthogonal_features",
+            lambda count, width: torch.eye(count, width),
+        )
+        with fixed:
+            super().test_init_weights_can_init_buffers()
+
+
+class VanillaTransformerSynthesizerTest(VanillaTransformerSuite, unittest.TestCase):
+    """Scores of tokens in the encoder, of pairs of positions in the decoder."""
+
+    options = {"encoder_attention_type": "synthesizer_dense", "decoder_attention_type": "synthesizer_random"}
+
+
+class VanillaTransformerLinformerTest(VanillaTransformerSuite, unittest.TestCase):
+    """Sums over as many positions as there are, so that weights have the shape that the suite expects."""
+
+    options = {"encoder_attention_type": "linformer", "cross_attention_type": "linformer", "linformer_k": 7}
 
 
 class VanillaTransformerSharingTest(VanillaTransformerSuite, unittest.TestCase):

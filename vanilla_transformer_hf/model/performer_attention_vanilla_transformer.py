@@ -4,6 +4,7 @@ Performer: attention by random features of queries and keys, whose sums take the
 Shapes: B sequences, S key positions, T query positions, H heads, m features, c positions of a chunk.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -59,7 +60,7 @@ class PerformerAttention(VanillaTransformerAttention):
 
     def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
         super().__init__(config, *args, **kwargs)
-        count = config.performer_features or max(1, int(self.d_k * torch.tensor(float(self.d_k)).log().item()))
+        count = config.performer_features or max(1, int(self.d_k * math.log(self.d_k)))
         self.register_buffer("random_features", torch.empty(count, self.d_k))
         self.register_buffer("passes", torch.zeros((), dtype=torch.long))
         self.random_features: torch.Tensor
