@@ -93,7 +93,13 @@ def test_a_model_that_fills_gaps(saved):
     close(explorer.answer("attention", pair)["weights"], outputs.attentions[1][0])
     close(explorer.answer("head", {**pair, "head": 2})["weights"], outputs.attentions[1][0, 2])
     close(explorer.answer("tensor", {"text": text, "box": "logits"}), outputs.logits[0])
-    assert {box["stage"] for box in explorer.answer("walk", {"text": text})["boxes"]} == {1, 2, 5}
+    walk = explorer.answer("walk", {"text": text})
+    assert {box["stage"] for box in walk["boxes"]} == {1, 2, 5}
+    for states, lens in zip(model(ids, output_hidden_states=True).hidden_states[1:], walk["lenses"], strict=True):
+        logits = model.lm_head(model.transform_norm(model.transform_activation(model.transform(states[0]))))
+        for found, row in zip(lens["steps"], logits.softmax(dim=-1), strict=True):
+            assert [one["id"] for one in found] == row.topk(len(found)).indices.tolist()
+            close([one["probability"] for one in found], row.topk(len(found)).values)
     assert explorer.answer("positions", {"stack": "encoder"})["pictures"]
     with pytest.raises(RequestError, match="cannot be scored"):
         explorer.answer("score", {"text": text, "target": "one"})

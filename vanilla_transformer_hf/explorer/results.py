@@ -305,12 +305,12 @@ class Box:
 @dataclass
 class Lens:
     """
-    The predictions of a decoder layer as if it were the last one (logit lens): its output through the final norm and
-    the output matrix.
+    The predictions of a decoder layer, or of a masked language model's encoder layer, as if it were the last one
+    (logit lens): its output through the final norm and the output matrix.
 
     Attributes:
         layer: Its number.
-        steps: For each step the most probable pieces, best first.
+        steps: For each step, or piece of the text, the most probable pieces, best first.
     """
 
     layer: int
@@ -324,7 +324,7 @@ class WalkResult:
         source: Pieces that the encoder reads.
         read, predicted: Pieces that the decoder reads, and those that it predicts.
         boxes: In the order of the computation.
-        lenses: One for each decoder layer.
+        lenses: One for each layer of the stack that predicts.
     """
 
     source: list[Piece]

@@ -47,6 +47,11 @@ class MaskedSubject(Subject):
     """A masked language model: it predicts the pieces at the mask tokens of a text."""
 
     kind = "masked"
+    lens_stack = "encoder"
+
+    def as_last_layer(self, copy: Copy, states: torch.Tensor) -> torch.Tensor:
+        model = copy.model
+        return model.lm_head(model.before_projection(model.model.encoder.layer_norm(states)))
 
     def _run(self, copy: Copy, source: dict[str, torch.Tensor], ids: list[int]) -> Pass:
         return Pass.of(copy, source, self.pieces(source["input_ids"][0].tolist(), True), [], [])

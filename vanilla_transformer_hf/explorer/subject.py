@@ -50,9 +50,11 @@ class Subject:
 
     Attributes:
         kind: "translation"; of one stack "causal", which continues a text, or "masked", which fills gaps.
+        lens_stack: The stack whose layers predict.
     """
 
     kind = "translation"
+    lens_stack = "decoder"
 
     def __init__(self, name: str, model: Any, tokenizer: Any):
         self.name, self.model, self.tokenizer = name, model.eval(), tokenizer
@@ -177,6 +179,10 @@ class Subject:
     def before(self, source: dict[str, torch.Tensor]) -> int:
         """Token id before the first of a target."""
         return self.start
+
+    def as_last_layer(self, copy: Copy, states: torch.Tensor) -> torch.Tensor:
+        """Logits (B, T, V) of the output of any layer (B, T, D), as if it were the last."""
+        return copy.model.get_output_embeddings()(copy.model.get_decoder().layer_norm(states))
 
     def remember(self, copy: Copy, source: dict[str, torch.Tensor]) -> Any:
         """A cached computation on a source, shared by all targets."""

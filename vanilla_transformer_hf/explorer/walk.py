@@ -176,7 +176,8 @@ def walk(subject: Subject, request: WalkRequest) -> WalkResult:
     check_ours(subject, request)
     found = subject.forced(request)
     made = tensors(found)
-    layers = {one.layer: one.values for one in made if one.stage == 4 and one.name.endswith(".output")}
+    stage = STACKS[subject.lens_stack][1]
+    layers = {one.layer: one.values for one in made if one.stage == stage and one.name.endswith(".output")}
     lenses = [Lens(int(layer or 0), lens(subject, found, states, request.best)) for layer, states in layers.items()]
     return WalkResult(found.source_pieces, found.read, found.predicted, [one.box() for one in made], lenses)
 
@@ -184,11 +185,10 @@ def walk(subject: Subject, request: WalkRequest) -> WalkResult:
 @torch.no_grad()
 def lens(subject: Subject, found: Pass, states: torch.Tensor, best: int) -> list[list[Alternative]]:
     """The most probable pieces of each step, as if these states (T, D) were those of the last layer."""
-    model = found.copy.model
-    dtype = model.get_output_embeddings().weight.dtype
-    logits = model.get_output_embeddings()(model.get_decoder().layer_norm(states.to(dtype)[None]))[0].float()
+    dtype = found.copy.model.get_output_embeddings().weight.dtype
+    logits = subject.as_last_layer(found.copy, states.to(dtype)[None])[0].float()
     values, ids = logits.log_softmax(dim=-1).topk(min(best, logits.shape[-1]), dim=-1)
-    read = [piece.id for piece in found.read]
+    read = [piece.id for piece in found.read or found.source_pieces]
     return [
         [alternative(subject.piece(before, index), value) for value, index in zip(row_values, row_ids)]
         for before, row_values, row_ids in zip(read, values.tolist(), ids.tolist())

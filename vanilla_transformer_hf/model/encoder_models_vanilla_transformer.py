@@ -88,6 +88,10 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
     def set_output_embeddings(self, new_embeddings: Any):
         self.lm_head = new_embeddings
 
+    def before_projection(self, states: torch.Tensor) -> torch.Tensor:
+        """The states that are projected to the vocabulary (B, S, D), from those of the encoder (B, S, D)."""
+        return self.transform_norm(self.transform_activation(self.transform(states)))
+
     @can_return_tuple
     def forward(  # type: ignore[misc]
         self,
@@ -107,8 +111,7 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
         `return_logits=False` leaves the logits out there.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
-        states = self.transform_norm(self.transform_activation(self.transform(outputs[0])))  # (B, S, D)
-        loss, logits = self.predict(states, labels, num_items_in_batch, return_logits)
+        loss, logits = self.predict(self.before_projection(outputs[0]), labels, num_items_in_batch, return_logits)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -172,6 +175,10 @@ class VanillaTransformerForTokenClassification(EncoderClassifier):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         self.post_init()
+
+    def before_projection(self, states: torch.Tensor) -> torch.Tensor:
+        """The states that are projected to the vocabulary (B, S, D), from those of the encoder (B, S, D)."""
+        return self.transform_norm(self.transform_activation(self.transform(states)))
 
     @can_return_tuple
     def forward(  # type: ignore[misc]

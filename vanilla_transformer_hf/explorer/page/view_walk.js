@@ -76,7 +76,7 @@ function normChart(boxes) {
   return html("div", {}, legend, html("div", { class: "scroll" }, picture));
 }
 
-/** What every decoder layer would predict: the last at the top, as the data flows upwards. */
+/** What every layer would predict: the last at the top, as the data flows upwards. */
 function lensTable(found) {
   const scale = sequential(1);
   const rows = found.lenses.toReversed().map((lens) =>
@@ -91,7 +91,7 @@ function lensTable(found) {
       }),
     ),
   );
-  const heads = [html("td"), ...found.predicted.map((piece) => html("th", { scope: "col" }, label(piece)))];
+  const heads = [html("td"), ...(found.predicted.length ? found.predicted : found.source).map((piece) => html("th", { scope: "col" }, label(piece)))];
   return html("div", { class: "scroll", tabindex: 0, "aria-label": "logit lens, scrolls" }, html("table", { class: "lens" }, html("thead", {}, html("tr", {}, heads)), html("tbody", {}, rows)));
 }
 
@@ -111,6 +111,6 @@ export async function walkView(context) {
     ),
     section("The tensor", await opened(context, found)),
     section("Length of the residual stream", normChart(found.boxes)),
-    found.lenses.length === 0 ? null : section("What each decoder layer would predict (logit lens)", html("p", { class: "small" }, "The output of each layer through the final norm and the output matrix. Columns: what the model predicts."), lensTable(found)),
+    found.lenses.length === 0 ? null : section("What each layer would predict (logit lens)", html("p", { class: "small" }, `The output of each layer through the final norm and the output matrix. Columns: ${found.predicted.length ? "what the model predicts" : "the text"}.`), lensTable(found)),
   ].filter(Boolean);
 }
