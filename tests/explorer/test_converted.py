@@ -35,7 +35,7 @@ def test_a_converted_checkpoint_has_all_views(source, tmp_path):
     request = {"text": subject.tokenizer.decode(known[-3:])}
     found = explorer.answer("translate", request)["hypotheses"][0]
     if subject.kind != "masked":
-        request["target_ids"] = found["ids"]
+        request["target_ids"] = found["ids"][:9]  # untrained models do not end
     (info,) = explorer.answer("models", {})
     for part in info["layers"]:
         weights = explorer.answer("attention", {**request, "part": part, "layer": 0})["weights"]
