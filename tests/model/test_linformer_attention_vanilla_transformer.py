@@ -57,6 +57,7 @@ def test_padding_eager_and_search(fields, tiny_model):
 def test_longer_sequences_and_other_masks_are_refused(tiny_model):
     model, target = tiny_model(**FIELDS), torch.ones(1, 2, dtype=torch.long)
     assert model.get_encoder().longest == 24 and model.get_decoder().longest is None
+    assert tiny_model(cross_attention_type="linformer").get_encoder().longest == 1024
     with pytest.raises(ValueError, match="25 positions, and Linformer attention has max_position_embeddings=24"):
         model(torch.ones(1, 25, dtype=torch.long), decoder_input_ids=target)
     with pytest.raises(ValueError, match=r"attention_mask of shape \(1, 1, 3, 3\): Linformer attention takes one of"):

@@ -124,6 +124,9 @@ def test_search_in_steps_keeps_one_sum(tiny_model, monkeypatch):
     whole[..., model.config.eos_token_id] = -torch.inf
     assert torch.equal(found[:, 1:], whole.argmax(dim=-1))
     same(model, source, num_beams=3, max_new_tokens=20, min_new_tokens=10)
+    static = {"cache_implementation": "static", "disable_compile": True}
+    with pytest.raises(ValueError, match="leave cache_implementation out"):
+        model.generate(**source, num_beams=1, max_new_tokens=40, **static)
 
 
 @torch.no_grad()

@@ -70,6 +70,9 @@ def test_padding_the_future_and_search(kind, tiny_model):
         torch.testing.assert_close(outputs.logits[:, 0], expected[:, place], atol=2e-5, rtol=0)
     sources = {"input_ids": torch.randint(4, 99, (2, 9))}
     same(model, sources, num_beams=2, max_new_tokens=9)
+    static = {"cache_implementation": "static", "disable_compile": True}
+    with pytest.raises(ValueError, match="leave cache_implementation out"):
+        model.generate(**sources, num_beams=2, max_new_tokens=9, **static)
     assert model.generate(**sources, max_new_tokens=40, min_new_tokens=20).shape[1] <= 25  # and no more positions
 
 

@@ -247,6 +247,8 @@ class Pass:
             raise RequestError("part", f"{part!r} is not one of this model: expected {known}")
         name = "cross_attentions" if part == "cross" else f"{part}_attentions"
         name = name if self.copy.model.config.is_encoder_decoder else "attentions"
+        if getattr(self.copy.model.config, f"{part}_attention_type", "full") == "linformer":
+            raise RequestError("part", f"the {part} part attends to sums of all pieces (linformer), not to pieces")
         found = getattr(self.outputs, name, None)
         if not found or any(layer is None for layer in found):
             raise RequestError("part", f"{type(self.copy.model).__name__} does not return weights of its {part} part")

@@ -538,6 +538,14 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             config.type_vocab_size,
         )
 
+    @property
+    def longest(self) -> int | None:
+        """The same, and of the decoder's attention to the source."""
+        own, cross = super().longest, self.config.max_position_embeddings
+        if not self.config.is_encoder_decoder or self.config.cross_attention_type == "full":
+            return own
+        return cross if own is None else min(own, cross)
+
     @merge_with_config_defaults
     @capture_outputs
     def forward(

@@ -87,7 +87,8 @@ class PerformerAttention(VanillaTransformerAttention):
         if padding is not None and padding.dim() != 2:
             raise ValueError(
                 f"attention_mask of shape {tuple(padding.shape)}: Performer attention takes one of shape (B, S), with "
-                "1 for a token and 0 for padding, because its sums cannot hide single keys"
+                "1 for a token and 0 for padding, because its sums cannot hide single keys; static caches of "
+                "transformers come with another: leave cache_implementation out"
             )
         if self.config._attn_implementation not in ("eager", "sdpa"):
             raise ValueError(

@@ -73,7 +73,8 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         if padding is not None and padding.dim() != 2:
             raise ValueError(
                 f"attention_mask of shape {tuple(padding.shape)}: Synthesizer attention takes one of shape (B, S), "
-                "with 1 for a token and 0 for padding"
+                "with 1 for a token and 0 for padding; static caches of transformers come with another: leave "
+                "cache_implementation out"
             )
         past, length = 0 if cache is None else int(cache.get_seq_length()), embeddings.shape[1]
         whole = past + length

@@ -9,7 +9,8 @@ the lengths: an exponent of 2 means n², of 1 means n.
     vanilla-transformer benchmark attention --json attention.json --picture attention.png
     vanilla-transformer benchmark attention --lengths 512 8192 --window 128 --kinds full window
 
-It includes two peers if they are installed: local-attention, and the local attention of LongT5 in transformers.
+It includes peers: the local attention of LongT5 in transformers and, if they are installed, local-attention, linformer
+and performer-pytorch.
 """
 
 import argparse
@@ -106,13 +107,34 @@ class LocalAttentionPeer(nn.Module):
         return self.maps[3](self.attention(query, key, value).transpose(1, 2).flatten(-2))
 
 
+def linformer_peer(window: int, length: int) -> nn.Module:
+    """The package linformer, with 256 sums of keys and of values."""
+    from linformer import LinformerSelfAttention
+
+    return LinformerSelfAttention(WIDTH, length, k=256, heads=HEADS)
+
+
+def performer_peer(window: int, length: int) -> nn.Module:
+    """The package performer-pytorch, with as many random features as ours."""
+    from performer_pytorch import SelfAttention
+
+    return SelfAttention(WIDTH, heads=HEADS, dim_head=WIDTH // HEADS)
+
+
 # Name -> function that makes the module for a window size and a length.
 ENGINES: dict[str, Callable[[int, int], nn.Module]] = {
     **{kind: partial(Ours, kind) for kind in ATTENTION_TYPES},
     "LongT5": LongT5,
     "local-attention": LocalAttentionPeer,
+    "linformer-package": linformer_peer,
+    "performer-pytorch": performer_peer,
 }
-INSTALLED = [name for name in ENGINES if name != "local-attention" or importlib.util.find_spec("local_attention")]
+PACKAGES = {
+    "local-attention": "local_attention",
+    "linformer-package": "linformer",
+    "performer-pytorch": "performer_pytorch",
+}
+INSTALLED = [name for name in ENGINES if name not in PACKAGES or importlib.util.find_spec(PACKAGES[name])]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
