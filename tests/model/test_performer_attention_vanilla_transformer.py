@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from host_search import same
 from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoModelForSeq2SeqLM
 
 from vanilla_transformer_hf import (
     VanillaTransformerConfig,
@@ -174,6 +175,14 @@ def test_features_are_drawn_anew_in_training_alone(tiny_model, batch, tmp_path):
     average_checkpoints([tmp_path / "2", tmp_path / "1"], tmp_path / "mean")
     mean = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "mean")
     assert torch.equal(mean.get_encoder().layers[1].self_attn.random_features, attention.random_features)
+
+
+def test_built_in_half_precision(tiny_config, tmp_path):
+    model = AutoModelForSeq2SeqLM.from_config(tiny_config(**FIELDS), dtype=torch.bfloat16).eval()
+    model.save_pretrained(tmp_path)
+    again, ids = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.bfloat16), torch.randint(4, 99, (2, 7))
+    with torch.no_grad():
+        assert torch.equal(again(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
 
 
 def test_refusals(tiny_model):

@@ -33,12 +33,14 @@ def orthogonal_features(count: int, width: int) -> torch.Tensor:
     Vectors w (m, d_k), orthogonal in groups of d_k, each with the length of a vector of d_k normal values: section
     2.4 of the paper.
     """
+    # A model that is built in half precision sets torch's default type, for which there is no QR decomposition.
+    exact: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
     groups = []
     for _ in range(-(-count // width)):
-        directions, triangle = torch.linalg.qr(torch.randn(width, width))
+        directions, triangle = torch.linalg.qr(torch.randn(width, width, **exact))
         # Without the signs, directions would not be uniform: the first entries would all be negative.
         groups.append((directions * triangle.diagonal().sign()).t())
-    return torch.cat(groups)[:count] * torch.randn(count, width).norm(dim=1, keepdim=True)
+    return torch.cat(groups)[:count] * torch.randn(count, width, **exact).norm(dim=1, keepdim=True)
 
 
 class PerformerAttention(VanillaTransformerAttention):
