@@ -227,7 +227,10 @@ def help_of(*names: str) -> str:
 @pytest.fixture(scope="module")
 def options() -> dict[str, set[str]]:
     """The options of each command, those of its subcommands included."""
-    parts = {"export": ["ctranslate2", "onnx", "torch_export"], "benchmark": ["train", "generate", "serve", "variants", "attention"]}
+    parts = {
+        "export": ["ctranslate2", "onnx", "torch_export"],
+        "benchmark": ["train", "generate", "serve", "variants", "attention"],
+    }
     texts = {
         name: " ".join([help_of(name), *[help_of(name, part) for part in parts.get(name, [])]]) for name in COMMANDS
     }
