@@ -327,8 +327,10 @@ def test_an_exponent_is_the_slope_between_logarithms():
     assert attention.exponent([(n, 3e-6 * n**2) for n in (256, 1024, 4096)]) == pytest.approx(2)
 
 
-def test_variants_take_turns_with_the_papers_model(tmp_path, capsys):
+@pytest.mark.parametrize("causal", [False, True])
+def test_variants_take_turns_with_the_papers_model(causal, tmp_path, capsys):
     settings = {"preset": "smoke", "rounds": 1, "threads": 1, "beams": [1, 2], "json": str(tmp_path / "speed.json")}
+    settings["causal"] = causal
     variants.run(argparse.Namespace(**settings, only=["gated_alibi", "gated"]))
     rows = json.loads((tmp_path / "speed.json").read_text())
     assert [(row["variant"], row["beams"]) for row in rows] == [

@@ -83,6 +83,7 @@ def test_matmul_is_switchable(run, folder):
             assert "matmul='onednn': on this processor it rounds" in errors.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_pipeline_after_importing_the_package_alone(folder):
     code = "import vanilla_transformer_hf, sys; from transformers import pipeline; p = pipeline('translation', "
     code += "model=sys.argv[1]); assert p('two') == [{'translation_text': 'zwei'}]"
@@ -92,6 +93,7 @@ def test_pipeline_after_importing_the_package_alone(folder):
     assert b"arning" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_whole_lines_and_the_same_command_continues_it(run, folder, tmp_path):
     lines = [SOURCES[number * 7 % len(SOURCES)] for number in range(60)]
     text = "".join(f"{line}\n" for line in lines).encode()
@@ -126,6 +128,7 @@ def test_a_killed_run_leaves_whole_lines_and_the_same_command_continues_it(run, 
     assert [entry.name for entry in tmp_path.iterdir()] == ["output"]
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same_file(run, folder, pairs, tmp_path):
     arguments = (folder, "--input", pairs[0], "--output", tmp_path / "output", "--window", 2, "--processes", 2)
     code, _, errors = run(*arguments, "--matmul", "default")
@@ -254,6 +257,7 @@ def test_help_shows_examples(run, script):
     assert f"vanilla-transformer {script} outputs/quickstart ".encode() in output
 
 
+@pytest.mark.slow
 def test_ensembles_constraints_prefixes_and_shortlists(run, folder, tmp_path):
     plain = ("--matmul", "default", "--num_beams", "6")
     assert run(folder, *plain, "--ensemble", folder, folder, text=TEXT) == (0, OUTPUT, "")

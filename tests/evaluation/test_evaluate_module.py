@@ -71,6 +71,7 @@ assert "evaluate" in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_scores_go_through_it_and_leave_nothing_in_the_users_folders(tmp_path):
     folders = {name: str(tmp_path / name) for name in ("HOME", "HF_HOME", "XDG_CACHE_HOME", "TMPDIR")}
     (tmp_path / "TMPDIR").mkdir()

@@ -63,6 +63,7 @@ def test_products_of_int8_are_exact(rows, tokens, width):
     assert torch.equal(found.double(), 0.5 * (states @ weight.T).double())
 
 
+@pytest.mark.slow
 def test_int8_is_not_used_where_the_processor_clips():
     code = "from vanilla_transformer_hf.model.candidates_vanilla_transformer import has_int8; print(has_int8())"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX2"}

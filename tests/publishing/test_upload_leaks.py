@@ -177,6 +177,7 @@ def test_a_pipe_is_not_waited_for(folder):
         plan_upload(folder, NAME)
 
 
+@pytest.mark.slow
 def test_pictures_are_decoded(folder, tmp_path):
     path = folder / "training_curves.png"
     for content in (pickle.dumps({"private": PRIVATE}), png()[:43], PRIVATE, b"\x89PNG\r\n\x1a\n" + PRIVATE):

@@ -13,6 +13,7 @@ REPOSITORY = "someone/numbers"
 RUN = {"max_steps": 3, "load_best_model_at_end": False}
 
 
+@pytest.mark.slow
 def test_it_ends_bit_by_bit_as_it_would_have(prepare, hub, monkeypatch, tmp_path, capfd):
     monkeypatch.delenv("HF_TOKEN")
     published = {"push_to_hub": True, "hub_model_id": REPOSITORY, "hub_token": TOKEN}

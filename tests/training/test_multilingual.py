@@ -104,6 +104,7 @@ def test_tags_that_the_training_text_lacks_are_refused(prepare, tagged):
     assert not (prepare.out / "checkpoints" / "tokenizer").exists()
 
 
+@pytest.mark.slow
 def test_the_numbers_corpus_in_both_directions(tmp_path):
     pytest.importorskip("num2words")
     sizes = write_numbers_corpus(tmp_path / "both", both_directions=True)

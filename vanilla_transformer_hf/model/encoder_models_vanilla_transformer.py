@@ -176,10 +176,6 @@ class VanillaTransformerForTokenClassification(EncoderClassifier):
         super().__init__(config)
         self.post_init()
 
-    def before_projection(self, states: torch.Tensor) -> torch.Tensor:
-        """The states that are projected to the vocabulary (B, S, D), from those of the encoder (B, S, D)."""
-        return self.transform_norm(self.transform_activation(self.transform(states)))
-
     @can_return_tuple
     def forward(  # type: ignore[misc]
         self,

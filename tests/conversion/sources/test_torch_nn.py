@@ -212,6 +212,7 @@ def test_a_state_dict_among_other_things(place, tmp_path):
     assert convert("torch_nn", folder, tmp_path / "out", reference=reference).reference <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"norm_first": True}, {"activation": "gelu", "nhead": 2}])
 def test_what_no_file_says_the_reference_tells(tmp_path, settings):
     model = Tutorial(scaled=False, **settings)
