@@ -6,13 +6,14 @@ import json
 import os
 import random
 import re
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +125,17 @@ class Load:
         return asyncio.run(self._run(clients, seconds, long_text, makes_mistakes))
 
     async def _run(self, clients: int, seconds: float, long_text: str | None, makes_mistakes: bool) -> float:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        async with httpx.AsyncClient(base_url=self.address, timeout=300, limits=limits) as client:
+        # A pool of its own for each: the time that httpx takes for a request grows with the connections of its pool.
+        verify = ssl.create_default_context()  # once, because it takes long
+        async with AsyncExitStack() as stack:
+            pools = [
+                await stack.enter_async_context(httpx.AsyncClient(base_url=self.address, timeout=300, verify=verify))
+                for _ in range(clients + 1)
+            ]
             began = time.perf_counter()
             ends = began + seconds
-            works = [self._client(client, number, ends, makes_mistakes) for number in range(clients)]
-            long = asyncio.create_task(self._send_long(client, long_text))
+            works = [self._client(pool, number, ends, makes_mistakes) for number, pool in enumerate(pools[1:])]
+            long = asyncio.create_task(self._send_long(pools[0], long_text))
             await asyncio.gather(*works)
             took = time.perf_counter() - began
             long.cancel()
