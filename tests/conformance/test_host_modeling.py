@@ -239,6 +239,22 @@ class VanillaTransformerHierarchicalTest(VanillaTransformerSuite, unittest.TestC
     options = {"position_encoding": "gated_alibi", "decoder_position_encoding": "hierarchical"}
 
 
+class VanillaTransformerWindowTest(VanillaTransformerSuite, unittest.TestCase):
+    """Windows in both stacks, narrower than the sequences."""
+
+    options = {
+        "encoder_attention_type": "window",
+        "decoder_attention_type": "window",
+        "attention_window": 3,
+    }
+
+
+class VanillaTransformerBlocksTest(VanillaTransformerSuite, unittest.TestCase):
+    """Blocks with their neighbours in the encoder, blocks of their own in the decoder."""
+
+    options = {"encoder_attention_type": "blocks", "decoder_attention_type": "chunk", "attention_block": 3}
+
+
 class VanillaTransformerPerformerTest(VanillaTransformerSuite, unittest.TestCase):
     """Random features in both stacks."""
 
