@@ -35,8 +35,12 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="ours: sentences join a running search (default); ctranslate2: batch by batch, by a copy of the model "
         "that is exported once, to MODEL-ctranslate2",
     )
-    parser.add_argument("--quantization", metavar="TYPE", help="int8; with --engine ctranslate2, also another type of "
-                        "that copy's weights: int16, float16 … (default: as the model was saved)")  # fmt: skip
+    parser.add_argument(
+        "--quantization",
+        metavar="TYPE",
+        help="int8; with --engine ctranslate2, also another type of that copy's weights: int16, float16 … (default: "
+        "as the model was saved)",
+    )
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: an accelerator if there is one)")
     parser.add_argument(
         "--dtype",

@@ -119,19 +119,13 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         if is_dense or not is_2d or isinstance(past, torch.Tensor) or past:
             return self._masked(super().mask(embeddings, padding, cache, True), padding, past, length)
         if self.config._attn_implementation != "sdpa":
-            raise ValueError(self._refusal())
+            raise ValueError(self.kernel_refusal())
         return self._blocks(embeddings, padding)
-
-    def _refusal(self) -> str:
-        return (
-            f"attn_implementation={self.config._attn_implementation!r} with {type(self).__name__}: must be 'sdpa', or "
-            "'eager' for the attention weights"
-        )
 
     def _masked(self, mask: Any, padding: torch.Tensor | None, past: int | torch.Tensor, length: int) -> torch.Tensor:
         """transformers' mask (B, 1, T, S), without the keys that are not seen."""
         if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
-            raise ValueError(self._refusal())
+            raise ValueError(self.kernel_refusal())
         own = torch.arange(length, device=mask.device) + past
         keys = torch.arange(mask.shape[-1], device=mask.device)[None]  # (B or 1, S)
         if padding is not None and padding.dim() == 2:

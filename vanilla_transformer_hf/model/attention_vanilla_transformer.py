@@ -56,6 +56,30 @@ def related_attention_forward(
     return relation.outputs(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
+def check_padding_mask(padding: torch.Tensor | None, kind: str, note: str):
+    """
+    Raises:
+        ValueError: It is not a mask of padding, (B, S).
+    """
+    if padding is not None and padding.dim() != 2:
+        raise ValueError(
+            f"attention_mask of shape {tuple(padding.shape)}: {kind} attention takes one of shape (B, S), with 1 for "
+            f"a token and 0 for padding{note}"
+        )
+
+
+def check_positions(count: int, longest: int, kind: str, field: str):
+    """
+    Raises:
+        ValueError: There are more positions than parameters for them, whose number is this field of the config.
+    """
+    if count > longest:
+        raise ValueError(
+            f"{count:,} positions, and {kind} attention has {field}={longest:,}: cut the text, or train a model with "
+            "more positions"
+        )
+
+
 class VanillaTransformerAttention(Borrower):
     """
     Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2:
@@ -173,6 +197,13 @@ class VanillaTransformerAttention(Borrower):
             )
         return create_causal_mask(
             self.config, embeddings, padding, past_key_values=cache, allow_is_causal_skip=not is_needed
+        )
+
+    def kernel_refusal(self) -> str:
+        """The message about a kernel (`attn_implementation`) that cannot compute this attention."""
+        return (
+            f"attn_implementation={self.config._attn_implementation!r} with {type(self).__name__}: must be 'sdpa', or "
+            "'eager' for the attention weights"
         )
 
     def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 
-from .attention_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerCrossAttention
+from .attention_vanilla_transformer import (
+    VanillaTransformerAttention,
+    VanillaTransformerCrossAttention,
+    check_padding_mask,
+    check_positions,
+)
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .position_schemes_vanilla_transformer import counted
 from .positions_vanilla_transformer import Relation
@@ -46,11 +51,7 @@ class LinformerAttention(VanillaTransformerAttention):
         Raises:
             ValueError: It is not a mask of padding, (B, S).
         """
-        if padding is not None and padding.dim() != 2:
-            raise ValueError(
-                f"attention_mask of shape {tuple(padding.shape)}: Linformer attention takes one of shape (B, S), with "
-                "1 for a token and 0 for padding, because its sums cannot hide single keys"
-            )
+        check_padding_mask(padding, "Linformer", ", because its sums cannot hide single keys")
         return padding
 
     def summed(self, states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
@@ -61,11 +62,7 @@ class LinformerAttention(VanillaTransformerAttention):
             ValueError: There are more positions than columns of E.
         """
         length = states.shape[2]
-        if length > self.length_projection.shape[1]:
-            raise ValueError(
-                f"{length:,} positions, and Linformer attention has max_position_embeddings="
-                f"{self.length_projection.shape[1]:,}: cut the text, or train a model with more positions"
-            )
+        check_positions(length, self.length_projection.shape[1], "Linformer", "max_position_embeddings")
         if padding is None:
             return torch.matmul(self.length_projection[:, :length], states)
         # The column of each token's position, and zeros for padding.
@@ -104,10 +101,15 @@ class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttenti
         return VanillaTransformerAttention.attend(self, query, key, value, None, **kwargs)
 
 
+def attends_to_pieces(config: Any, part: str) -> bool:
+    """Whether weights of "encoder", "decoder" or "cross" attention are those of pieces; Linformer's are of sums."""
+    return getattr(config, f"{part}_attention_type", "full") != "linformer"
+
+
 # `cross_attention_type` -> the class of the decoder's attention to the source.
 CROSS_ATTENTION_TYPES: dict[str, type[VanillaTransformerCrossAttention]] = {
     "full": VanillaTransformerCrossAttention,
     "linformer": LinformerCrossAttention,
 }
 
-__all__ = ["CROSS_ATTENTION_TYPES", "LinformerAttention", "LinformerCrossAttention"]
+__all__ = ["CROSS_ATTENTION_TYPES", "LinformerAttention", "LinformerCrossAttention", "attends_to_pieces"]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-from .attention_vanilla_transformer import VanillaTransformerAttention
+from .attention_vanilla_transformer import VanillaTransformerAttention, check_padding_mask
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .positions_vanilla_transformer import Relation
 
@@ -86,17 +86,14 @@ class PerformerAttention(VanillaTransformerAttention):
         Raises:
             ValueError: It is not a mask of padding, or the attention in use is of another kind.
         """
-        if padding is not None and padding.dim() != 2:
-            raise ValueError(
-                f"attention_mask of shape {tuple(padding.shape)}: Performer attention takes one of shape (B, S), with "
-                "1 for a token and 0 for padding, because its sums cannot hide single keys; static caches of "
-                "transformers come with another: leave cache_implementation out"
-            )
+        check_padding_mask(
+            padding,
+            "Performer",
+            ", because its sums cannot hide single keys; static caches of transformers come with another: leave "
+            "cache_implementation out",
+        )
         if self.config._attn_implementation not in ("eager", "sdpa"):
-            raise ValueError(
-                f"attn_implementation={self.config._attn_implementation!r} with PerformerAttention: must be 'sdpa', "
-                "or 'eager' for the attention weights"
-            )
+            raise ValueError(self.kernel_refusal())
         past = 0 if cache is None else int(cache.get_seq_length())
         return PerformerMask(padding, past + embeddings.shape[1], int(self.passes) + 1 if self.training else None)
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 
-from .attention_vanilla_transformer import VanillaTransformerAttention
+from .attention_vanilla_transformer import VanillaTransformerAttention, check_padding_mask, check_positions
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .dropout_vanilla_transformer import drop_out
 from .position_schemes_vanilla_transformer import counted
@@ -66,26 +66,18 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
                 positions than scores.
         """
         if self.config._attn_implementation not in ("eager", "sdpa"):
-            raise ValueError(
-                f"attn_implementation={self.config._attn_implementation!r} with {type(self).__name__}: must be "
-                "'eager' or 'sdpa', which compute the same here"
-            )
-        if padding is not None and padding.dim() != 2:
-            raise ValueError(
-                f"attention_mask of shape {tuple(padding.shape)}: Synthesizer attention takes one of shape (B, S), "
-                "with 1 for a token and 0 for padding; static caches of transformers come with another: leave "
-                "cache_implementation out"
-            )
+            raise ValueError(self.kernel_refusal())
+        check_padding_mask(
+            padding,
+            "Synthesizer",
+            "; static caches of transformers come with another: leave cache_implementation out",
+        )
         past, length = 0 if cache is None else int(cache.get_seq_length()), embeddings.shape[1]
         whole = past + length
         real = torch.ones(1, whole, device=embeddings.device) if padding is None else padding[:, :whole]
         keys = counted(real)
-        if (most := int(keys.max()) + 1) > self.position_scores.shape[-1]:
-            field = "decoder_max_position_embeddings" if self.is_causal else "max_position_embeddings"
-            raise ValueError(
-                f"{most:,} positions, and Synthesizer attention has {field}={self.longest:,}: cut the text, or train "
-                "a model with more positions"
-            )
+        field = "decoder_max_position_embeddings" if self.is_causal else "max_position_embeddings"
+        check_positions(int(keys.max()) + 1, self.position_scores.shape[-1], "Synthesizer", field)
         seen = real.bool()[:, None, None].expand(-1, -1, length, -1)
         if self.is_causal:
             own = torch.arange(whole, device=embeddings.device)
