@@ -5,11 +5,13 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from counting_model import SOURCES, TARGETS
 from host_search import same
 from huggingface_hub.errors import StrictDataclassError
 
-from vanilla_transformer_hf import VanillaTransformerConfig
+from vanilla_transformer_hf import Translator, VanillaTransformerConfig, VanillaTransformerTokenizer
 from vanilla_transformer_hf.model.attention_types_vanilla_transformer import ATTENTION_TYPES
+from vanilla_transformer_hf.translation.attention_maps import attention_maps
 
 
 FIELDS = {"encoder_attention_type": "linformer", "linformer_k": 5, "max_position_embeddings": 24}
@@ -52,6 +54,22 @@ def test_padding_eager_and_search(fields, tiny_model):
     batch = {"input_ids": torch.randint(4, 99, (3, 11)) * real, "attention_mask": real}
     same(model, batch, num_beams=1, max_new_tokens=9)
     same(model, batch, num_beams=3, max_new_tokens=9)
+
+
+@pytest.mark.parametrize("fields", [FIELDS, CROSS], ids=["encoder", "cross"])
+def test_weights_of_sums_are_not_taken_for_those_of_pieces(fields, tiny_model):
+    """Not even of a source with as many pieces as there are sums."""
+    tokenizer = VanillaTransformerTokenizer.train(SOURCES, TARGETS, vocab_size=275, show_progress=False)
+    count = len(tokenizer(["one two"])["input_ids"][0])
+    model = tiny_model(**{**fields, "linformer_k": count}, vocab_size=len(tokenizer))
+    with pytest.raises(ValueError, match="weights of sums over the source, not of its pieces"):
+        attention_maps(model, tokenizer, "one two", "zwei eins")
+    translator = Translator(model, tokenizer)
+    if fields is CROSS:
+        with pytest.raises(ValueError, match=rf"attends to {count} sums over the source.*there is no alignment"):
+            translator.align(["one two"], ["zwei eins"])
+    else:
+        assert translator.align(["one two"], ["zwei eins"])[0].weights.shape == (2, 2)
 
 
 def test_longer_sequences_and_other_masks_are_refused(tiny_model):

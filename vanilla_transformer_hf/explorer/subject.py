@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..common.opening import is_own
+from ..model.linformer_attention_vanilla_transformer import attends_to_pieces
 from ..translation.alignment import with_eager_attention
 from ..translation.scoring import shift_right
 from ..translation.text_model import TARGET_LANG_TAGS
@@ -247,7 +248,7 @@ class Pass:
             raise RequestError("part", f"{part!r} is not one of this model: expected {known}")
         name = "cross_attentions" if part == "cross" else f"{part}_attentions"
         name = name if self.copy.model.config.is_encoder_decoder else "attentions"
-        if getattr(self.copy.model.config, f"{part}_attention_type", "full") == "linformer":
+        if not attends_to_pieces(self.copy.model.config, part):
             raise RequestError("part", f"the {part} part attends to sums of all pieces (linformer), not to pieces")
         found = getattr(self.outputs, name, None)
         if not found or any(layer is None for layer in found):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..common.matmul import matmul
+from ..model.linformer_attention_vanilla_transformer import attends_to_pieces
 from .scoring import encode_pairs, forced_batches
 from .tally import Tally
 from .texts import TextEncoder
@@ -188,10 +189,10 @@ def attention_to_source(
     layers = getattr(outputs, "cross_attentions", None)
     if not layers or layers[0] is None:
         raise ValueError(f"{type(model).__name__} does not return the attention of its decoder to the source")
-    if layers[0].shape[-1] != input_ids.shape[1]:
+    if not attends_to_pieces(model.config, "cross"):
         raise ValueError(
-            f"{type(model).__name__} attends to {layers[0].shape[-1]} sums over the source, not to its "
-            f"{input_ids.shape[1]} pieces (cross_attention_type): there is no alignment"
+            f"{type(model).__name__} attends to {layers[0].shape[-1]} sums over the source, not to its pieces "
+            "(cross_attention_type='linformer'): there is no alignment"
         )
     layer = default_layer(len(layers)) if layer is None else layer
     if not -len(layers) <= layer < len(layers):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from ..model.linformer_attention_vanilla_transformer import attends_to_pieces
 from .alignment import with_eager_attention
 from .scoring import shift_right
 
@@ -92,7 +93,7 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
         **batch, decoder_input_ids=target_ids[None, :-1], output_attentions=True, use_cache=False, return_dict=True
     )
     found = (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
-    if any(layers[0].shape[-1] != len(source_ids) for layers in (found[0], found[2])):
+    if not all(attends_to_pieces(model.config, part) for part in ("encoder", "cross")):
         raise ValueError("linformer attention has weights of sums over the source, not of its pieces: there is no map")
     decode_source = getattr(tokenizer, "decode_source", tokenizer.decode)
     pieces = readable(tokenizer.decode, target_ids.tolist())
