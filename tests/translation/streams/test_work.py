@@ -23,6 +23,12 @@ def lines(kind, format, item, result):
     return list(WORKS[kind][1][format](7, item, result))
 
 
+def test_settings_tell_what_an_output_depends_on():
+    plain = LineWork("translate", "tsv", {"num_beams": 4})
+    assert plain.settings == {"work": "translate", "format": "tsv", "num_beams": 4}
+    assert LineWork("translate", "tsv", {"num_beams": 4}, True).settings == {**plain.settings, "constraints": True}
+
+
 def test_text_is_the_best_translation_on_one_line():
     assert lines("translate", "text", "a b", PLAIN) == ["x\ty z"]
 

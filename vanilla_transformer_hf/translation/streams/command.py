@@ -191,9 +191,7 @@ def run_command(
             print(worker.description.note, file=sys.stderr)
         window = WINDOW if arguments.window is None else arguments.window
         window = 1 if any(file.isatty() for file in files) else window
-        settings = {"work": work.kind, "format": work.format, "window": window, **work.options}
-        settings |= {"constraints": True} if work.constraints else {}
-        output.resume({**settings, **worker.description.settings})
+        output.resume({"window": window, **work.settings, **worker.description.settings})
         if output.lines:
             print(f"{arguments.output}: continued after line {output.lines:,}", file=sys.stderr)
         tally = run_lines(worker, items, output, window, total, str(arguments.output))

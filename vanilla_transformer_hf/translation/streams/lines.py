@@ -9,6 +9,7 @@ from ...common.files import bounded_lines, decode_lines
 from ..tally import TOLD, ProgressBar, Tally
 from ..text_model import WINDOW
 from .resumable_output import InputDigest, StreamOutput
+from .work import Answer
 from .worker_pool import LocalWorker, Window, WorkerPool
 
 
@@ -97,9 +98,22 @@ def run_lines(
     digest = InputDigest(iter(items))
     digest.skip(output.lines, output.digest, name)
     with ProgressBar(total, done=output.lines, delay=1) as tally:
-        counts = Counter({name: output.counts.get(name, 0) for name in TOLD})
-        tally.add(**counts)
-        for done, answer in worker.map(read_windows(digest, window), tally):
-            counts.update(answer.counts)
-            output.write(answer.content, done.first + len(done.items) - 1, done.digest, dict(counts))
+        write_answers(worker.map(read_windows(digest, window), tally), output, tally)
     return tally
+
+
+def write_answers(answers: Iterable[tuple[Any, Answer]], output: StreamOutput, tally: Tally) -> None:
+    """
+    Write the answers for windows of lines, in order, with the counts so far.
+
+    Args:
+        answers: A window, which has the number of its `last` line and the `digest` of all lines up to it, and its
+            answer.
+        output: The output. It may already have results of earlier lines.
+        tally: Is told the counts of these.
+    """
+    counts = Counter({name: output.counts.get(name, 0) for name in TOLD})
+    tally.add(**counts)
+    for done, answer in answers:
+        counts.update(answer.counts)
+        output.write(answer.content, done.last, done.digest, dict(counts))

@@ -10,20 +10,21 @@ import hashlib
 import json
 import logging
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from ...common.files import decode_lines
-from ..tally import TOLD, ProgressBar, Tally
+from ...common.files import bounded_lines, decode_lines
+from ..tally import ProgressBar, Tally
 from ..translator import Translator
 from .command import Description, OpenTranslator, describe
+from .lines import write_answers
 from .resumable_output import StreamOutput
-from .work import LineWork
+from .work import Answer, LineWork
 
 
 # The object store of a local Ray holds windows on their way, which are small.
@@ -52,6 +53,11 @@ class CorpusWindow(NamedTuple):
     column: str
     digest: str
 
+    @property
+    def last(self) -> int:
+        """Number of the last line."""
+        return self.first + self.lines - 1
+
     def read(self) -> list[str]:
         """
         The lines.
@@ -69,8 +75,8 @@ class CorpusWindow(NamedTuple):
         else:
             with open(self.path, "rb") as file:
                 file.seek(self.start)
-                content = [file.readline() for _ in range(self.lines)]
-            found = list(decode_lines(content, f"{self.path}, from line {self.first} of the corpus on"))
+                lines = decode_lines(file, f"{self.path}, from line {self.first} of the corpus on")
+                found = list(islice(lines, self.lines))
             if self.kind == "jsonl":
                 found = [self._text(self.first + place, line) for place, line in enumerate(found)]
         for place, text in enumerate(found):
@@ -110,7 +116,7 @@ def plan(paths: Sequence[str], size: int, column: str = "text") -> list[CorpusWi
             raise ValueError(f"{path} is compressed, so that its lines cannot be shared out: unpack it first")
         places = _parquet_places(path, size, column) if kind == "parquet" else _line_places(path, size, digest)
         for group, start, lines in places:
-            first = windows[-1].first + windows[-1].lines if windows else 1
+            first = windows[-1].last + 1 if windows else 1
             if kind == "parquet":
                 digest.update(f"{Path(path).stat().st_size} {group} {start} {lines}".encode())
             name = "" if kind == "text" else column
@@ -121,7 +127,7 @@ def plan(paths: Sequence[str], size: int, column: str = "text") -> list[CorpusWi
 def _line_places(path: str, size: int, digest: Any) -> Iterator[tuple[int, int, int]]:
     with open(path, "rb") as file:
         lines, start = 0, 0
-        while line := file.readline():
+        for line in bounded_lines(file, path):
             digest.update(line)
             lines += 1
             if lines == size:
@@ -268,27 +274,36 @@ def run_corpus(
     translator: Translator = open_translator("cpu")
     about = describe(translator)
     del translator
-    output.resume({"work": work.kind, "format": work.format, **work.options, **about.settings})
+    output.resume({**work.settings, **about.settings})
     left = list(not_done(windows, output, name))
-    total = sum(window.lines for window in windows)
-    counts = Counter({name: output.counts.get(name, 0) for name in TOLD})
-    with ProgressBar(total, done=output.lines, delay=1) as tally:
-        tally.add(**counts)
-        if not left:
-            return tally, about
-        with connected(cluster) as size:
-            device = None if size["num_gpus"] else "cpu"
-            make = {"open_translator": open_translator, "work": work, "device": device, "threads": cluster.cpus}
-            for window, row in zip(left, rows_of(left, make, size), strict=True):
-                if json.loads(str(row["window"])) != list(window):
-                    raise RuntimeError(f"expected the lines from {window.first}, got those of {row['window']}")
-                if row["error"]:
-                    raise ValueError(row["error"])
-                shown, own = json.loads(row["counts"])
-                tally.add(**shown, **own)
-                counts.update(own)
-                output.write(row["content"], window.first + window.lines - 1, window.digest, dict(counts))
+    with ProgressBar(sum(window.lines for window in windows), done=output.lines, delay=1) as tally:
+        write_answers(answers_for(left, open_translator, work, cluster, tally), output, tally)
     return tally, about
+
+
+def answers_for(
+    windows: Sequence[CorpusWindow], open_translator: OpenTranslator, work: LineWork, cluster: Cluster, tally: Tally
+) -> Iterator[tuple[CorpusWindow, Answer]]:
+    """
+    Each window with its answer, in order; nothing is started for none.
+
+    Raises:
+        OSError: The cluster cannot be reached.
+        ValueError: A line is invalid, or the cluster is too small.
+    """
+    if not windows:
+        return
+    with connected(cluster) as size:
+        device = None if size["num_gpus"] else "cpu"
+        make = {"open_translator": open_translator, "work": work, "device": device, "threads": cluster.cpus}
+        for window, row in zip(windows, rows_of(windows, make, size), strict=True):
+            if json.loads(str(row["window"])) != list(window):
+                raise RuntimeError(f"expected the lines from {window.first}, got those of {row['window']}")
+            if row["error"]:
+                raise ValueError(row["error"])
+            shown, counts = json.loads(row["counts"])
+            tally.add(**shown, **counts)
+            yield window, Answer(row["content"], counts)
 
 
 def not_done(windows: Iterable[CorpusWindow], output: StreamOutput, name: str) -> Iterator[CorpusWindow]:
@@ -300,9 +315,8 @@ def not_done(windows: Iterable[CorpusWindow], output: StreamOutput, name: str) -
     """
     begun = output.lines == 0
     for window in windows:
-        last = window.first + window.lines - 1
-        begun = begun or (last == output.lines and window.digest == output.digest)
-        if last > output.lines:
+        begun = begun or (window.last == output.lines and window.digest == output.digest)
+        if window.last > output.lines:
             if not begun:
                 break
             yield window

@@ -157,6 +157,12 @@ class LineWork:
         if self.kind == "translate" and self.format == "text" and (several or self.options.get("return_alignments")):
             raise ValueError("format='text' holds only one translation per line: choose 'tsv' or 'jsonl'")
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that the output depends on besides the model and the input."""
+        constraints = {"constraints": True} if self.constraints else {}
+        return {"work": self.kind, "format": self.format, **self.options, **constraints}
+
     def __call__(self, translator: Translator, first: int, items: Sequence[Item], tally: Tally) -> Answer:
         """
         The output lines of some input lines, which are sorted by length together.

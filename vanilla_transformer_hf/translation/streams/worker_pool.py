@@ -30,6 +30,11 @@ class Window(NamedTuple):
     items: list[Item]
     digest: str
 
+    @property
+    def last(self) -> int:
+        """Number of the last line."""
+        return self.first + len(self.items) - 1
+
 
 class LocalWorker:
     """
