@@ -15,14 +15,16 @@ from pathlib import Path
 import httpx
 import pytest
 from counting_model import SOURCES
+from ray_processes import ROOT, processes, ray_environment
 
 from vanilla_transformer_hf import Translator
 
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
-ROOT = Path(__file__).parents[2]
 
 
+# The fast tests' environment has no Ray.
+@pytest.mark.slow
 def test_settings_are_checked_before_a_replica_starts():
     from vanilla_transformer_hf.serving.ray_serve import application
 
@@ -32,16 +34,6 @@ def test_settings_are_checked_before_a_replica_starts():
         application({"models": "outputs/quickstart", "cpus": "many"})
     with pytest.raises(ValueError, match="languages: 2 for 1 models"):
         application({"models": "outputs/quickstart", "languages": "en-de,de-en"})
-
-
-def processes(mark, name):
-    """Processes with this text in their command line and this mark in their environment."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if name in (path / "cmdline").read_bytes() and mark.encode() in (path / "environ").read_bytes():
-                yield int(path.name)
-        except OSError:
-            pass
 
 
 @pytest.fixture
@@ -54,11 +46,11 @@ def served(counting_folder, tmp_path):
     config = config.replace("outputs/quickstart", str(counting_folder)).replace("port: 8000", f"port: {port}")
     assert "replicas: 2" in config and str(port) in config
     (tmp_path / "serve.yaml").write_text(config)
-    mark = f"RAY_TEST={tmp_path.name}"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", **dict([mark.split("=")])}
+    mark = tmp_path.name
     command = [str(Path(sys.executable).with_name("serve")), "run", str(tmp_path / "serve.yaml")]
-    process = subprocess.Popen(command, env=environment, stdout=-1, stderr=subprocess.STDOUT, text=True, cwd=tmp_path)
+    process = subprocess.Popen(
+        command, env=ray_environment(mark), stdout=-1, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
+    )
     said = []
     threading.Thread(target=lambda: said.extend(process.stdout), daemon=True).start()
     address = f"http://127.0.0.1:{port}"

@@ -7,18 +7,17 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
-from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 from counting_model import SOURCES
+from ray_processes import processes, ray_environment
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.translation.streams.ray_corpus import not_done, plan
 
 
-ROOT = Path(__file__).parents[3]
 LINES = [f"line {number} ä" for number in range(1, 8)]
 
 
@@ -58,6 +57,13 @@ def test_a_corpus_that_cannot_be_read_is_named(name, content, message, tmp_path)
         plan([str(path)], 5)[0].read()
 
 
+def test_a_line_of_a_file_that_is_no_text_is_too_long(tmp_path, monkeypatch):
+    monkeypatch.setattr("vanilla_transformer_hf.common.files.LONGEST_LINE", 5)
+    (tmp_path / "a.en").write_bytes(b"a\n" + 6 * b"b")
+    with pytest.raises(ValueError, match=r"a\.en, line 2: longer than the 5 bytes"):
+        plan([str(tmp_path / "a.en")], 5)
+
+
 def test_columns_are_named(corpus):
     with pytest.raises(ValueError, match=r"has no column 'source': expected one of text, id"):
         plan(corpus, 3, "source")
@@ -78,35 +84,19 @@ def test_what_is_done_is_left_out(corpus):
             list(not_done(windows, Begun(lines, digest), "out"))
 
 
-def workers_of(mark):
-    """Processes of Ray that translate, with this mark in their environment."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"ray::" in (path / "cmdline").read_bytes() and mark.encode() in (path / "environ").read_bytes():
-                name = (path / "cmdline").read_bytes()
-                if b"WindowTranslator" in name or b"MapWorker" in name:
-                    yield int(path.name)
-        except OSError:
-            pass
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 def test_a_killed_actor_loses_nothing(counting_folder, tmp_path):
     lines = [SOURCES[number % len(SOURCES)] for number in range(300)]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
-    output, mark = tmp_path / "out.txt", f"RAY_TEST={tmp_path.name}"
+    output, mark = tmp_path / "out.txt", tmp_path.name
     command = [sys.executable, "-m", "vanilla_transformer_hf", "translate-ray", counting_folder]
     command += ["--input", str(tmp_path / "corpus.jsonl"), "--output", str(output), "--actors", "2", "--window", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    environment |= dict([mark.split("=")])
-    # Ray's workers have a low priority, and would wait for other tests.
-    environment |= {"RAY_worker_niceness": "0", "RAY_TMPDIR": "/tmp"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ray_environment(mark)) as process:
         partial = output.with_name("out.txt.partial")
         while process.poll() is None and not (partial.exists() and partial.stat().st_size):
             time.sleep(0.05)
-        killed = list(workers_of(mark))
+        killed = list(processes(mark, b"ray::MapWorker", b"WindowTranslator"))
         assert process.poll() is None and len(killed) == 2, process.stderr.read()
         os.kill(killed[0], signal.SIGKILL)
         errors = process.stderr.read()
