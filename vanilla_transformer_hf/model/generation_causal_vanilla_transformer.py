@@ -51,7 +51,8 @@ class CausalDecoder(IncrementalDecoder):
         self._begin(model, weights, states, beams, False, shortlist)
         self._make_slots(states, len(attention_mask))
         self.prompt_mask = attention_mask
-        self.begins = (attention_mask == 0).sum(dim=1, keepdim=True)
+        padding = (attention_mask == 0).sum(dim=1, keepdim=True)  # (B, 1)
+        self.begins = padding if padding.any() else padding[:1]
 
     def read(self, prompt: torch.Tensor):
         """Read all but the last token of each prompt (B, P - 1) at once."""
@@ -78,7 +79,7 @@ class CausalDecoder(IncrementalDecoder):
         seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)
         self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)
         if self.key_positions is not None:
-            self.key_positions = F.pad(counted(mask), (0, slots - length))
+            self.key_positions = F.pad(counted(mask[: len(self.begins)]), (0, slots - length))
 
     def _layer(
         self,

@@ -124,9 +124,10 @@ class IncrementalDecoder:
         self.mask = states.new_full((batch, self.beams, slots), -math.inf)
         self.apart = states.new_full((self.beams, self.beams), -math.inf).fill_diagonal_(0)
         self.begins = torch.zeros(1, 1, dtype=torch.long, device=states.device)
-        # The position of each slot's key, for schemes that depend on distances.
+        # The position of each slot's key (B or 1, slots), for schemes that depend on distances. There is one row while
+        # all sentences have the same positions in the same slots.
         needs_positions = scheme.is_relative or own.is_local
-        self.key_positions = self.begins.new_zeros(batch, slots) if needs_positions else None
+        self.key_positions = self.begins.new_zeros(1, slots) if needs_positions else None
 
     def read(self, prompt: torch.Tensor):
         """Take these tokens of each sentence (B, P), which all of its hypotheses begin with."""
@@ -251,7 +252,8 @@ class IncrementalDecoder:
         self.keys, self.values = (tensors.map(lambda group: group[:, rows]) for tensors in (self.keys, self.values))
         self.sums = None if self.sums is None else self.sums.map(lambda group: group[:, rows])
         self.mask = self.mask[rows]
-        self.key_positions = None if self.key_positions is None else self.key_positions[rows]
+        if self.key_positions is not None and len(self.key_positions) > 1:
+            self.key_positions = self.key_positions[rows]
         if len(self.begins) > 1:
             self.begins = self.begins[rows]
 
@@ -264,6 +266,8 @@ class IncrementalDecoder:
         """Replace the sentences at `places` by these sentences of `other`, which has not taken a token yet."""
         self.begins = self.begins.repeat(len(self.mask) // len(self.begins), 1)
         self.begins[places], self.mask[places] = self.length, -math.inf
+        if self.key_positions is not None:
+            self.key_positions = self.key_positions.repeat(len(self.mask) // len(self.key_positions), 1)
         for tensors in filter(None, (self.keys, self.values, self.sums)):
             tensors.put(places, 0.0)  # a mask does not hide NaN
         mask, its = self._whole_source_mask(), other._whole_source_mask()[rows]
@@ -292,13 +296,20 @@ class IncrementalDecoder:
         used = (self.mask == 0).any(dim=1)  # (B, slots)
         self.filled = int(used.sum(dim=1).max())
         slots = self.filled + ROOM * self.beams
+        if used.all():
+            self.mask = resized(self.mask, -1, slots, -math.inf)
+            self.keys = self.keys.map(lambda keys: resized(keys, self.key_dim, slots))
+            self.values = self.values.map(lambda values: resized(values, -2, slots))
+            self.key_positions = None if self.key_positions is None else resized(self.key_positions, -1, slots)
+            return
         places = used.sort(dim=1, descending=True, stable=True).indices[:, : self.filled]  # (B, filled)
         mask = self.mask.gather(2, places[:, None].expand(-1, self.beams, -1))
         places = resized(places, -1, slots)
         self.mask = resized(mask, -1, slots, -math.inf)
         self.keys = self.keys.map(lambda keys: picked(keys, places, self.key_dim))
         self.values = self.values.map(lambda values: picked(values, places, -2))
-        self.key_positions = None if self.key_positions is None else self.key_positions.gather(1, places)
+        if self.key_positions is not None:
+            self.key_positions = self.key_positions.expand(len(places), -1).gather(1, places)
 
 
 class Ensemble:

@@ -137,6 +137,29 @@ class VectorRelation(Relation):
         return torch.matmul(weights, values) + torch.matmul(sums, self.value_vectors.to(weights.dtype))
 
 
+@dataclass
+class KeyVectorRelation(Relation):
+    """
+    The same for one position of all sentences, whose keys have the same distances: a step of a search. Products with
+    one vector for each key take fewer operations than sums over those with the same vector.
+
+    Args:
+        key_vectors, value_vectors: The vectors of each key (S, d_k), (S, d_v).
+    """
+
+    key_vectors: torch.Tensor
+    value_vectors: torch.Tensor
+
+    def scores(self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, scaling: float) -> torch.Tensor:
+        query = query * scaling
+        products = F.linear(query.flatten(0, 2), self.key_vectors.to(query.dtype))  # (B H T, S)
+        return torch.matmul(query, keys.transpose(2, 3)) + products.view(*query.shape[:3], -1)
+
+    def outputs(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        sums = torch.mm(weights.flatten(0, 2), self.value_vectors.to(weights.dtype))  # (B H T, d_v)
+        return torch.matmul(weights, values) + sums.view(*weights.shape[:3], -1)
+
+
 class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
     """
     e_ij = q_i (k_j + a^K_ij)ᵀ / √d_k and z_i = Σ_j α_ij (v_j + a^V_ij) with trained vectors a_ij of j - i,
@@ -169,8 +192,26 @@ class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
         keys: Any = key_positions
         distances = keys[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
         rows = distances.clamp(-self.distance, self.distance)[:, None] + self.distance  # (B or 1, 1, T, S)
-        relations = [VectorRelation(*tables, rows) for tables in zip(self.keys, self.values)]
+        relations: list[Relation]
+        if rows.shape[0] == rows.shape[2] == 1:
+            vectors = self.keys[:, rows[0, 0, 0]], self.values[:, rows[0, 0, 0]]  # (layers, S, d)
+            relations = [KeyVectorRelation(*tables) for tables in zip(*vectors)]
+        else:
+            relations = [VectorRelation(*tables, rows) for tables in zip(self.keys, self.values)]
         return [relations[number] for number in self.order]
+
+
+class VisibleKeys:
+    """A mask (B or 1, 1, T, S) to 1 for each key that a query attends to, else 0; once for all layers of a pass."""
+
+    def __init__(self):
+        self.mask: torch.Tensor | None = None
+        self.visible = torch.empty(0)
+
+    def __call__(self, mask: torch.Tensor) -> torch.Tensor:
+        if mask is not self.mask:
+            self.mask, self.visible = mask, (mask == 0).to(exact(mask))
+        return self.visible
 
 
 @dataclass
@@ -184,11 +225,13 @@ class GateRelation(Relation):
     Args:
         weight, bias: The map from states (D) to gates (H), or to those of both directions (2 H).
         heads: H.
+        visible: What masks show; all layers share it.
     """
 
     weight: torch.Tensor
     bias: torch.Tensor
     heads: int
+    visible: VisibleKeys
 
     def kept_keys(self, keys: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         gates = F.linear(states, self.weight.to(states.dtype), self.bias.to(states.dtype))  # (B, S, directions H)
@@ -197,10 +240,10 @@ class GateRelation(Relation):
 
     def scores(self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, scaling: float) -> torch.Tensor:
         width = query.shape[-1]
-        scores = torch.matmul(query, keys[..., :width].transpose(2, 3)) * scaling
-        seen = (mask == 0).to(exact(keys))  # (B or 1, 1, T, S)
+        scores = torch.matmul(query, keys[..., :width].transpose(2, 3))
+        seen = self.visible(mask)  # (B or 1, 1, T, S)
         gates = keys[..., width:].to(seen.dtype).unsqueeze(2)  # (B, H, 1, S, directions)
-        return scores + self.sums(gates, seen).to(scores.dtype)
+        return torch.add(self.sums(gates, seen).to(scores.dtype), scores, alpha=scaling)
 
     def sums(self, gates: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         """Sums of the gates (B, H, 1, S, 1) after a key up to the query, over visible positions (B or 1, 1, T, S)."""
@@ -264,7 +307,8 @@ class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding):
     def relations(
         self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
     ) -> Iterable[Relation | None]:
-        relations = [self.relation(*maps, self.heads) for maps in zip(self.weight, self.gate_bias)]
+        visible = VisibleKeys()
+        relations = [self.relation(*maps, self.heads, visible) for maps in zip(self.weight, self.gate_bias)]
         return [relations[number] for number in self.order]
 
 
