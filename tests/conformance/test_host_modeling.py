@@ -249,6 +249,17 @@ class VanillaTransformerWindowTest(VanillaTransformerSuite, unittest.TestCase):
     }
 
 
+class VanillaTransformerGlobalWindowTest(VanillaTransformerSuite, unittest.TestCase):
+    """Windows and global tokens in both stacks, with projections of their own in the encoder."""
+
+    options = {
+        "encoder_attention_type": "window_global",
+        "decoder_attention_type": "window_global",
+        "attention_window": 2,
+        "global_tokens": 2,
+    }
+
+
 class VanillaTransformerBlocksTest(VanillaTransformerSuite, unittest.TestCase):
     """Blocks with their neighbours in the encoder, blocks of their own in the decoder."""
 

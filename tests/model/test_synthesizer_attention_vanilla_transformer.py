@@ -84,7 +84,7 @@ def test_what_it_cannot_do_is_refused(kind, tiny_model):
         VanillaTransformerConfig(**fields_of(kind), projection_sharing="key_value")
     with pytest.raises(StrictDataclassError, match="with decoder_attention_sharing=True: it has no projections"):
         VanillaTransformerConfig(**fields_of(kind), decoder_attention_sharing=True)
-    with pytest.raises(StrictDataclassError, match="with decoder_heads_by_layer: its scores belong to heads"):
+    with pytest.raises(StrictDataclassError, match="with decoder_heads_by_layer: its parameters belong to heads"):
         VanillaTransformerConfig(decoder_attention_type=kind, decoder_heads_by_layer=[8] * 6)
     ids = torch.ones(1, 3, dtype=torch.long)
     model = tiny_model(**fields_of(kind))

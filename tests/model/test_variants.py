@@ -36,6 +36,12 @@ VARIANTS = {
     "swiglu": {"feed_forward_type": "gated", "activation_function": "silu"},
     "segments": {"type_vocab_size": 2},
     "window": {"encoder_attention_type": "window", "decoder_attention_type": "window", "attention_window": 2},
+    "window_global": {
+        "encoder_attention_type": "window_global",
+        "decoder_attention_type": "window_global",
+        "attention_window": 2,
+        **PRE,
+    },
     "linformer": {
         "encoder_attention_type": "linformer",
         "cross_attention_type": "linformer",

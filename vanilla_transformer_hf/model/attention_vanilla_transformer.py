@@ -199,6 +199,28 @@ class VanillaTransformerAttention(Borrower):
             self.config, embeddings, padding, past_key_values=cache, allow_is_causal_skip=not is_needed
         )
 
+    def show_globals(
+        self, mask: Any, embeddings: torch.Tensor, padding: torch.Tensor | None, chosen: torch.Tensor | None
+    ) -> Any:
+        """
+        The mask of an encoder's self-attention with global tokens, which see all and are seen by all.
+
+        Args:
+            mask: What `mask` returned.
+            embeddings: Input of the stack (B, T, D).
+            padding: 1 for a token, 0 for padding (B, T), or None.
+            chosen: `global_attention_mask`, 1 for a global token (B, T), or None.
+
+        Raises:
+            ValueError: Global tokens are given, and this attention has none.
+        """
+        if chosen is not None:
+            raise ValueError(
+                "global_attention_mask: this encoder has no global tokens; leave it out, or train a model with "
+                "encoder_attention_type='window_global'"
+            )
+        return mask
+
     def kernel_refusal(self) -> str:
         """The message about a kernel (`attn_implementation`) that cannot compute this attention."""
         return (

@@ -83,11 +83,21 @@ SCHEME_FIELDS = {
     "hierarchical_alpha": ("hierarchical",),
 }
 AttentionTypeName = Literal[
-    "full", "window", "blocks", "chunk", "linformer", "performer", "synthesizer_dense", "synthesizer_random"
+    "full",
+    "window",
+    "window_global",
+    "blocks",
+    "chunk",
+    "linformer",
+    "performer",
+    "synthesizer_dense",
+    "synthesizer_random",
 ]
 # Field -> the kinds of attention that use it.
 ATTENTION_FIELDS = {
-    "attention_window": ("window",),
+    "attention_window": ("window", "window_global"),
+    "global_tokens": ("window_global",),
+    "global_projections": ("window_global",),
     "attention_block": ("blocks", "chunk"),
     "linformer_k": ("linformer",),
     "performer_features": ("performer",),
@@ -99,6 +109,8 @@ UNCAUSAL_KINDS = ("linformer",)
 SYNTHESIZERS = ("synthesizer_dense", "synthesizer_random")
 # Kinds in which queries and keys cannot be turned by their positions: of sums, or where there are none.
 UNTURNED_KINDS = ("linformer", *SYNTHESIZERS)
+# Kinds with parameters of heads beside the projections of queries, keys and values.
+UNPRUNED_KINDS = ("window_global", *SYNTHESIZERS)
 # Fields of single variants; a saved config omits those that have their default values.
 VARIANT_FIELDS = (
     *SCHEME_FIELDS,
@@ -193,8 +205,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         hierarchical_alpha (`float`): Weight α of the coarse position in `"hierarchical"` encodings; must not be 0.5.
         encoder_attention_type, decoder_attention_type (`str`): The keys that a query of self-attention sees: `"full"`:
             all, in the decoder those before it; `"window"`: those at most `attention_window` positions away
-            (arXiv 2004.05150); `"blocks"`: those of its block of `attention_block` positions and of the blocks next to
-            it (arXiv 1802.05751); `"chunk"`: those of its own block; `"linformer"`: `linformer_k` trained sums over
+            (arXiv 2004.05150); `"window_global"`: the same, and global tokens, which see all and are seen by all;
+            `"blocks"`: those of its block of `attention_block` positions and of the blocks next to it
+            (arXiv 1802.05751); `"chunk"`: those of its own block; `"linformer"`: `linformer_k` trained sums over
             all keys (arXiv 2006.04768; not in the decoder); `"performer"`: all, by random features (arXiv 2009.14794);
             `"synthesizer_dense"`, `"synthesizer_random"`: all, with weights made of the query's token alone, or
             trained for each pair of positions (arXiv 2005.00743). Time and memory grow with the length, not with its
@@ -204,7 +217,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         linformer_k (`int`): Sums over the positions in `"linformer"` attention.
         performer_features (`int`, *optional*): Random features of `"performer"` attention; ⌊d_k ln d_k⌋ if not given.
         performer_redraw (`int`): Passes of training after which its features are drawn anew.
-        attention_window (`int`): Positions on each side of `"window"` attention.
+        attention_window (`int`): Positions on each side of `"window"` and `"window_global"` attention.
+        global_tokens (`int`): Tokens at the begin of a sequence that all others see, and that see all others, in
+            `"window_global"` attention; in the encoder `global_attention_mask` of a call takes their place.
+        global_projections (`str`): Projections of global tokens in the encoder: `"separate"`, as in Longformer, or
+            `"shared"` with the others.
         attention_block (`int`): Positions of a block of `"blocks"` and `"chunk"` attention.
         max_position_embeddings (`int`): Longest sequence for learned positions, linformer and synthesizer attention.
             Sinusoids have no limit.
@@ -295,6 +312,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
     encoder_attention_type: AttentionTypeName = "full"
     decoder_attention_type: AttentionTypeName = "full"
     attention_window: int = 128
+    global_tokens: int = 1
+    global_projections: Literal["separate", "shared"] = "separate"
     attention_block: int = 128
     cross_attention_type: Literal["full", "linformer"] = "full"
     linformer_k: int = 256
@@ -478,7 +497,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             "encoder_attention_heads decoder_attention_heads d_k d_v encoder_ffn_dim decoder_ffn_dim "
             "max_position_embeddings decoder_max_position_embeddings layer_norm_eps encoder_residual_alpha "
             "decoder_residual_alpha rotary_base rotary_fraction relative_buckets max_relative_distance "
-            "attention_window attention_block linformer_k performer_features performer_redraw"
+            "attention_window global_tokens attention_block linformer_k performer_features performer_redraw"
         )
         for name in positive.split():
             value = getattr(self, name)
@@ -605,10 +624,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
                     f"{name} with {field}={getattr(self, field)!r}: it has no projections of queries and keys to "
                     f"share; leave {field} out"
                 )
-            if kind in SYNTHESIZERS and getattr(self, f"{stack}_heads_by_layer"):
+            if kind in UNPRUNED_KINDS and getattr(self, f"{stack}_heads_by_layer"):
                 raise ValueError(
-                    f"{name} with {stack}_heads_by_layer: its scores belong to heads, which cannot be pruned; leave "
-                    f"{stack}_heads_by_layer out"
+                    f"{name} with {stack}_heads_by_layer: its parameters belong to heads, which cannot be pruned; "
+                    f"leave {stack}_heads_by_layer out"
                 )
 
     def _check_token_ids(self):

@@ -248,7 +248,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return {}
         if "encoder_outputs" not in inspect.signature(self.forward).parameters:  # of a subclass
             return {}
-        names = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids")
+        names = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids", "global_attention_mask")
         source = {"input_ids": ids, **{name: kwargs[name] for name in names if kwargs.get(name) is not None}}
         models = (self, *members)
         read = not request.place_in_stream  # once for a stream

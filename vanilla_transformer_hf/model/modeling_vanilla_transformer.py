@@ -263,6 +263,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 # ---------------------------------------------------------------------------------------------------------------------
 
 _ATTENTION_TP_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "out_proj": "rowwise"}
+_ATTENTION_TP_PLAN |= {f"global_{name}": "colwise" for name in ("q_proj", "k_proj", "v_proj")}
 _FEED_FORWARD_TP_PLAN = {"layers.*.fc2": "rowwise", "feed_forward.fc2": "rowwise"}
 
 
@@ -555,21 +556,27 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         inputs_embeds: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
+        global_attention_mask: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Source ids (B, S), or embeddings (B, S, D), and their segments to the encoder's output (B, S, D)."""
+        """
+        Source ids (B, S), or embeddings (B, S, D), their segments, and which of them are global (B, S; 1 or 0, with
+        `encoder_attention_type="window_global"`) to the encoder's output (B, S, D).
+        """
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if position_ids is None:
             position_ids = positions(embeddings, attention_mask, past_length=0)
         scheme = self.embed_positions
-        attention_mask = self.layers_in_order[0].self_attn.mask(embeddings, attention_mask, None, scheme.is_relative)
-        key_positions = scheme.key_positions(attention_mask, position_ids, None, None)
-        attention_mask = scheme.biased(attention_mask, position_ids, key_positions, embeddings.dtype)
+        own = self.layers_in_order[0].self_attn
+        mask = own.mask(embeddings, attention_mask, None, scheme.is_relative)
+        mask = own.show_globals(mask, embeddings, attention_mask, global_attention_mask)
+        key_positions = scheme.key_positions(mask, position_ids, None, None)
+        mask = scheme.biased(mask, position_ids, key_positions, embeddings.dtype)
         relations = scheme.relations(position_ids, key_positions)
         turn = scheme.turn_at(position_ids)
         hidden_states = self.embed(embeddings, position_ids, token_type_ids)
         for layer, relation in zip(self.layers_in_order, relations):
-            hidden_states = layer(hidden_states, attention_mask, turn=turn, relation=relation, **kwargs)
+            hidden_states = layer(hidden_states, mask, turn=turn, relation=relation, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
@@ -706,6 +713,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         decoder_position_ids: torch.Tensor | None = None,
         use_cache: bool | None = None,
         token_type_ids: torch.Tensor | None = None,
+        global_attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """
@@ -727,6 +735,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 inputs_embeds=inputs_embeds,
                 position_ids=position_ids,
                 token_type_ids=token_type_ids,
+                global_attention_mask=global_attention_mask,
                 **kwargs,
             )
         if not isinstance(encoder_outputs, BaseModelOutput):
@@ -803,6 +812,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
         token_type_ids: torch.Tensor | None = None,
+        global_attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """
@@ -831,6 +841,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             decoder_position_ids=decoder_position_ids,
             use_cache=use_cache,
             token_type_ids=token_type_ids,
+            global_attention_mask=global_attention_mask,
             **kwargs,
         )
         loss, logits = self.predict(outputs[0], labels, num_items_in_batch, return_logits, logits_to_keep)

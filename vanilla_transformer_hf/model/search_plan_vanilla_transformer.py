@@ -56,7 +56,15 @@ COUNTING_PROCESSORS = {
 }
 ATTENTIONS = {"eager", "sdpa"}
 # Arguments that the search uses or that do not affect it.
-KNOWN = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep", "synced_gpus"}
+KNOWN = {
+    "encoder_outputs",
+    "attention_mask",
+    "global_attention_mask",
+    "past_key_values",
+    "use_cache",
+    "logits_to_keep",
+    "synced_gpus",
+}
 # Settings for outputs that only transformers' loops return.
 OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 

@@ -67,6 +67,9 @@ PROJECTIONS: dict[str, tuple[str, str, str]] = {
     "query_key_value": ("q_proj", "q_proj", "q_proj"),
 }
 
+# `global_projections` -> what precedes the names of projections for global tokens.
+GLOBAL_PROJECTIONS: dict[str, str] = {"separate": "global_", "shared": ""}
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Feed-forward: its owner for the encoder's layers, and for the decoder's

@@ -66,7 +66,8 @@ class Ours(nn.Module):
         self.attention = ATTENTION_TYPES[kind](config, WIDTH, WIDTH, HEADS)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return self.attention(states, self.attention.mask(states, None, None, False))[0]
+        mask = self.attention.mask(states, None, None, False)
+        return self.attention(states, self.attention.show_globals(mask, states, None, None))[0]
 
 
 class LongT5(nn.Module):

@@ -10,9 +10,10 @@ from host_search import same
 from huggingface_hub.errors import StrictDataclassError
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
-from vanilla_transformer_hf.model import attention_types_vanilla_transformer as attention_types
-from vanilla_transformer_hf.model.attention_types_vanilla_transformer import ATTENTION_TYPES, Blocks
+from vanilla_transformer_hf.model import local_attention_vanilla_transformer as local_attention
+from vanilla_transformer_hf.model.attention_types_vanilla_transformer import ATTENTION_TYPES
 from vanilla_transformer_hf.model.incremental_decoder_vanilla_transformer import ROOM, IncrementalDecoder
+from vanilla_transformer_hf.model.local_attention_vanilla_transformer import Blocks
 
 
 # Kind and size -> whether the token at position i sees that at j, outside of the decoder.
@@ -27,8 +28,8 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Blocks also for short sequences."""
-    monkeypatch.setattr(attention_types, "SMALLEST_BLOCK", 4)
-    monkeypatch.setattr(attention_types, "DENSE_BLOCKS", 1)
+    monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", 4)
+    monkeypatch.setattr(local_attention, "DENSE_BLOCKS", 1)
 
 
 @pytest.fixture
