@@ -117,7 +117,8 @@ def test_longformer():
     expected = theirs(states, mask, mask < 0, mask > 0, True)[0]
     own = module.show_globals(module.mask(states, real, None, False), states, real, chosen)
     found = module(states, own)[0]
-    torch.testing.assert_close(found[real.bool()], expected[real.bool()], atol=1e-10, rtol=0)
+    # It computes the softmax in float32.
+    torch.testing.assert_close(found[real.bool()], expected[real.bool()], atol=1e-6, rtol=0)
 
 
 @torch.no_grad()
