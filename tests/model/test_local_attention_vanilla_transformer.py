@@ -103,6 +103,53 @@ def test_blocks_eager_padding_and_rotary(kind, local_model):
         torch.testing.assert_close(found, expected.logits, atol=2e-5, rtol=0)
 
 
+SCHEMES = {
+    "t5_bias": {"relative_buckets": 8, "max_relative_distance": 6},
+    "alibi": {},
+    "shaw": {"max_relative_distance": 3},
+    "gated_alibi": {},
+    "distance_mlp": {},
+}
+
+
+@pytest.mark.parametrize(
+    "kind, scheme",
+    [*(("window", scheme) for scheme in SCHEMES), ("blocks", "t5_bias"), ("chunk", "shaw"), ("blocks", "gated_alibi")],
+)
+def test_scores_of_distances_are_added_in_blocks(kind, scheme, local_model, monkeypatch):
+    """Logits and gradients in float64 are those under the mask of all pairs, with padding on either side."""
+    model = local_model(kind, position_encoding=scheme, **SCHEMES[scheme]).double()
+    source, real = torch.randint(4, 99, (3, 19)), padding([19, 15, 12], ["left", "left", "right"], 19)
+    target, own = torch.randint(4, 99, (3, 17)), padding([17, 11, 14], ["left", "left", "right"], 17)
+    inputs = {"decoder_input_ids": target, "decoder_attention_mask": own}
+    blocks, found = [], []
+    attend = Blocks.attend
+    monkeypatch.setattr(Blocks, "attend", lambda self, *states: blocks.append(self) or attend(self, *states))
+    for largest in (1, 99):  # in blocks, and as one product
+        monkeypatch.setattr(local_attention, "DENSE_BLOCKS", largest)
+        model.zero_grad()
+        logits = model(source, real, **inputs).logits[own.bool()]
+        logits.square().sum().backward()
+        grads = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+        found.append((logits.detach(), grads))
+        assert len(blocks) == model.config.encoder_layers + model.config.decoder_layers
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-10, rtol=0)
+    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-9, rtol=1e-9)
+    assert all(gradient.any() for name, gradient in found[0][1].items() if "embed_positions" in name)
+
+
+@pytest.mark.parametrize("kind, scheme", [("window", "t5_bias"), ("window", "gated_alibi"), ("chunk", "shaw")])
+@torch.no_grad()
+def test_search_with_scores_of_distances(kind, scheme, local_model):
+    model = local_model(kind, position_encoding=scheme, **SCHEMES[scheme])
+    source = {"input_ids": torch.randint(4, 99, (3, 19)), "attention_mask": padding([19, 12, 15], ["left"] * 3, 19)}
+    found = same(model, source, num_beams=2, max_new_tokens=24, min_new_tokens=24)
+    found = same(model, source, num_beams=1, max_new_tokens=24, min_new_tokens=24)
+    whole = model(**source, decoder_input_ids=found[:, :-1]).logits
+    whole[..., model.config.eos_token_id] = -torch.inf
+    assert torch.equal(found[:, 1:], whole.argmax(dim=-1))
+
+
 @every_kind
 @torch.no_grad()
 def test_the_future_changes_nothing(kind, local_model):
@@ -171,8 +218,8 @@ def test_kinds_of_both_stacks_may_differ(tiny_model):
         ({"attention_window": 4}, "attention_window=4: only attention of the type 'window'"),
         ({"encoder_attention_type": "window", "attention_window": 0}, "attention_window=0: must be greater than 0"),
         (
-            {"decoder_attention_type": "chunk", "position_encoding": "alibi"},
-            "decoder_attention_type='chunk' with position",
+            {"decoder_attention_type": "performer", "position_encoding": "alibi"},
+            "decoder_attention_type='performer' with position encoding 'alibi': only full, window, blocks, chunk",
         ),
     ],
 )

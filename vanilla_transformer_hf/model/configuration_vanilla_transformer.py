@@ -105,6 +105,8 @@ ATTENTION_FIELDS = {
 }
 # Kinds that mix all positions, so that they cannot hide the future.
 UNCAUSAL_KINDS = ("linformer",)
+# Kinds with a score of each query and key that it sees, to which position encodings may add.
+PAIRED_KINDS = ("full", "window", "blocks", "chunk")
 # Kinds without products of queries and keys.
 SYNTHESIZERS = ("synthesizer_dense", "synthesizer_random")
 # Kinds in which queries and keys cannot be turned by their positions: of sums, or where there are none.
@@ -595,10 +597,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         self._check_kinds(kinds)
         encodings = {"encoder": self.position_encoding, "decoder": self.decoder_position_encoding}
         for stack, kind in kinds.items():
-            if kind != "full" and encodings[stack] in RELATIVE_ENCODINGS:
+            if kind not in PAIRED_KINDS and encodings[stack] in RELATIVE_ENCODINGS:
                 raise ValueError(
-                    f"{stack}_attention_type={kind!r} with position encoding {encodings[stack]!r}: blocks have "
-                    "no table of all distances; take one that is added to the embeddings, or 'rotary'"
+                    f"{stack}_attention_type={kind!r} with position encoding {encodings[stack]!r}: only "
+                    f"{', '.join(PAIRED_KINDS)} attention adds scores of distances; take an encoding that is added to "
+                    "the embeddings"
                 )
 
     def _check_kinds(self, kinds: dict[str, str]):

@@ -148,9 +148,14 @@ class GlobalWindowAttention(WindowAttention):
         global_output, global_weights = VanillaTransformerAttention.attend(
             self, attention_mask.pick(global_query), global_key, global_value, attention_mask.mask, **kwargs
         )
-        if weights is not None and global_weights is not None:
-            weights = attention_mask.put(weights, global_weights, 2)
-        return attention_mask.put(output, global_output, 1), weights
+        if weights is None or global_weights is None:
+            return attention_mask.put(output, global_output, 1), None
+        # With weights, all queries are computed as both kinds. Outputs come from the weights that are returned, so that
+        # these have gradients.
+        weights = attention_mask.put(weights, global_weights, 2)
+        are_global = attention_mask.are_global[:, None, :, None]
+        output = torch.where(are_global, torch.matmul(weights, global_value), torch.matmul(weights, value))
+        return self.maps.out_proj(output.transpose(1, 2).flatten(-2)), weights
 
 
 __all__ = ["GlobalTokens", "GlobalWindowAttention"]

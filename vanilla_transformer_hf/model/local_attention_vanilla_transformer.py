@@ -9,14 +9,16 @@ Shapes: B sequences, T positions, D = d_model, H heads, C blocks of b positions,
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from .attention_vanilla_transformer import VanillaTransformerAttention
-from .position_schemes_vanilla_transformer import counted
+from .attention_vanilla_transformer import VanillaTransformerAttention, related_attention_forward
+from .position_schemes_vanilla_transformer import BlockMask, counted
 from .positions_vanilla_transformer import Relation
 
 
@@ -27,15 +29,15 @@ SMALLEST_BLOCK = 64
 
 
 @dataclass
-class Blocks:
+class Blocks(BlockMask):
     """
     How the positions of a batch fall into blocks; made once for all layers of a stack.
 
     Attributes:
+        seen: Whether a query sees a key (B C, 1, b, k), or what is added to its score (B C, 1 or H, b, k).
         batch: B.
         block: b.
         left, right: Keys that a block sees before its first and behind its last position; k = left + b + right.
-        seen: Whether a query sees a key (B C, 1, b, k).
         order: For each row its positions with those of tokens first (B, T); None without padding.
         places: For each row where each of its positions is in that order (B, T), or None.
         shared: Positions of keys that all blocks see (B, g), behind those of the block; None without any.
@@ -45,7 +47,6 @@ class Blocks:
     block: int
     left: int
     right: int
-    seen: torch.Tensor
     order: torch.Tensor | None
     places: torch.Tensor | None
     shared: torch.Tensor | None = None
@@ -79,10 +80,22 @@ class Blocks:
         """B and C."""
         return self.batch, len(self.seen) // self.batch
 
+    def positions(self, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        states = position_ids.expand(self.batch, -1)[:, None, :, None]  # (B, 1, T, 1)
+        states = self._ordered(states)
+        queries = self._padded(states, 0, 0).view(-1, self.block)
+        keys = self._padded(states, self.left, self.right).view(self.batch, -1)
+        return queries, keys.unfold(1, self.left + self.block + self.right, self.block).flatten(0, 1)
+
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, dropout: float
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kernel: Callable[..., torch.Tensor]
     ) -> torch.Tensor:
-        """softmax(Q Kᵀ / √d_k) V of the keys that each query sees, from (B, H, T, d) to (B, T, H, d_v)."""
+        """
+        Attention of queries to the keys that they see, from (B, H, T, d) to (B, T, H, d_v).
+
+        Args:
+            kernel: From queries, keys and values of blocks (B C, H, b or k, d) and `seen` to outputs (B C, b, H, d_v).
+        """
         length = query.shape[2]
         shared = [self._shared(states) for states in (key, value)]
         query, key, value = (self._ordered(states) for states in (query, key[:, :, :length], value[:, :, :length]))
@@ -102,10 +115,8 @@ class Blocks:
             key, value = key.contiguous(), value.contiguous()
         if torch.is_grad_enabled():
             query = query.contiguous()
-        output = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=self.seen, dropout_p=dropout, scale=scaling
-        )
-        output = output.unflatten(0, self.rows).transpose(2, 3).flatten(1, 2)[:, :length]  # (B, T, H, d_v)
+        output = kernel(query, key, value, self.seen).unflatten(0, self.rows)
+        output = output.flatten(1, 2)[:, :length]  # (B, T, H, d_v)
         if self.places is None:
             return output
         return output.gather(1, self.places[:, :, None, None].expand_as(output))
@@ -194,7 +205,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
             seen = seen & real[:, :, None]
         # A query that sees nothing, such as that of padding, sees all: its output is not used, and must not be NaN.
         seen = (seen | ~seen.any(dim=-1, keepdim=True)).flatten(0, 1)[:, None]
-        return Blocks(len(embeddings), block, left, right, seen, order, places)
+        return Blocks(seen, len(embeddings), block, left, right, order, places)
 
     def attend(
         self,
@@ -209,12 +220,26 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         if not isinstance(attention_mask, Blocks):
             return super().attend(query, key, value, attention_mask, relation, **kwargs)
         dropout = self.config.attention_dropout if self.training else 0.0
-        output = attention_mask.attend(query, key, value, self.scaling, dropout)
+        kernel = fused if relation is None else partial(related, relation, self)
+        output = attention_mask.attend(query, key, value, partial(kernel, scaling=self.scaling, dropout=dropout))
         return self.maps.out_proj(output.flatten(-2)), None
 
     def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         seen = self.sees(positions[:, :, None], key_positions[:, None])  # (B, 1, slots)
         return mask.masked_fill(~seen, float("-inf"))
+
+
+def fused(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float, dropout: float
+) -> torch.Tensor:
+    """softmax(Q Kᵀ / √d_k) V by torch's kernel, to outputs (B C, b, H, d_v)."""
+    output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    return output.transpose(1, 2)
+
+
+def related(relation: Relation, module: Any, *states: torch.Tensor, **options: float) -> torch.Tensor:
+    """The same with scores and outputs of a position scheme."""
+    return related_attention_forward(relation, module, *states, **options)[0]  # type: ignore[arg-type]
 
 
 class WindowAttention(LocalAttention):

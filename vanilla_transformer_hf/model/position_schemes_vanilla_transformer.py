@@ -8,7 +8,9 @@ layers and the search ask the same object.
 Shapes: B sentences, T query positions, S key positions, D = d_model, H heads.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
@@ -27,6 +29,22 @@ Turn = Callable[[torch.Tensor], torch.Tensor]
 def keep(states: torch.Tensor) -> torch.Tensor:
     """The states as they are."""
     return states
+
+
+@dataclass
+class BlockMask(ABC):
+    """
+    The mask of attention that is computed in blocks of queries, each with its own keys.
+
+    Attributes:
+        seen: Whether a query sees a key, or what is added to its score (blocks, 1 or H, queries, keys).
+    """
+
+    seen: torch.Tensor
+
+    @abstractmethod
+    def positions(self, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Positions (B or 1, T) to those of each block's queries (blocks, queries) and keys (blocks, keys)."""
 
 
 class Relation:
@@ -103,6 +121,15 @@ class PositionEncoding(nn.Module):
         """
         return None
 
+    def pairs(
+        self, mask: Any, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """
+        Positions of queries (B or 1, T) and of keys (B or 1, S), or None if the scheme does not need these; of a
+        `BlockMask`, those of its blocks. The arguments are those of `key_positions`.
+        """
+        return position_ids, self.key_positions(mask, position_ids, padding, cache)
+
     def biased(
         self,
         mask: torch.Tensor | None,
@@ -138,6 +165,13 @@ class RelativePositionEncoding(PositionEncoding):
 
     is_relative = True
 
+    def pairs(
+        self, mask: Any, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if isinstance(mask, BlockMask):
+            return mask.positions(position_ids)
+        return super().pairs(mask, position_ids, padding, cache)
+
     def key_positions(
         self, mask: torch.Tensor | None, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any
     ) -> torch.Tensor | None:
@@ -161,9 +195,9 @@ class RelativePositionEncoding(PositionEncoding):
             past = F.pad(slots, (0, len(index) - slots.shape[1])) + (position_ids - slots[:, -length:])[:, :1]
         return torch.where(index < 0, past, own)
 
-    def biased(
-        self, mask: Any, query_positions: torch.Tensor, key_positions: Any, dtype: torch.dtype
-    ) -> torch.Tensor | None:
+    def biased(self, mask: Any, query_positions: torch.Tensor, key_positions: Any, dtype: torch.dtype) -> Any:
+        if isinstance(mask, BlockMask):
+            return replace(mask, seen=self.biased(mask.seen, query_positions, key_positions, dtype))
         exact = torch.promote_types(dtype, torch.float32)
         bias = self.bias(query_positions, key_positions).to(exact)
         least = torch.finfo(dtype).min

@@ -254,7 +254,9 @@ class TwoWayGateRelation(GateRelation):
     """The same, with separate gates for the keys after a query."""
 
     def sums(self, gates: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        past = torch.ones_like(seen[0, 0]).tril()  # (T, S), including the query itself
+        # Keys of a block reach as far before its queries as behind them.
+        before_first = (seen.shape[-1] - seen.shape[-2]) // 2
+        past = torch.ones_like(seen[0, 0]).tril(before_first)  # (T, S), including the query itself
         before, behind = gates[..., 0] * (seen * past), gates[..., 1] * (seen * (1 - past))
         return sums_behind(before) + behind.cumsum(dim=-1)
 
