@@ -150,7 +150,7 @@ class GlobalWindowAttention(WindowAttention):
         )
         if weights is None or global_weights is None:
             return attention_mask.put(output, global_output, 1), None
-        # With weights, all queries are computed as both kinds. Outputs come from the weights that are returned, so that
+        # With weights, all queries are computed as both kinds. Outputs come from the weights that are returned: so
         # these have gradients.
         weights = attention_mask.put(weights, global_weights, 2)
         are_global = attention_mask.are_global[:, None, :, None]
