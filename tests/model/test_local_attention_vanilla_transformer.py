@@ -103,6 +103,59 @@ def test_blocks_eager_padding_and_rotary(kind, local_model):
         torch.testing.assert_close(found, expected.logits, atol=2e-5, rtol=0)
 
 
+@pytest.mark.parametrize("is_causal", [False, True], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_summaries_of_chunks_are_means_of_keys_and_values(is_causal, implementation):
+    fields = {"encoder_attention_type": "chunk", "attention_block": 5, "chunk_summary": "mean"}
+    config = VanillaTransformerConfig(vocab_size=9, d_model=16, encoder_attention_heads=2, **fields)
+    config._attn_implementation = implementation
+    torch.manual_seed(1)
+    module = ATTENTION_TYPES["chunk"](config, 16, 16, 2, is_causal).double()
+    states = torch.randn(3, 17, 16, dtype=torch.double, requires_grad=True)
+    real = padding([17, 13, 15], ["right", "left", "right"], 17)
+    found = module(states, module.mask(states, real, None, False))[0]
+
+    expected = []
+    for row in range(3):
+        query, key, value = (part[0] for part in module.project(states[row, real[row].bool()][None], module.roles))
+        for i in range(query.shape[1]):
+            first = i // 5 * 5
+            own = slice(first, i + 1 if is_causal else first + 5)
+            keys, values = (
+                torch.cat(
+                    [*(part[:, m : m + 5].mean(1, keepdim=True) for m in range(0, first, 5)), part[:, own]], dim=1
+                )
+                for part in (key, value)
+            )
+            weights = (torch.einsum("hd,hjd->hj", query[:, i], keys) / math.sqrt(8)).softmax(dim=-1)
+            expected.append(module.out_proj(torch.einsum("hj,hjd->hd", weights, values).flatten()))
+    found, expected = found[real.bool()], torch.stack(expected)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+    weights = torch.randn_like(found)
+    for parameter in (states, module.k_proj.weight):
+        ours, theirs = (
+            torch.autograd.grad((output * weights).sum(), parameter, retain_graph=True)[0]
+            for output in (found, expected)
+        )
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+
+
+@torch.no_grad()
+def test_search_with_summaries_of_chunks(local_model):
+    """transformers' loop, in steps and with padding, finds what whole passes find; the future changes nothing."""
+    model = local_model("chunk", chunk_summary="mean")
+    source = {"input_ids": torch.randint(4, 99, (3, 19)), "attention_mask": padding([19, 12, 15], ["left"] * 3, 19)}
+    options = {"num_beams": 1, "max_new_tokens": 24, "min_new_tokens": 24}
+    found = model.generate(**source, **options)
+    whole = model(**source, decoder_input_ids=found[:, :-1]).logits
+    cut = model(**source, decoder_input_ids=found[:, :12]).logits
+    torch.testing.assert_close(whole[:, :12], cut, atol=1e-5, rtol=0)
+    whole[..., model.config.eos_token_id] = -torch.inf
+    assert torch.equal(found[:, 1:], whole.argmax(dim=-1))
+    with pytest.raises(ValueError, match="summaries cannot hide single keys, nor use a static cache"):
+        model.generate(**source, **options, cache_implementation="static", disable_compile=True)
+
+
 SCHEMES = {
     "t5_bias": {"relative_buckets": 8, "max_relative_distance": 6},
     "alibi": {},
@@ -217,6 +270,14 @@ def test_kinds_of_both_stacks_may_differ(tiny_model):
     [
         ({"attention_window": 4}, "attention_window=4: only attention of the type 'window'"),
         ({"encoder_attention_type": "window", "attention_window": 0}, "attention_window=0: must be greater than 0"),
+        (
+            {"encoder_attention_type": "blocks", "chunk_summary": "mean"},
+            "chunk_summary='mean': only attention of the type",
+        ),
+        (
+            {"encoder_attention_type": "chunk", "chunk_summary": "mean", "position_encoding": "shaw"},
+            "chunk_summary='mean' with position encoding 'shaw': a summary has no distance",
+        ),
         (
             {"decoder_attention_type": "performer", "position_encoding": "alibi"},
             "decoder_attention_type='performer' with position encoding 'alibi': only full, window, blocks, chunk",

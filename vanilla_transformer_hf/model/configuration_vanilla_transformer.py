@@ -99,6 +99,7 @@ ATTENTION_FIELDS = {
     "global_tokens": ("window_global",),
     "global_projections": ("window_global",),
     "attention_block": ("blocks", "chunk"),
+    "chunk_summary": ("chunk",),
     "linformer_k": ("linformer",),
     "performer_features": ("performer",),
     "performer_redraw": ("performer",),
@@ -225,6 +226,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         global_projections (`str`): Projections of global tokens in the encoder: `"separate"`, as in Longformer, or
             `"shared"` with the others.
         attention_block (`int`): Positions of a block of `"blocks"` and `"chunk"` attention.
+        chunk_summary (`str`): What a query of `"chunk"` attention sees of each earlier chunk: `"none"`, or `"mean"`:
+            the mean of its keys, with that of its values.
         max_position_embeddings (`int`): Longest sequence for learned positions, linformer and synthesizer attention.
             Sinusoids have no limit.
         decoder_max_position_embeddings (`int`, *optional*): The decoder's value; the encoder's if not given.
@@ -317,6 +320,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     global_tokens: int = 1
     global_projections: Literal["separate", "shared"] = "separate"
     attention_block: int = 128
+    chunk_summary: Literal["none", "mean"] = "none"
     cross_attention_type: Literal["full", "linformer"] = "full"
     linformer_k: int = 256
     performer_features: int | None = None
@@ -602,6 +606,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
                     f"{stack}_attention_type={kind!r} with position encoding {encodings[stack]!r}: only "
                     f"{', '.join(PAIRED_KINDS)} attention adds scores of distances; take an encoding that is added to "
                     "the embeddings"
+                )
+            if kind == "chunk" and self.chunk_summary != "none" and encodings[stack] in RELATIVE_ENCODINGS:
+                raise ValueError(
+                    f"chunk_summary={self.chunk_summary!r} with position encoding {encodings[stack]!r}: a summary has "
+                    "no distance; take an encoding that is added to the embeddings, or 'rotary'"
                 )
 
     def _check_kinds(self, kinds: dict[str, str]):

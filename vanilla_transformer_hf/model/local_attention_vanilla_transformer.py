@@ -17,7 +17,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .attention_vanilla_transformer import VanillaTransformerAttention, related_attention_forward
+from .attention_vanilla_transformer import (
+    VanillaTransformerAttention,
+    check_padding_mask,
+    related_attention_forward,
+)
+from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .position_schemes_vanilla_transformer import BlockMask, counted
 from .positions_vanilla_transformer import Relation
 
@@ -283,11 +288,36 @@ class BlockAttention(LocalAttention):
         return distance.abs() <= 1
 
 
+@dataclass
+class ChunksAndSummaries:
+    """
+    The mask of chunks with summaries of earlier ones; made once for all layers of a stack.
+
+    Attributes:
+        local: What queries see of keys and, behind them, of summaries: a mask (B, 1, T, S + M), or blocks.
+        pool: What summaries take of keys (B or 1, 1, M, S), for M chunks.
+    """
+
+    local: torch.Tensor | Blocks
+    pool: torch.Tensor
+
+    def extended(self, states: torch.Tensor) -> torch.Tensor:
+        """Keys or values (B, H, S, d) and, behind them, their summaries (B, H, S + M, d)."""
+        return torch.cat((states, torch.matmul(self.pool, states)), dim=2)
+
+
 class ChunkAttention(BlockAttention):
     """
-    A query sees the keys of its own chunk of `attention_block` positions, in the decoder those up to its own: the
+    A query sees the keys of its own chunk of b = `attention_block` positions, in the decoder those up to its own: the
     blocks of Qiu et al. 2020, arXiv 1911.02972, that attend to themselves.
+
+    With `chunk_summary="mean"`, it also sees a key and a value of each earlier chunk, which are the means of the keys
+    and of the values of its tokens. Time and memory then grow with n (b + n / b).
     """
+
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        self.has_step = config.chunk_summary == "none"
 
     @property
     def reach(self) -> int:
@@ -296,6 +326,47 @@ class ChunkAttention(BlockAttention):
     def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         same = query.div(self.block, rounding_mode="floor") == key.div(self.block, rounding_mode="floor")
         return same & (key <= query) if self.is_causal else same
+
+    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
+        mask = super().mask(embeddings, padding, cache, is_needed)
+        if self.config.chunk_summary == "none":
+            return mask
+        check_padding_mask(padding, "chunk", "; summaries cannot hide single keys, nor use a static cache")
+        length = embeddings.shape[1]
+        size = length if isinstance(mask, Blocks) else mask.shape[-1]
+        keys = torch.arange(size, device=embeddings.device)[None]  # (B or 1, S)
+        real = torch.ones_like(keys, dtype=torch.bool)
+        if padding is not None:
+            room = (0, size - padding.shape[1])  # of a static cache
+            keys, real = F.pad(counted(padding), room), F.pad(padding.bool(), room)
+        chunks, numbers = keys // self.block, torch.arange(-(-size // self.block), device=keys.device)  # (M)
+        members = ((chunks[:, None] == numbers[:, None]) & real[:, None]).to(embeddings.dtype)  # (B or 1, M, S)
+        pool = (members / members.sum(dim=-1, keepdim=True).clamp(min=1))[:, None]
+        if isinstance(mask, Blocks):
+            batch, behind = len(embeddings), numbers + length
+            earlier = (numbers < numbers[:, None])[:, None].expand(batch, -1, -1, -1)  # (B, C, 1, M)
+            none_shared = real.new_zeros(batch, length)
+            return ChunksAndSummaries(mask.with_keys(behind.expand(batch, -1), earlier, none_shared), pool)
+        own = torch.arange(length, device=keys.device) + (0 if cache is None else cache.get_seq_length())
+        seen = (numbers < chunks[:, own, None])[:, None].expand(len(mask), -1, -1, -1)  # (B, 1, T, M)
+        if mask.dtype != torch.bool:
+            seen = torch.zeros_like(seen, dtype=mask.dtype).masked_fill(~seen, torch.finfo(mask.dtype).min)
+        return ChunksAndSummaries(torch.cat((mask, seen), dim=-1), pool)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: Any,
+        relation: Relation | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As in other local kinds; weights are of the keys and, behind them, of the summaries (B, H, T, S + M)."""
+        if isinstance(attention_mask, ChunksAndSummaries):
+            key, value = attention_mask.extended(key), attention_mask.extended(value)
+            attention_mask = attention_mask.local
+        return super().attend(query, key, value, attention_mask, relation, **kwargs)
 
 
 __all__ = ["BlockAttention", "ChunkAttention", "LocalAttention", "WindowAttention"]
