@@ -164,7 +164,7 @@ def test_search_keeps_the_first_tokens_and_the_window(tiny_model, monkeypatch):
     source = {"input_ids": torch.randint(4, 99, (2, 19)), "attention_mask": real, "global_attention_mask": chosen}
     found = same(model, source, num_beams=1, max_new_tokens=40, min_new_tokens=40)
     assert len(kept) == 40 and max(kept) <= 2 + 3 + 1 + 2 * ROOM
-    same(model, source, num_beams=3, max_new_tokens=30, min_new_tokens=30)
+    same(model, source, num_beams=3, max_new_tokens=14, min_new_tokens=14)
     whole = model(**source, decoder_input_ids=found[:, :-1]).logits
     whole[..., model.config.eos_token_id] = -torch.inf
     assert torch.equal(found[:, 1:], whole.argmax(dim=-1))

@@ -196,8 +196,8 @@ def test_scores_of_distances_are_added_in_blocks(kind, scheme, local_model, monk
 def test_search_with_scores_of_distances(kind, scheme, local_model):
     model = local_model(kind, position_encoding=scheme, **SCHEMES[scheme])
     source = {"input_ids": torch.randint(4, 99, (3, 19)), "attention_mask": padding([19, 12, 15], ["left"] * 3, 19)}
-    found = same(model, source, num_beams=2, max_new_tokens=24, min_new_tokens=24)
-    found = same(model, source, num_beams=1, max_new_tokens=24, min_new_tokens=24)
+    same(model, source, num_beams=2, max_new_tokens=14, min_new_tokens=14)
+    found = same(model, source, num_beams=1, max_new_tokens=14, min_new_tokens=14)
     whole = model(**source, decoder_input_ids=found[:, :-1]).logits
     whole[..., model.config.eos_token_id] = -torch.inf
     assert torch.equal(found[:, 1:], whole.argmax(dim=-1))
@@ -294,3 +294,16 @@ def test_a_kernel_without_a_mask_is_refused(local_model):
     model.config._attn_implementation = "flex_attention"
     with pytest.raises(ValueError, match="attn_implementation='flex_attention' with WindowAttention: must be 'sdpa'"):
         model(torch.randint(4, 99, (1, 19)), decoder_input_ids=torch.ones(1, 2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("kind", ["window", "window_global"])
+@torch.no_grad()
+def test_sampling_in_steps_and_in_whole_passes(kind, tiny_model):
+    """transformers' loop keeps all keys, and hides the same as a whole pass."""
+    model = tiny_model(encoder_attention_type=kind, decoder_attention_type=kind, attention_window=3)
+    source, found = torch.randint(4, 99, (2, 15)), []
+    for use_cache in (True, False):
+        torch.manual_seed(5)
+        options = {"do_sample": True, "max_new_tokens": 16, "min_new_tokens": 16, "use_cache": use_cache}
+        found.append(model.generate(source, num_beams=1, **options))
+    assert torch.equal(*found)
