@@ -1,6 +1,7 @@
 """Weights packed for the search are those of the model, whatever is done to it."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -131,6 +132,18 @@ def test_no_value_is_read_to_see_that_none_has_changed(any_model, source, monkey
     assert torch.equal(any_model.generate(**source, num_beams=3, max_new_tokens=8), before)
     assert torch.equal(any_model.generate(**source, max_new_tokens=8), any_model.generate(**source, max_new_tokens=8))
     assert StepWeights.of(any_model) is kept
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of mapped files")
+def test_a_search_leaves_no_weight_in_the_mapped_file(loaded, source, tmp_path):
+    def is_mapped():
+        return str(tmp_path / "model.safetensors") in Path("/proc/self/maps").read_text()
+
+    assert is_mapped()
+    before = {name: weight.clone() for name, weight in loaded.state_dict().items()}
+    loaded.generate(**source, max_new_tokens=2)
+    assert not is_mapped()
+    assert all(torch.equal(weight, before[name]) for name, weight in loaded.state_dict().items())
 
 
 def test_weights_that_were_read_as_if_to_write_them_stay_packed(any_model, source, tmp_path):

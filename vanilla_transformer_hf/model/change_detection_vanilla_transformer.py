@@ -115,3 +115,8 @@ class LoadedMemory:
             and not tensor.is_shared()
             and users(tensor) == users(torch.empty(0, device="cpu"))
         )
+
+    def copy_out(self, tensor: torch.Tensor) -> None:
+        """Copy such a tensor into memory of torch: a mapped file takes memory until its last tensor has left it."""
+        if self.holds(tensor) and not tensor.is_inference() and lazy_clone(tensor) is None:
+            tensor.data = tensor.detach().clone()

@@ -250,6 +250,11 @@ class StepWeights:
         cls._kept.pop(model, None)
         loaded, is_fixed = cls._loaded.get(model), model in cls._fixed
         values = [] if is_fixed else [KeptValues(one, loaded is not None and loaded.holds(one)) for one in tensors]
+        if values and loaded is not None:
+            checked = {id(one) for one in tensors}
+            for one in model.parameters():
+                if id(one) not in checked:  # norms and tables
+                    loaded.copy_out(one)
         cls._kept[model] = kept = KeptWeights(cls(model, quantization), places, [*map(address, tensors)], values)
         return kept.weights
 
