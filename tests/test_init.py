@@ -146,9 +146,10 @@ FLOORS = [
     ["model"],
     ["common"],
     ["evaluation"],
-    ["translation"],
     ["publishing"],
-    ["training", "conversion", "export", "explorer", "serving"],
+    ["export"],
+    ["translation"],
+    ["training", "conversion", "explorer", "serving"],
     ["commands"],
 ]
 

@@ -88,17 +88,11 @@ def test_a_target_language_puts_its_tag_before_the_text(translator):
 
 
 @pytest.mark.slow
-def test_ctranslate2_gives_the_same_answers_and_is_exported_once(counting_folder, tmp_path):
+def test_ctranslate2_gives_the_same_answers_and_keeps_its_batches_together(counting_folder, tmp_path):
     pytest.importorskip("ctranslate2", reason="pip install '.[export]'")
     folder = tmp_path / "en-de"
     shutil.copytree(counting_folder, folder)
-    copy = serve.exported_folder(str(folder), None)
-    assert copy == str(tmp_path / "en-de-ctranslate2")
-    before = os.stat(copy).st_mtime_ns
-    assert serve.exported_folder(str(folder), None) == copy and os.stat(copy).st_mtime_ns == before
-    with pytest.raises(ValueError, match="was not exported from these weights with this quantization: remove it"):
-        serve.exported_folder(str(folder), "int8")
-    (model,) = open_models(ServerSettings([str(folder)], exported=[copy], device="cpu"))
+    (model,) = open_models(ServerSettings([str(folder)], engine="ctranslate2", device="cpu"))
     translator = Translator.from_pretrained(folder, device="cpu")
     model.batcher.start()
     tickets = [model.batcher.submit([text, ""]) for text in SOURCES[::5]]

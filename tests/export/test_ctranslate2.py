@@ -151,10 +151,12 @@ def test_ids_that_only_the_generation_config_has_are_refused(name, value, save_m
 
 def test_what_the_search_lacks_is_told(save_model, tmp_path):
     model, folder = save_model()
-    model.generation_config.update(num_beams=4, no_repeat_ngram_size=2, length_penalty_type="gnmt")
+    model.generation_config.update(num_beams=4, encoder_no_repeat_ngram_size=2, length_penalty_type="gnmt")
     model.generation_config.save_pretrained(folder)
     (note,) = export_for("ctranslate2", folder, tmp_path / "out").notes
-    assert note.endswith("cannot do with early_stopping=False, length_penalty_type='gnmt', no_repeat_ngram_size=2")
+    assert note.endswith(
+        "cannot do with early_stopping=False, encoder_no_repeat_ngram_size=2, length_penalty_type='gnmt'"
+    )
 
 
 @pytest.mark.skipif(not FAIRSEQ.is_dir(), reason="kept beside the repository")

@@ -16,15 +16,9 @@ POST /translate speaks LibreTranslate's protocol, POST / and /models/NAME that o
 """
 
 import argparse
-import json
 import sys
-from pathlib import Path
 
 from ..common.command_line import make_parser
-
-
-# In the folder that was exported: of which weights.
-ORIGIN_FILE = "exported_from.json"
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,46 +109,17 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def exported_folder(model: str, quantization: str | None) -> str:
-    """
-    The copy of a model for CTranslate2 beside it, exported if it is not there yet.
-
-    Raises:
-        ValueError: The one that is there was exported from other weights, or with another quantization.
-        ExportError: The engine cannot express the model, or is not installed.
-    """
-    from ..common.checksums import digest
-    from ..common.files import open_output
-    from ..export import export_for
-
-    folder = Path(model)
-    if not folder.is_dir():
-        raise ValueError(f"{model} is not a folder: engine ctranslate2 needs the folder of a model")
-    weights = sorted(folder.glob("*.safetensors"))
-    origin = {"weights": {path.name: digest(path) for path in weights}, "quantization": quantization}
-    copy = folder.with_name(f"{folder.resolve().name}-ctranslate2")
-    if not copy.exists():
-        export_for("ctranslate2", folder, copy, quantization=quantization)
-        with open_output(copy / ORIGIN_FILE) as file:
-            file.write((json.dumps(origin, indent=2) + "\n").encode())
-    elif not (copy / ORIGIN_FILE).is_file() or json.loads((copy / ORIGIN_FILE).read_text("utf-8")) != origin:
-        raise ValueError(f"{copy} was not exported from these weights with this quantization: remove it")
-    return str(copy)
-
-
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
     try:
         from ..common.http import address_of, bind
+        from ..export import kept_copy
         from ..serving.server import ServerSettings, name_and_place, serve
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is missing: pip install 'vanilla_transformer_hf[serve]'") from error
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    own = arguments.engine == "ours"
-    if own and arguments.quantization not in (None, "int8"):
-        raise ValueError(f"--quantization {arguments.quantization}: expected int8, or --engine ctranslate2")
     names = {"characters", "texts", "body_bytes", "seconds", "body_seconds"}
     given = {name: getattr(arguments, f"max_{name}") for name in names}
     settings = ServerSettings(
@@ -164,14 +129,13 @@ def main(prog: str, argv: list[str]) -> None:
         most_rows=arguments.batch_size,
         most_tokens=arguments.batch_tokens,
         most_waiting=arguments.max_queue,
-        **{name: getattr(arguments, name) for name in ("api_keys", "log", "device", "dtype", "workers")},
+        **{name: getattr(arguments, name) for name in ("api_keys", "log", "device", "dtype", "workers", "engine")},
         seconds_to_finish=arguments.seconds_to_finish,
-        quantization=arguments.quantization if own else None,
+        quantization=arguments.quantization,
     )
     listening = bind(arguments.host, arguments.port)
-    if arguments.engine == "ctranslate2":
-        places = [name_and_place(model)[1] for model in arguments.models]
-        exported = [exported_folder(place, arguments.quantization) for place in places]
-        settings = ServerSettings(**{**vars(settings), "exported": exported})
+    if arguments.engine == "ctranslate2":  # once, before several workers look for the copies
+        for model in arguments.models:
+            kept_copy(name_and_place(model)[1], arguments.quantization)
     print(f"listening on {address_of(listening)}", file=sys.stderr, flush=True)
     serve(settings, listening)

@@ -7,6 +7,7 @@ Translate text, one sentence per line.
     vanilla-transformer translate outputs/quickstart --input numbers.en --format jsonl --alignment
     vanilla-transformer translate outputs/quickstart --input numbers.en.gz --output numbers.de --processes 2
     vanilla-transformer translate outputs/quickstart --quantization int8 < numbers.en > numbers.de
+    vanilla-transformer translate outputs/quickstart --engine ctranslate2 < numbers.en > numbers.de
     vanilla-transformer translate outputs/quickstart --constraints --num_beams 8 < phrases.tsv    # with tabs
 
 Order and empty lines are kept, memory does not grow with the input. A run that was killed leaves whole lines in
@@ -60,9 +61,17 @@ def add_search_arguments(search: argparse._ArgumentGroup) -> None:
         "those without room for them are counted at the end",
     )
     search.add_argument(
+        "--engine",
+        default="ours",
+        choices=["ours", "ctranslate2"],
+        help="who searches (default: ours); ctranslate2: by a copy of the model that is exported once, to "
+        "MODEL-ctranslate2",
+    )
+    search.add_argument(
         "--quantization",
-        choices=["int8"],
-        help="compute linear maps with weights and inputs rounded to int8 (default: as the model was saved)",
+        metavar="TYPE",
+        help="int8: compute linear maps with weights and inputs rounded to int8; with --engine ctranslate2, also "
+        "another type of that copy's weights: int16, float16 … (default: as the model was saved)",
     )
     search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its pieces")
 

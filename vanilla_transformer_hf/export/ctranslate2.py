@@ -56,6 +56,9 @@ SEARCH: dict[str, tuple[str, Any]] = {
     "length_penalty": ("length_penalty", 1.0),
     "max_new_tokens": ("max_decoding_length", 256),
     "min_new_tokens": ("min_decoding_length", 0),
+    "num_return_sequences": ("num_hypotheses", 1),
+    "no_repeat_ngram_size": ("no_repeat_ngram_size", 0),
+    "repetition_penalty": ("repetition_penalty", 1.0),
 }
 
 # Generation options that do not affect the search, or that `search_options` reads.

@@ -43,7 +43,7 @@ def application(arguments: dict[str, Any]) -> serve.Application:
     known = {**ServerSettings.__dataclass_fields__, **ReplicaSettings.__dataclass_fields__}
     if unknown := sorted(set(arguments) - set(known)):
         raise ValueError(f"{', '.join(unknown)}: expected some of {', '.join(known)}")
-    lists = ("models", "languages", "exported")
+    lists = ("models", "languages")
     given = {
         name: value.split(",") if name in lists and isinstance(value, str) else value
         for name, value in arguments.items()

@@ -1,14 +1,11 @@
 """
-Searches that parts of any clients' texts enter and leave between two steps, for both engines.
+Searches that parts of any clients' texts enter and leave between two steps.
 
-Each search has one set of options. `SharedSearch` is the search of this package, `CTranslate2Search` that of
-CTranslate2, which translates batch by batch.
+Each search has one set of options.
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -133,92 +130,6 @@ class SharedSearch(RunningSearch):
         count, n_best, _ = sequences.shape
         flat = self._translator.decode(sequences.flatten(0, 1), None)
         return [flat[row * n_best : (row + 1) * n_best] for row in range(count)]
-
-
-# Arguments of `generate()` -> those of CTranslate2's `translate_batch`.
-CTRANSLATE2_OPTIONS = {
-    "num_beams": "beam_size",
-    "num_return_sequences": "num_hypotheses",
-    "max_new_tokens": "max_decoding_length",
-    "length_penalty": "length_penalty",
-    "no_repeat_ngram_size": "no_repeat_ngram_size",
-    "repetition_penalty": "repetition_penalty",
-}
-
-
-class CTranslate2Engine:
-    """
-    A model that was exported for CTranslate2, opened once for all its searches.
-
-    Args:
-        folder: Output of `vanilla-transformer export ctranslate2`.
-        threads: For each batch.
-
-    Raises:
-        OSError: A file of the folder is missing.
-        ValueError: CTranslate2 is not installed.
-    """
-
-    def __init__(self, folder: Path, threads: int):
-        try:
-            import ctranslate2
-        except ModuleNotFoundError as error:
-            message = "engine ctranslate2 is not installed: pip install 'vanilla_transformer_hf[export]'"
-            raise ValueError(message) from error
-        self.translate_batch = ctranslate2.Translator(
-            str(folder), device="auto", intra_threads=threads
-        ).translate_batch
-        self.options = json.loads((folder / "translate_batch.json").read_text(encoding="utf-8"))
-        shared = folder / "shared_vocabulary.json"
-        self.source, self.target = (
-            json.loads((shared if shared.exists() else folder / f"{side}_vocabulary.json").read_text(encoding="utf-8"))
-            for side in ("source", "target")
-        )
-        self.ids = {piece: index for index, piece in enumerate(self.target)}
-
-
-class CTranslate2Search(RunningSearch):
-    """
-    Batches through CTranslate2: works that have joined are translated in the next step.
-
-    Args:
-        engine: The exported model.
-        translator: The translator whose tokenizer decodes the results.
-        options: Arguments of `generate()` of `CTRANSLATE2_OPTIONS`.
-    """
-
-    def __init__(self, engine: CTranslate2Engine, translator: Translator, options: dict[str, Any]):
-        self._engine, self._translator = engine, translator
-        self._options = {**engine.options, **{CTRANSLATE2_OPTIONS[name]: value for name, value in options.items()}}
-        longest = translator.max_target_length
-        self._options["max_decoding_length"] = min(self._options["max_decoding_length"], longest)
-        self._works: list[Work] = []
-
-    @property
-    def running(self) -> Collection[Work]:
-        return self._works
-
-    def join(self, works: Sequence[Work]) -> None:
-        self._works += works
-
-    def step(self) -> Found:
-        works, self._works = self._works, []
-        if not works:
-            return []
-        sources = [[self._engine.source[index] for index in work.part.ids] for work in works]
-        results = self._engine.translate_batch(sources, **self._options)
-        return [(work, self._read(result.hypotheses)) for work, result in zip(works, results, strict=True)]
-
-    def leave(self, works: Collection[Work]) -> None:
-        gone = set(works)
-        self._works = [work for work in self._works if work not in gone]
-
-    def _read(self, hypotheses: Sequence[Sequence[str]]) -> list[Translation]:
-        padding = self._translator.tokenizer.pad_token_id
-        rows = [[padding, *(self._engine.ids[piece] for piece in each)] for each in hypotheses]
-        longest = max(map(len, rows))
-        sequences = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
-        return self._translator.decode(sequences, None)
 
 
 # Options of `generate()` to a search with them.

@@ -22,7 +22,6 @@ from .application import ServedModel, create_application
 from .batcher import Batcher
 from .metrics import FOLDER_VARIABLE
 from .protocols import Limits
-from .searches import CTranslate2Engine, CTranslate2Search, MakeSearch
 
 
 logger = logging.getLogger(__name__)
@@ -44,12 +43,11 @@ class ServerSettings:
     Attributes:
         models: Folders of models or ids of the Hub, each maybe as NAME=FOLDER.
         languages: For each model "SOURCE-TARGET", where its tokenizer does not say it; may be empty.
-        exported: For each model the folder that was exported for CTranslate2; empty: their own search.
         limits: The fields of `Limits`.
         most_rows, most_tokens, most_waiting: As in `Batcher`.
         api_keys: File of keys, one a line.
         log: One of `LOGS`.
-        device, dtype, quantization: As in `Translator.from_pretrained`.
+        device, dtype, quantization, engine: As in `Translator.from_pretrained`.
         workers: Processes, each with its own models and its share of the threads.
         seconds_to_finish: Time for running requests after SIGTERM.
 
@@ -59,7 +57,6 @@ class ServerSettings:
 
     models: Sequence[str]
     languages: Sequence[str] = ()
-    exported: Sequence[str] = ()
     limits: dict[str, Any] = field(default_factory=dict)
     most_rows: int = 128
     most_tokens: int = 2048
@@ -71,6 +68,7 @@ class ServerSettings:
     workers: int = 1
     seconds_to_finish: int = 60
     quantization: str | None = None
+    engine: str = "ours"
 
     def __post_init__(self) -> None:
         if self.languages and len(self.languages) != len(self.models):
@@ -131,17 +129,10 @@ def open_models(settings: ServerSettings) -> list[ServedModel]:
     for number, model in enumerate(settings.models):
         name, place = name_and_place(model)
         translator = Translator.from_pretrained(
-            place, settings.device, settings.dtype, quantization=settings.quantization
+            place, settings.device, settings.dtype, quantization=settings.quantization, engine=settings.engine
         )
-        make_search: MakeSearch | None = None
-        if settings.exported:
-            engine = CTranslate2Engine(Path(settings.exported[number]), threads)
-
-            def make_search(options, engine=engine, translator=translator):  # type: ignore
-                return CTranslate2Search(engine, translator, options)
-
         rows, tokens, waiting = settings.most_rows, settings.most_tokens, settings.most_waiting
-        batcher = Batcher(translator, make_search, rows, tokens, waiting)
+        batcher = Batcher(translator, None, rows, tokens, waiting)
         source, targets = languages_of(translator, settings.languages[number] if settings.languages else None)
         models.append(ServedModel(name, batcher, source, targets))
     return models

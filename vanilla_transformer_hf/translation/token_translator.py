@@ -52,9 +52,13 @@ class TokenTranslator:
         self.matmul = matmul_backend
         self.has_own_options = is_own(model.config)
 
+    def settings(self, options: dict[str, Any]) -> Settings:
+        """The settings of `generate()` with these options."""
+        return Settings(options, options.get("generation_config"), self.model.generation_config)
+
     def setting(self, name: str, options: dict[str, Any]) -> Any:
         """The value that `generate()` will use with these options; None if it uses its own default."""
-        return Settings(options, options.get("generation_config"), self.model.generation_config).get(name)
+        return self.settings(options).get(name)
 
     def ids_of_end(self, options: dict[str, Any]) -> torch.Tensor:
         """The end-of-sentence tokens."""

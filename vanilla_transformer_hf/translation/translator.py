@@ -24,6 +24,8 @@ from .token_translator import TokenTranslator
 
 logger = logging.getLogger(__name__)
 
+# Who searches.
+ENGINES = ("ours", "ctranslate2")
 # Arguments with a value for each sentence of a batch: texts are sorted before they are batched.
 OF_EACH_SENTENCE = ("prefixes", "required_phrases", "decoder_input_ids")
 
@@ -54,6 +56,7 @@ class Translator(ForcedDecoding):
         source_prefix (`str`): What is put before each source text, such as the tag of the language to translate to;
             `use_target_lang` sets it.
         matmul (`str`): The library that is used.
+        engine (`str`): The engine that searches: "ours", or "ctranslate2" with the type of its weights.
         matmul_rows (`list`): The measurements that decided it; empty if none were needed.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once. It starts as
             the smaller of the tokenizer's `model_max_length`, in which training saves how long its sentences were, and
@@ -90,7 +93,7 @@ class Translator(ForcedDecoding):
             raise ValueError(f"quantization={quantization!r}: expected 'int8' or None")
         if quantization is not None and not is_own(model.config):
             raise ValueError(f"quantization: not supported by {type(model).__name__}")
-        self.quantization = quantization
+        self.quantization, self.engine = quantization, "ours"
         self.ensemble = [member.eval() for member in ensemble]
         self.shortlist: list[int] | None = None
         self.matmul_rows = list[MatmulRow]()
@@ -98,7 +101,9 @@ class Translator(ForcedDecoding):
             self.matmul_rows = probe_matmul()
             self.matmul = choose_matmul(matmul_backend, self.matmul_rows)
             logger.info(describe_matmul(self.matmul, self.matmul_rows))
-        self._search = TokenTranslator(self.model, tokenizer.pad_token_id, self._positions, self.matmul)
+        self._search: TokenTranslator = TokenTranslator(
+            self.model, tokenizer.pad_token_id, self._positions, self.matmul
+        )
 
     @classmethod
     def from_pretrained(
@@ -111,6 +116,7 @@ class Translator(ForcedDecoding):
         matmul_backend: str = "auto",
         ensemble: Sequence[str | os.PathLike] = (),
         quantization: str | None = None,
+        engine: str = "ours",
     ) -> "Translator":
         """
         Open a saved folder or a Hub repository.
@@ -123,12 +129,24 @@ class Translator(ForcedDecoding):
             revision: Branch, tag or commit of the repository `name`.
             matmul_backend: As in the class.
             ensemble: Folders or repositories (main branch) of the other models; each is opened as the first.
-            quantization: As in the class.
+            quantization: As in the class. With the engine CTranslate2 another type of that copy's weights, too: int16,
+                float16 ….
+            engine: "ours", or "ctranslate2", which searches with a copy of the model that is exported once and kept
+                beside its folder; `score` and `align` stay ours.
 
         Raises:
             OSError: Config, weights or tokenizer are missing, damaged or of another model; one line says which.
-            ValueError: The parts do not fit each other, or the device cannot be used here.
+            ValueError: The parts do not fit each other, the device cannot be used here, or the engine is unknown or
+                not installed, or cannot express the model.
         """
+        if engine not in ENGINES:
+            raise ValueError(f"engine={engine!r}: expected one of {', '.join(map(repr, ENGINES))}")
+        kept_in = None
+        if engine == "ctranslate2":
+            from ..export import kept_copy  # which most users do without, as the next one
+            from .ctranslate2_translator import CTranslate2Translator
+
+            kept_in = kept_copy(name, quantization)
         model, tokenizer = open_model(name, device, dtype, trust_remote_code, revision)
         others = []
         for other_name in ensemble:
@@ -136,7 +154,11 @@ class Translator(ForcedDecoding):
             if vocabularies(other.tokenizer) != vocabularies(tokenizer):
                 raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
             others.append(other.model)
-        translator = cls(model, tokenizer, matmul_backend, others, quantization)
+        translator = cls(model, tokenizer, matmul_backend, others, None if kept_in else quantization)
+        if kept_in is not None:
+            translator.engine = " ".join(filter(None, (engine, quantization)))
+            limits = {"max_positions": translator._max_target_positions, "threads": torch.get_num_threads()}
+            translator._search = CTranslate2Translator(model, tokenizer.pad_token_id, folder=kept_in, **limits)
         if hasattr(model, "expect_fixed_weights"):  # its weights do not change: the translator owns the model
             model.expect_fixed_weights()
         return translator

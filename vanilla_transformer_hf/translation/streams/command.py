@@ -37,6 +37,7 @@ class OpenTranslator:
     shortlist: str | None = None
     target_lang_tag: str | None = None
     quantization: str | None = None
+    engine: str = "ours"
 
     def __call__(self, device: str | None) -> Translator:
         logging.set_verbosity_error()
@@ -48,6 +49,7 @@ class OpenTranslator:
             matmul_backend=self.matmul,
             ensemble=self.ensemble,
             quantization=self.quantization,
+            engine=self.engine,
         )
         if self.shortlist is not None:
             translator.shortlist = translator.pieces_of(read_lines(self.shortlist))
@@ -94,6 +96,8 @@ def describe(translator: Translator, has_digest: bool = True) -> Description:
         settings["source_prefix"] = translator.source_prefix
     if translator.quantization is not None:
         settings["quantization"] = translator.quantization
+    if translator.engine != "ours":
+        settings["engine"] = translator.engine
     if has_digest:
         settings["model"] = digest_of(translator)
     note = describe_matmul(translator.matmul, translator.matmul_rows) if translator.matmul_rows else ""
@@ -144,7 +148,12 @@ def open_worker(
         shortlist,
         arguments.target_lang_tag,
         getattr(arguments, "quantization", None),  # which `align` does not have
+        getattr(arguments, "engine", "ours"),
     )
+    if open_translator.engine == "ctranslate2":
+        from ...export import kept_copy  # which most users do without
+
+        kept_copy(arguments.model, open_translator.quantization)  # once, before several processes look for it
     describe_it = partial(describe, has_digest=isinstance(output, ResumableOutput))
     if arguments.processes == 1:
         translator = open_translator(arguments.device)

@@ -1,0 +1,95 @@
+"""A `Translator` with the engine CTranslate2, beside the search of this package."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from vanilla_transformer_hf import ConstrainedText, Translator
+from vanilla_transformer_hf.export import kept_copy
+
+
+pytest.importorskip("ctranslate2", reason="pip install '.[export]'")
+pytestmark = pytest.mark.slow
+
+TEXTS = ["one two", "", "three", "two one three two one", "two"]
+
+
+@pytest.fixture(scope="module")
+def folder(counting_folder, tmp_path_factory):
+    copy = tmp_path_factory.mktemp("engine") / "en-de"
+    shutil.copytree(counting_folder, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def both(folder):
+    return Translator.from_pretrained(folder, device="cpu"), Translator.from_pretrained(
+        folder, device="cpu", engine="ctranslate2"
+    )
+
+
+def test_the_copy_is_exported_once_and_belongs_to_the_files(folder, both):
+    copy = folder.with_name("en-de-ctranslate2")
+    before = os.stat(copy).st_mtime_ns
+    assert kept_copy(folder, None) == copy and os.stat(copy).st_mtime_ns == before
+    other = folder.with_name("other")
+    shutil.copytree(folder, other)
+    shutil.copytree(copy, other.with_name("other-ctranslate2"))
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "dropout": 0.3}))
+    with pytest.raises(ValueError, match=r"other-ctranslate2 was not exported from the files that .* has now: remove"):
+        Translator.from_pretrained(other, engine="ctranslate2")
+
+
+SAME = [{}, {"num_beams": 3}, {"max_new_tokens": 2}, {"max_extra_tokens": 1}, {"min_new_tokens": 4}]
+SAME += [{"no_repeat_ngram_size": 1}, {"repetition_penalty": 1.5}, {"num_beams": 3, "no_repeat_ngram_size": 2}]
+
+
+@pytest.mark.parametrize("options", SAME, ids=str)
+def test_translations_are_the_same(both, options):
+    ours, theirs = (each.translate(TEXTS, return_scores=True, **options) for each in both)
+    assert theirs == ours
+    for mine, other in zip(ours, theirs):
+        assert other.tokens == mine.tokens and other.is_complete == mine.is_complete
+        assert other.score == pytest.approx(mine.score, abs=1e-4)
+
+
+def test_n_best_lists_prefixes_and_alignments(both):
+    for each in both:
+        n_best = each.translate("one two", num_beams=3, num_return_sequences=3)
+        assert len(n_best) == 3
+    ours, theirs = (each.translate([ConstrainedText("one two", "zwei")], return_alignments=True) for each in both)
+    assert theirs == ours and str(theirs[0].alignment) == str(ours[0].alignment)
+
+
+@pytest.mark.parametrize(
+    "options, lacks",
+    [
+        ({"num_beams": 2, "coverage_penalty": 0.2}, "coverage_penalty=0.2"),
+        ({"num_beams": 2, "length_penalty_type": "gnmt"}, "length_penalty_type='gnmt'"),
+        ({"do_sample": True}, "do_sample=True"),
+        ({"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0}, "num_beam_groups=2"),
+    ],
+)
+def test_what_the_engine_lacks_is_refused_by_name(both, options, lacks):
+    with pytest.raises(ValueError, match="engine ctranslate2 does not support") as caught:
+        both[1].translate("one", **options)
+    assert lacks in str(caught.value)
+
+
+def test_required_phrases_ensembles_and_unknown_engines_are_refused(folder, both):
+    with pytest.raises(ValueError, match="engine ctranslate2 does not support required_phrases"):
+        both[1].translate([ConstrainedText("one two", phrases=["zwei"])], num_beams=2)
+    ensemble = Translator.from_pretrained(folder, device="cpu", engine="ctranslate2", ensemble=[folder])
+    with pytest.raises(ValueError, match="engine ctranslate2 does not support ensemble"):
+        ensemble.translate("one")
+    with pytest.raises(ValueError, match="engine='marian': expected one of 'ours', 'ctranslate2'"):
+        Translator.from_pretrained(folder, engine="marian")
+
+
+def test_int8_has_a_copy_of_its_own(folder):
+    translator = Translator.from_pretrained(folder, device="cpu", engine="ctranslate2", quantization="int8")
+    assert translator.engine == "ctranslate2 int8" and folder.with_name("en-de-ctranslate2-int8").is_dir()
+    assert translator.translate("one two") == "zwei eins"

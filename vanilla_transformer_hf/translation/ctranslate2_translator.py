@@ -1,0 +1,151 @@
+"""The search of a [`Translator`] by CTranslate2, with the arguments of `generate()`."""
+
+import copy
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..export import ExportError
+from ..model.generation_config_vanilla_transformer import LENGTH_LIMITS
+from ..model.search_plan_vanilla_transformer import REQUESTS
+from .texts import pad_rows
+from .token_translator import TokenTranslator
+
+
+class CTranslate2Translator(TokenTranslator):
+    """
+    `generate()` by a model that was exported for CTranslate2.
+
+    A beam search ends with as many finished hypotheses as beams, as with `early_stopping=True`. Scores are computed
+    by the model of this package.
+
+    Args:
+        model: The model that was exported.
+        pad_token_id: The padding id.
+        max_positions: Maximum number of target tokens.
+        folder: The export.
+        threads: For each batch.
+
+    Raises:
+        ExportError: CTranslate2 is not installed.
+        OSError: A file of the folder is missing.
+    """
+
+    def __init__(self, model: Any, pad_token_id: int, max_positions: int, folder: Path, threads: int):
+        super().__init__(model, pad_token_id, max_positions)
+        try:
+            import ctranslate2
+
+            from ..export.ctranslate2 import search_options
+        except ModuleNotFoundError as error:
+            message = "engine ctranslate2 is not installed: pip install 'vanilla_transformer_hf[export]'"
+            raise ExportError(message) from error
+        self._search_options = search_options
+        self._engine = ctranslate2.Translator(str(folder), device="auto", intra_threads=threads)
+        shared = folder / "shared_vocabulary.json"
+        self._source, self._target = (
+            json.loads((shared if shared.exists() else folder / f"{side}_vocabulary.json").read_text(encoding="utf-8"))
+            for side in ("source", "target")
+        )
+        self._ids = {piece: index for index, piece in enumerate(self._target)}
+
+    def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
+        """
+        As in the base.
+
+        Raises:
+            ValueError: The options exclude each other, are out of range, or are not possible with CTranslate2.
+        """
+        options = super().checked(source_length, options)
+        self._arguments(options)
+        return options
+
+    @torch.no_grad()
+    def batch(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, return_scores: bool, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """As in the base."""
+        options = self.checked(input_ids.shape[1], options)
+        filled = attention_mask.any(dim=1)  # (B)
+        n_best = self.setting("num_return_sequences", options) or 1
+        source = {"input_ids": input_ids[filled], "attention_mask": attention_mask[filled]}
+        rows = [ids[mask.bool()].tolist() for ids, mask in zip(*source.values())]
+        prefixes = options.pop("prefixes", None) or [[] for _ in filled]
+        prefixes = [prefix for prefix, fill in zip(prefixes, filled.tolist()) if fill]
+        found = self._translate(rows, prefixes, options)
+        start = self.setting("decoder_start_token_id", options) or 0
+        ids, _ = pad_rows([[start, *each] for lists in found for each in lists] or [[start]], self.pad_token_id)
+        sequences = torch.full((len(filled), n_best, ids.shape[1]), self.pad_token_id)
+        scores = torch.zeros(len(filled), n_best) if return_scores else None
+        if rows:
+            sequences[filled] = ids.view(len(rows), n_best, -1)
+            _, found_scores = self._read_output(ids, source, options, return_scores)
+            if scores is not None and found_scores is not None:
+                scores[filled] = found_scores
+        return {"sequences": sequences, "scores": scores}
+
+    def stream(
+        self, batches: Iterable[dict[str, Any]], return_scores: bool, options: dict[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        """As in the base."""
+        for batch in batches:
+            own = {name: batch[name] for name in REQUESTS if name in batch}
+            yield self.batch(batch["input_ids"], batch["attention_mask"], return_scores, {**options, **own})
+
+    def begin(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        """The sequences (B, n, T): no search of this engine can be joined."""
+        return self.batch(input_ids, attention_mask, False, options)["sequences"]
+
+    def _translate(
+        self, rows: Sequence[list[int]], prefixes: Sequence[list[int]], options: dict[str, Any]
+    ) -> list[list[list[int]]]:
+        """For each row of source ids the n-best list of target ids, of which none is longer than its limit."""
+        arguments, limits = self._arguments(options), [self._limit(len(row), options) for row in rows]
+
+        def search(places: Sequence[int], limit: int) -> list[list[list[int]]]:
+            results = self._engine.translate_batch(
+                [[self._source[index] for index in rows[place]] for place in places],
+                target_prefix=[[self._target[index] for index in prefixes[place]] for place in places],
+                max_decoding_length=limit,
+                **arguments,
+            )
+            return [[[self._ids[piece] for piece in each] for each in result.hypotheses] for result in results]
+
+        found = search(range(len(rows)), max(limits)) if rows else []
+        for place, (limit, prefix) in enumerate(zip(limits, prefixes, strict=True)):
+            # A batch has one limit, the longest: a row that went beyond its own is searched again, alone.
+            if max(map(len, found[place])) - len(prefix) > limit:
+                found[place] = search([place], limit)[0]
+        return found
+
+    def _limit(self, source_length: int, options: dict[str, Any]) -> int:
+        """Most tokens of the translation of a source of this length."""
+        settings = self.settings(options).length_limits
+        most = [self.max_positions]
+        most += [settings["max_new_tokens"]] if "max_new_tokens" in settings else []
+        most += [settings["max_length"] - 1] if "max_length" in settings and "max_new_tokens" not in settings else []
+        most += [source_length + settings["max_extra_tokens"]] if "max_extra_tokens" in settings else []
+        return min(most)
+
+    def _arguments(self, options: dict[str, Any]) -> dict[str, Any]:
+        """
+        The arguments of `translate_batch`, save those of each row.
+
+        Raises:
+            ValueError: The model's settings or the options have something that CTranslate2 does not.
+        """
+        lacking = [name for name in REQUESTS if name != "prefixes" and options.get(name) is not None]
+        given = {name: value for name, value in options.items() if name not in (*REQUESTS, "generation_config")}
+        config = copy.deepcopy(options.get("generation_config") or self.model.generation_config)
+        lacking += config.update(**given)
+        for name in LENGTH_LIMITS:
+            setattr(config, name, None)
+        arguments, left = self._search_options(config, self._target)
+        lacking += [each for each in left if not each.startswith("early_stopping=")]
+        if lacking:
+            raise ValueError(f"engine ctranslate2 does not support {', '.join(lacking)}")
+        del arguments["max_decoding_length"]
+        return arguments
