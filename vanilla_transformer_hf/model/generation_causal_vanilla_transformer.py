@@ -53,6 +53,8 @@ class CausalDecoder(IncrementalDecoder):
         self.prompt_mask = attention_mask
         padding = (attention_mask == 0).sum(dim=1, keepdim=True)  # (B, 1)
         self.begins = padding if padding.any() else padding[:1]
+        if self.key_positions is not None:
+            self.key_positions = self.key_positions.repeat(len(self.begins), 1)
 
     def read(self, prompt: torch.Tensor):
         """Read all but the last token of each prompt (B, P - 1) at once."""
