@@ -120,6 +120,8 @@ def main(prog: str, argv: list[str]) -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    if arguments.engine == "ours" and arguments.quantization not in (None, "int8"):
+        raise ValueError(f"--quantization {arguments.quantization}: expected int8, or --engine ctranslate2")
     names = {"characters", "texts", "body_bytes", "seconds", "body_seconds"}
     given = {name: getattr(arguments, f"max_{name}") for name in names}
     settings = ServerSettings(
