@@ -193,7 +193,8 @@ class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
         distances = keys[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
         rows = distances.clamp(-self.distance, self.distance)[:, None] + self.distance  # (B or 1, 1, T, S)
         relations: list[Relation]
-        if rows.shape[0] == rows.shape[2] == 1:
+        # A graph that is traced for any length must not depend on this one.
+        if not torch.compiler.is_compiling() and rows.shape[0] == rows.shape[2] == 1:
             vectors = self.keys[:, rows[0, 0, 0]], self.values[:, rows[0, 0, 0]]  # (layers, S, d)
             relations = [KeyVectorRelation(*tables) for tables in zip(*vectors)]
         else:
