@@ -140,12 +140,16 @@ def test_wrong_options_are_refused_at_once(start):
         start().submit(["one"], {"num_return_sequences": 3})
 
 
-def test_a_search_that_fails_takes_nobody_else_with_it(translator, start):
+def test_a_search_that_fails_takes_nobody_else_with_it(start, monkeypatch):
     class Failing(SharedSearch):
         def step(self):
             raise MemoryError("no room")
 
-    batcher = start(make_search=lambda options: (Failing if options else SharedSearch)(translator, options))
+    monkeypatch.setattr(
+        "vanilla_transformer_hf.serving.batcher.SharedSearch",
+        lambda translator, options: (Failing if options else SharedSearch)(translator, options),
+    )
+    batcher = start()
     wrong = [batcher.submit([text], {"num_beams": 2}) for text in SOURCES[:3]]
     right = batcher.submit(["three"])
     for ticket in wrong:

@@ -19,22 +19,11 @@ import argparse
 import sys
 
 from ..common.command_line import make_parser
+from .translate import add_engine_arguments
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--engine",
-        default="ours",
-        choices=["ours", "ctranslate2"],
-        help="ours: sentences join a running search (default); ctranslate2: batch by batch, by a copy of the model "
-        "that is exported once, to MODEL-ctranslate2",
-    )
-    parser.add_argument(
-        "--quantization",
-        metavar="TYPE",
-        help="int8; with --engine ctranslate2, also another type of that copy's weights: int16, float16 … (default: "
-        "as the model was saved)",
-    )
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    add_engine_arguments(parser)
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: an accelerator if there is one)")
     parser.add_argument(
         "--dtype",
@@ -83,7 +72,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         metavar="PAIR",
         help="language pair of each model, such as en-de (default: what its tokenizer says)",
     )
-    add_engine_arguments(parser)
+    add_model_arguments(parser)
     add_limits(parser.add_argument_group("limits of a request"))
     parser.add_argument(
         "--max_queue",
@@ -113,8 +102,7 @@ def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
     try:
         from ..common.http import address_of, bind
-        from ..export import kept_copy
-        from ..serving.server import ServerSettings, name_and_place, serve
+        from ..serving.server import ServerSettings, serve
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is missing: pip install 'vanilla_transformer_hf[serve]'") from error
     from transformers.utils import logging
@@ -136,8 +124,5 @@ def main(prog: str, argv: list[str]) -> None:
         quantization=arguments.quantization,
     )
     listening = bind(arguments.host, arguments.port)
-    if arguments.engine == "ctranslate2":  # once, before several workers look for the copies
-        for model in arguments.models:
-            kept_copy(name_and_place(model)[1], arguments.quantization)
     print(f"listening on {address_of(listening)}", file=sys.stderr, flush=True)
     serve(settings, listening)

@@ -21,6 +21,22 @@ from ..common.command_line import make_parser
 from ..common.too_long import TooLongToTranslate, current_name
 
 
+def add_engine_arguments(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--engine",
+        default="ours",
+        choices=["ours", "ctranslate2"],
+        help="who searches (default: ours); ctranslate2: batch by batch, by a copy of the model that is exported "
+        "once, to MODEL-ctranslate2",
+    )
+    parser.add_argument(
+        "--quantization",
+        metavar="TYPE",
+        help="int8: compute linear maps with weights and inputs rounded to int8; with --engine ctranslate2, also "
+        "another type of that copy's weights: int16, float16 … (default: as the model was saved)",
+    )
+
+
 def add_search_arguments(search: argparse._ArgumentGroup) -> None:
     search.add_argument("--num_beams", type=int, metavar="N", help="beams; 1 is greedy search")
     search.add_argument(
@@ -60,19 +76,7 @@ def add_search_arguments(search: argparse._ArgumentGroup) -> None:
         help="lines are SOURCE, tab, PHRASE, tab, PHRASE, …; a translation contains all its phrases (needs 2 beams); "
         "those without room for them are counted at the end",
     )
-    search.add_argument(
-        "--engine",
-        default="ours",
-        choices=["ours", "ctranslate2"],
-        help="who searches (default: ours); ctranslate2: by a copy of the model that is exported once, to "
-        "MODEL-ctranslate2",
-    )
-    search.add_argument(
-        "--quantization",
-        metavar="TYPE",
-        help="int8: compute linear maps with weights and inputs rounded to int8; with --engine ctranslate2, also "
-        "another type of that copy's weights: int16, float16 … (default: as the model was saved)",
-    )
+    add_engine_arguments(search)
     search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its pieces")
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .attention_vanilla_transformer import VanillaTransformerAttention, check_padding_mask
-from .local_attention_vanilla_transformer import Blocks, WindowAttention
+from .local_attention_vanilla_transformer import Blocks, WindowAttention, additive, near_blocks
 from .position_schemes_vanilla_transformer import counted
 from .positions_vanilla_transformer import Relation, Turn, keep
 from .sharing_vanilla_transformer import GLOBAL_PROJECTIONS
@@ -88,7 +88,7 @@ class GlobalWindowAttention(WindowAttention):
         real = embeddings.new_ones(embeddings.shape[:2], dtype=torch.bool) if padding is None else padding.bool()
         first = torch.arange(min(self.config.global_tokens, real.shape[1]), device=real.device)  # (g)
         places = first.expand(len(real), -1) if mask.order is None else mask.order[:, : len(first)]
-        queries = torch.arange(mask.count * mask.block, device=real.device).view(mask.count, mask.block, 1)
+        queries = near_blocks(mask.count, mask.block, 0, 0, real.device)[:, :, None]  # (C, b, 1)
         shown = real.gather(1, places)[:, None, None] & (first <= queries)  # (B, C, b, g)
         return mask.with_keys(places, shown, real & (counted(real) < self.config.global_tokens))
 
@@ -123,8 +123,7 @@ class GlobalWindowAttention(WindowAttention):
             pairs = (are_global[:, None, :, None] | are_global[:, None, None]) & seen  # (B, 1, T, T)
             mask = mask | pairs if mask.dtype == torch.bool else mask.masked_fill(pairs, 0.0)
         if self.config._attn_implementation == "eager":
-            hidden = torch.zeros_like(seen, dtype=embeddings.dtype)
-            seen = hidden.masked_fill(~seen, torch.finfo(embeddings.dtype).min)
+            seen = additive(seen, embeddings.dtype)
         return GlobalTokens(mask, places, shown, seen)
 
     def forward(

@@ -70,15 +70,12 @@ class Blocks(BlockMask):
             shown: Whether a query sees them (B, C or 1, b or 1, g).
             are_shared: Whether a position is one of them (B, T), so that its key is not seen twice.
         """
-        keys = torch.arange(self.count, device=places.device)[:, None] * self.block + torch.arange(
-            -self.left, self.block + self.right, device=places.device
-        )  # (C, k)
+        keys = near_blocks(self.count, self.block, self.left, self.right, places.device)  # (C, k)
         ordered = are_shared if self.order is None else are_shared.gather(1, self.order)
         twice = ordered[:, keys.clamp(0, are_shared.shape[1] - 1)]  # (B, C, k)
         own = self.seen.unflatten(0, self.rows)[:, :, 0] & ~twice[:, :, None]  # (B, C, b, k)
         seen = torch.cat((own, shown.expand(*own.shape[:3], -1)), dim=-1)
-        seen = (seen | ~seen.any(dim=-1, keepdim=True)).flatten(0, 1)[:, None]
-        return replace(self, seen=seen, shared=places)
+        return replace(self, seen=mask_of_blocks(seen), shared=places)
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -144,6 +141,25 @@ class Blocks(BlockMask):
         return F.pad(states, (0, 0, left, right + -states.shape[2] % self.block))
 
 
+def near_blocks(count: int, block: int, left: int, right: int, device: torch.device) -> torch.Tensor:
+    """The positions of each of `count` blocks of b, and `left` before and `right` behind it (C, left + b + right)."""
+    starts = torch.arange(count, device=device)[:, None] * block  # (C, 1)
+    return starts + torch.arange(-left, block + right, device=device)
+
+
+def mask_of_blocks(seen: torch.Tensor) -> torch.Tensor:
+    """
+    Whether queries see keys (B, C, b, k), as (B C, 1, b, k). A query that sees nothing, such as that of padding, sees
+    all: its output is not used, and must not be NaN.
+    """
+    return (seen | ~seen.any(dim=-1, keepdim=True)).flatten(0, 1)[:, None]
+
+
+def additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask that is added to scores of this type, from whether queries see keys."""
+    return torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+
+
 class LocalAttention(VanillaTransformerAttention, ABC):
     """
     Self-attention in which a query sees keys near it. A kind says which (`sees`), and in which blocks it is computed
@@ -196,9 +212,9 @@ class LocalAttention(VanillaTransformerAttention, ABC):
     def _blocks(self, embeddings: torch.Tensor, padding: torch.Tensor | None) -> Blocks:
         length, block = embeddings.shape[1], self.block
         left, right = self.reach, 0 if self.is_causal else self.reach
-        starts = torch.arange(0, length, block, device=embeddings.device)[:, None]  # (C, 1)
-        queries = starts + torch.arange(block, device=embeddings.device)  # (C, b)
-        keys = starts + torch.arange(-left, block + right, device=embeddings.device)  # (C, k)
+        count = -(-length // block)
+        queries = near_blocks(count, block, 0, 0, embeddings.device)  # (C, b)
+        keys = near_blocks(count, block, left, right, embeddings.device)  # (C, k)
         seen = self.sees(queries[:, :, None], keys[:, None]) & ((keys >= 0) & (keys < length))[:, None]  # (C, b, k)
         order = places = None
         if padding is None:
@@ -208,9 +224,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
             places = order.argsort(dim=1)
             real = padding.bool().gather(1, order)[:, keys.clamp(0, length - 1)]  # (B, C, k)
             seen = seen & real[:, :, None]
-        # A query that sees nothing, such as that of padding, sees all: its output is not used, and must not be NaN.
-        seen = (seen | ~seen.any(dim=-1, keepdim=True)).flatten(0, 1)[:, None]
-        return Blocks(seen, len(embeddings), block, left, right, order, places)
+        return Blocks(mask_of_blocks(seen), len(embeddings), block, left, right, order, places)
 
     def attend(
         self,
@@ -350,7 +364,7 @@ class ChunkAttention(BlockAttention):
         own = torch.arange(length, device=keys.device) + (0 if cache is None else cache.get_seq_length())
         seen = (numbers < chunks[:, own, None])[:, None].expand(len(mask), -1, -1, -1)  # (B, 1, T, M)
         if mask.dtype != torch.bool:
-            seen = torch.zeros_like(seen, dtype=mask.dtype).masked_fill(~seen, torch.finfo(mask.dtype).min)
+            seen = additive(seen, mask.dtype)
         return ChunksAndSummaries(torch.cat((mask, seen), dim=-1), pool)
 
     def attend(
@@ -359,14 +373,14 @@ class ChunkAttention(BlockAttention):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: Any,
-        relation: Relation | None = None,
+        *rest: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As in other local kinds; weights are of the keys and, behind them, of the summaries (B, H, T, S + M)."""
         if isinstance(attention_mask, ChunksAndSummaries):
             key, value = attention_mask.extended(key), attention_mask.extended(value)
             attention_mask = attention_mask.local
-        return super().attend(query, key, value, attention_mask, relation, **kwargs)
+        return super().attend(query, key, value, attention_mask, *rest, **kwargs)
 
 
 __all__ = ["BlockAttention", "ChunkAttention", "LocalAttention", "WindowAttention"]

@@ -498,9 +498,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             position_ids = positions(embeddings, attention_mask, 0 if cache is None else cache.get_seq_length())
         scheme = self.embed_positions
         mask = self.layers_in_order[0].self_attn.mask(embeddings, attention_mask, cache, scheme.is_relative)
-        pairs = scheme.pairs(mask, position_ids, attention_mask, cache)
-        mask = scheme.biased(mask, *pairs, embeddings.dtype)
-        relations = scheme.relations(*pairs)
+        mask, relations = scheme.act(mask, position_ids, attention_mask, cache, embeddings.dtype)
         return self.embed(embeddings, position_ids), mask, scheme.turn_at(position_ids), relations
 
 
@@ -570,9 +568,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         own = self.layers_in_order[0].self_attn
         mask = own.mask(embeddings, attention_mask, None, scheme.is_relative)
         mask = own.show_globals(mask, embeddings, attention_mask, global_attention_mask)
-        pairs = scheme.pairs(mask, position_ids, None, None)
-        mask = scheme.biased(mask, *pairs, embeddings.dtype)
-        relations = scheme.relations(*pairs)
+        mask, relations = scheme.act(mask, position_ids, None, None, embeddings.dtype)
         turn = scheme.turn_at(position_ids)
         hidden_states = self.embed(embeddings, position_ids, token_type_ids)
         for layer, relation in zip(self.layers_in_order, relations):

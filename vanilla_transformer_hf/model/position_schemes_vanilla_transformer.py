@@ -130,6 +130,16 @@ class PositionEncoding(nn.Module):
         """
         return position_ids, self.key_positions(mask, position_ids, padding, cache)
 
+    def act(
+        self, mask: Any, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any, dtype: torch.dtype
+    ) -> tuple[Any, Iterable[Relation | None]]:
+        """
+        The scheme's part in the self-attention of a stack: the mask plus the bias, and for each layer the `Relation`.
+        The arguments are those of `key_positions` and `biased`.
+        """
+        pairs = self.pairs(mask, position_ids, padding, cache)
+        return self.biased(mask, *pairs, dtype), self.relations(*pairs)
+
     def biased(
         self,
         mask: torch.Tensor | None,

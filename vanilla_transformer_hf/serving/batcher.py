@@ -15,7 +15,7 @@ from ..translation.results import Translation
 from ..translation.texts import BATCH_SENTENCES, BATCH_TOKENS, Part
 from ..translation.translator import Translator
 from .fair_queue import FairQueue
-from .searches import Found, MakeSearch, RunningSearch, SharedSearch, Work
+from .searches import Found, SharedSearch, Work
 
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class Lane:
         spent: Seconds charged to it; the lane with the fewest runs next.
     """
 
-    def __init__(self, search: RunningSearch, most_rows: int, spent: float):
+    def __init__(self, search: SharedSearch, most_rows: int, spent: float):
         self.search, self.most_rows, self.spent = search, most_rows, spent
         self.waiting = FairQueue[Work]()
         self.waited = 0  # steps since waiting parts could have joined
@@ -185,8 +185,6 @@ class Batcher:
 
     Args:
         translator: The translator; it must not be used elsewhere meanwhile.
-        make_search: A function from options of `generate()` to a search; if not given, the search of the translator's
-            model.
         most_rows: Maximum number of sentences that are searched together. 1 translates one after the other.
         most_tokens: Maximum number of source tokens that are, padding included.
         most_waiting: Most parts of texts that may wait.
@@ -198,7 +196,6 @@ class Batcher:
     def __init__(
         self,
         translator: Translator,
-        make_search: MakeSearch | None = None,
         most_rows: int = BATCH_SENTENCES,
         most_tokens: int = BATCH_TOKENS,
         most_waiting: int = 4096,
@@ -207,7 +204,6 @@ class Batcher:
             if value < 1:
                 raise ValueError(f"{name}={value}: must be at least 1")
         self.translator = translator
-        self._make_search = make_search or (lambda options: SharedSearch(translator, options))
         self._most_rows, self._most_tokens, self._most_waiting = most_rows, most_tokens, most_waiting
         self._lanes: dict[Hashable, Lane] = {}
         self._changed, self._encoding = threading.Condition(), threading.Lock()
@@ -304,7 +300,7 @@ class Batcher:
         if key not in self._lanes:
             rows = min(self._most_rows, LONG_ROWS) if is_long else self._most_rows
             spent = min((lane.spent for lane in self._lanes.values()), default=0.0)
-            self._lanes[key] = Lane(self._make_search(ticket.options), rows, spent)
+            self._lanes[key] = Lane(SharedSearch(self.translator, ticket.options), rows, spent)
         return self._lanes[key]
 
     # ------------------------------------------------------------------------------------------------- in the thread
@@ -356,7 +352,7 @@ class Batcher:
                 ticket.settle(error)
                 self._tickets.discard(ticket)
             key = next(key for key, one in self._lanes.items() if one is lane)
-            lane.search = self._make_search(dict(key[1]))  # type: ignore[index]
+            lane.search = SharedSearch(self.translator, dict(key[1]))  # type: ignore[index]
             self._drop_idle_lanes()
 
     def _dismiss_those_gone(self) -> None:

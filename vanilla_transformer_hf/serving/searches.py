@@ -1,11 +1,6 @@
-"""
-Searches that parts of any clients' texts enter and leave between two steps.
+"""A search that parts of any clients' texts enter and leave between two steps."""
 
-Each search has one set of options.
-"""
-
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -34,41 +29,20 @@ class Work:
 Found = list[tuple[Work, list[Translation]]]
 
 
-class RunningSearch(ABC):
-    """The interface of a search that the batcher runs. All methods are called by one thread."""
-
-    # Steps for which waiting parts may wait for more, so that they start together; starting costs as much as some
-    # steps.
-    patience = 0
-
-    @property
-    @abstractmethod
-    def running(self) -> Collection[Work]:
-        """The works that have joined and have no result yet."""
-
-    @abstractmethod
-    def join(self, works: Sequence[Work]) -> None:
-        """Add these works, each of which has tokens."""
-
-    @abstractmethod
-    def step(self) -> Found:
-        """Run one step; return the finished works, each with the n-best list of its part."""
-
-    @abstractmethod
-    def leave(self, works: Collection[Work]) -> None:
-        """Drop these: their clients have left."""
-
-
-class SharedSearch(RunningSearch):
+class SharedSearch:
     """
     The search of this package (continuous batching): a sentence joins between any two steps and leaves as soon as it
     is done. The result for a sentence does not depend on the others.
 
+    All methods are called by one thread.
+
     Args:
         translator: Whose model searches.
-        options: Arguments of `generate()`.
+        options: Arguments of `generate()`, the same for all sentences.
     """
 
+    # Steps for which waiting parts may wait for more, so that they start together; starting costs as much as some
+    # steps.
     patience = 8
 
     def __init__(self, translator: Translator, options: dict[str, Any]):
@@ -79,9 +53,11 @@ class SharedSearch(RunningSearch):
 
     @property
     def running(self) -> Collection[Work]:
+        """The works that have joined and have no result yet."""
         return [work for works in self._joined.values() for work in works if work is not None]
 
     def join(self, works: Sequence[Work]) -> None:
+        """Add these works, each of which has tokens."""
         begun = self._translator.begin([work.part.ids for work in works], **self._options)
         if not isinstance(begun, Search):  # others cannot join this kind of search
             self._ready += zip(works, self._lists(begun))
@@ -94,6 +70,7 @@ class SharedSearch(RunningSearch):
 
     @torch.no_grad()
     def step(self) -> Found:
+        """Run one step; return the finished works, each with the n-best list of its part."""
         ready, self._ready = self._ready, []
         if self._joined and self._search is not None:
             self._search.step()
@@ -109,6 +86,7 @@ class SharedSearch(RunningSearch):
         return ready
 
     def leave(self, works: Collection[Work]) -> None:
+        """Drop these: their clients have left."""
         gone = set(works)
         self._ready = [(work, found) for work, found in self._ready if work not in gone]
         for search, its in list(self._joined.items()):
@@ -130,7 +108,3 @@ class SharedSearch(RunningSearch):
         count, n_best, _ = sequences.shape
         flat = self._translator.decode(sequences.flatten(0, 1), None)
         return [flat[row * n_best : (row + 1) * n_best] for row in range(count)]
-
-
-# Options of `generate()` to a search with them.
-MakeSearch = Callable[[dict[str, Any]], RunningSearch]

@@ -132,7 +132,7 @@ def open_models(settings: ServerSettings) -> list[ServedModel]:
             place, settings.device, settings.dtype, quantization=settings.quantization, engine=settings.engine
         )
         rows, tokens, waiting = settings.most_rows, settings.most_tokens, settings.most_waiting
-        batcher = Batcher(translator, None, rows, tokens, waiting)
+        batcher = Batcher(translator, rows, tokens, waiting)
         source, targets = languages_of(translator, settings.languages[number] if settings.languages else None)
         models.append(ServedModel(name, batcher, source, targets))
     return models

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,10 @@ class CTranslate2Translator(TokenTranslator):
         )
         self._ids = {piece: index for index, piece in enumerate(self._target)}
 
+    @property
+    def can_stream(self) -> bool:
+        return False
+
     def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
         """
         As in the base.
@@ -69,41 +73,15 @@ class CTranslate2Translator(TokenTranslator):
         self._arguments(options)
         return options
 
-    @torch.no_grad()
-    def batch(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, return_scores: bool, options: dict[str, Any]
-    ) -> dict[str, Any]:
-        """As in the base."""
-        options = self.checked(input_ids.shape[1], options)
-        filled = attention_mask.any(dim=1)  # (B)
-        n_best = self.setting("num_return_sequences", options) or 1
-        source = {"input_ids": input_ids[filled], "attention_mask": attention_mask[filled]}
+    def _search(
+        self, source: dict[str, torch.Tensor], return_scores: bool, options: dict[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         rows = [ids[mask.bool()].tolist() for ids, mask in zip(*source.values())]
-        prefixes = options.pop("prefixes", None) or [[] for _ in filled]
-        prefixes = [prefix for prefix, fill in zip(prefixes, filled.tolist()) if fill]
-        found = self._translate(rows, prefixes, options)
+        prefixes = options.pop("prefixes", None) or [[] for _ in rows]
         start = self.setting("decoder_start_token_id", options) or 0
-        ids, _ = pad_rows([[start, *each] for lists in found for each in lists] or [[start]], self.pad_token_id)
-        sequences = torch.full((len(filled), n_best, ids.shape[1]), self.pad_token_id)
-        scores = torch.zeros(len(filled), n_best) if return_scores else None
-        if rows:
-            sequences[filled] = ids.view(len(rows), n_best, -1)
-            _, found_scores = self._read_output(ids, source, options, return_scores)
-            if scores is not None and found_scores is not None:
-                scores[filled] = found_scores
-        return {"sequences": sequences, "scores": scores}
-
-    def stream(
-        self, batches: Iterable[dict[str, Any]], return_scores: bool, options: dict[str, Any]
-    ) -> Iterator[dict[str, Any]]:
-        """As in the base."""
-        for batch in batches:
-            own = {name: batch[name] for name in REQUESTS if name in batch}
-            yield self.batch(batch["input_ids"], batch["attention_mask"], return_scores, {**options, **own})
-
-    def begin(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-        """The sequences (B, n, T): no search of this engine can be joined."""
-        return self.batch(input_ids, attention_mask, False, options)["sequences"]
+        found = [[start, *each] for lists in self._translate(rows, prefixes, options) for each in lists]
+        sequences, _ = pad_rows(found, self.pad_token_id)
+        return self._read_output(sequences.to(source["input_ids"].device), source, options, return_scores)
 
     def _translate(
         self, rows: Sequence[list[int]], prefixes: Sequence[list[int]], options: dict[str, Any]
@@ -120,7 +98,7 @@ class CTranslate2Translator(TokenTranslator):
             )
             return [[[self._ids[piece] for piece in each] for each in result.hypotheses] for result in results]
 
-        found = search(range(len(rows)), max(limits)) if rows else []
+        found = search(range(len(rows)), max(limits))
         for place, (limit, prefix) in enumerate(zip(limits, prefixes, strict=True)):
             # A batch has one limit, the longest: a row that went beyond its own is searched again, alone.
             if max(map(len, found[place])) - len(prefix) > limit:

@@ -52,6 +52,11 @@ class TokenTranslator:
         self.matmul = matmul_backend
         self.has_own_options = is_own(model.config)
 
+    @property
+    def can_stream(self) -> bool:
+        """Whether sentences may join a running search."""
+        return self.has_own_options and hasattr(self.model, "generate_stream")
+
     def settings(self, options: dict[str, Any]) -> Settings:
         """The settings of `generate()` with these options."""
         return Settings(options, options.get("generation_config"), self.model.generation_config)
@@ -91,23 +96,29 @@ class TokenTranslator:
             for name in ("prefixes", "required_phrases"):
                 if name in options:
                     options[name] = [each for each, fill in zip(options[name], filled.tolist()) if fill]
-            tells = self._tells_scores(options, return_scores)
-            # Our search has its own products; the other library would compile code for the shapes of each step.
-            with nullcontext() if self.has_own_options else matmul(self.matmul):
-                output = self.model.generate(**source, **options, return_dict_in_generate=tells)
-                found, found_scores = self._read_output(output, source, options, return_scores)
+            found, found_scores = self._search(source, return_scores, options)
             sequences = sequences.repeat(1, 1, found.shape[-1])  # (B, n, T)
             sequences[filled] = found
             if scores is not None and found_scores is not None:
                 scores[filled] = found_scores
         return {"sequences": sequences, "scores": scores}
 
+    def _search(
+        self, source: dict[str, torch.Tensor], return_scores: bool, options: dict[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Sequences (B, n, T) and, if asked for, scores (B, n) of a source of which every row has tokens."""
+        tells = self._tells_scores(options, return_scores)
+        # Our search has its own products; the other library would compile code for the shapes of each step.
+        with nullcontext() if self.has_own_options else matmul(self.matmul):
+            output = self.model.generate(**source, **options, return_dict_in_generate=tells)
+            return self._read_output(output, source, options, return_scores)
+
     @torch.no_grad()
     def stream(
         self, batches: Iterable[dict[str, Any]], return_scores: bool, options: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
         """What `batch` returns for each of these batches, in which every row has tokens."""
-        if not (self.has_own_options and hasattr(self.model, "generate_stream")):
+        if not self.can_stream:
             for batch in batches:
                 own = {name: batch[name] for name in REQUESTS if name in batch}
                 yield self.batch(batch["input_ids"], batch["attention_mask"], return_scores, {**options, **own})
@@ -136,7 +147,7 @@ class TokenTranslator:
         Raises:
             ValueError: The options exclude each other or are out of range.
         """
-        if not (self.has_own_options and hasattr(self.model, "generate_stream")):
+        if not self.can_stream:
             return self.batch(input_ids, attention_mask, False, options)["sequences"]
         source = {"input_ids": input_ids, "attention_mask": attention_mask}
         found = self.model.generate(**source, **self.checked(0, options), place_in_stream=0)

@@ -150,14 +150,14 @@ def open_worker(
         getattr(arguments, "quantization", None),  # which `align` does not have
         getattr(arguments, "engine", "ours"),
     )
-    if open_translator.engine == "ctranslate2":
-        from ...export import kept_copy  # which most users do without
-
-        kept_copy(arguments.model, open_translator.quantization)  # once, before several processes look for it
     describe_it = partial(describe, has_digest=isinstance(output, ResumableOutput))
     if arguments.processes == 1:
         translator = open_translator(arguments.device)
         return LocalWorker(translator, work, describe_it(translator))
+    if open_translator.engine == "ctranslate2":
+        from ...export import kept_copy  # which most users do without
+
+        kept_copy(arguments.model, open_translator.quantization)  # once, before several processes look for it
     return WorkerPool(open_translator, work, arguments.processes, arguments.device, describe_it)
 
 
