@@ -45,6 +45,8 @@ def served(counting_folder, tmp_path):
     (config,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8"), re.DOTALL)
     config = config.replace("outputs/quickstart", str(counting_folder)).replace("port: 8000", f"port: {port}")
     assert "replicas: 2" in config and str(port) in config
+    # A replica that is still starting when the test ends would have a minute to finish, all that the stop below has.
+    config = config.replace("replicas: 2", "replicas: 2\n      seconds_to_finish: 15")
     (tmp_path / "serve.yaml").write_text(config)
     mark = tmp_path.name
     command = [str(Path(sys.executable).with_name("serve")), "run", str(tmp_path / "serve.yaml")]
