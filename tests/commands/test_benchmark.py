@@ -211,7 +211,7 @@ def test_engines_find_the_same(tmp_path, beams):
     if importlib.util.find_spec("ctranslate2"):
         names.append("ctranslate2")
     model = small_model(d_model=64, encoder_layers=2, decoder_layers=2)
-    generation_models.write_models(model, tmp_path, set(names))
+    generation_models.write_models(model, tmp_path, set(names), {torch.float32})
     batch = [torch.randint(3, 400, (length,)).tolist() for length in (7, 4, 9)]
     found = {}
     for name in names:

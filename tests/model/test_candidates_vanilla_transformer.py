@@ -124,11 +124,15 @@ def test_of_equal_logits_the_first_counts(vocabulary):
     assert Screened(vocabulary).find(torch.ones(1, 64)).tolist() == [40]
 
 
-def test_more_equal_tokens_than_candidates(vocabulary):
-    vocabulary[torch.arange(CANDIDATES + 3) * 500] = 9.0
+@pytest.mark.parametrize("count, rows", [(CANDIDATES[0] + 3, 0), (CANDIDATES[-1] + 3, 1)])
+def test_more_equal_tokens_than_candidates(vocabulary, count, rows):
+    vocabulary[20 + torch.arange(count) * 100] = 9.0
     screened = Screened(vocabulary)
-    assert screened.find(torch.ones(1, 64)).item() % 500 == 0
-    assert screened.rows == 1
+    states = torch.ones(3, 64)
+    states[::2] = vocabulary[vocabulary.norm(dim=1).topk(count + 2).indices[-2:]]
+    found = screened.find(states)
+    assert found[1] % 100 == 20 and screened.rows == rows
+    assert torch.equal(found[::2], (states[::2] @ vocabulary.T).argmax(dim=1))
 
 
 def test_states_that_are_not_numbers_get_all_logits(vocabulary):

@@ -1,6 +1,7 @@
 """Weights packed for the search are those of the model, whatever is done to it."""
 
 import copy
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,11 @@ from host_search import same
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model import change_detection_vanilla_transformer, packed_weights_vanilla_transformer
+from vanilla_transformer_hf.model import (
+    change_detection_vanilla_transformer,
+    file_pages_vanilla_transformer,
+    packed_weights_vanilla_transformer,
+)
 from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import StepWeights
 
 
@@ -119,7 +124,14 @@ def loaded(decided_model, tmp_path):
     return VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
 
 
-@pytest.fixture(params=["made", "loaded"])
+@pytest.fixture
+def unseen(loaded, monkeypatch):
+    """The same on a system that does not tell which pages were written."""
+    monkeypatch.setattr(file_pages_vanilla_transformer, "private_mappings", list)
+    return loaded
+
+
+@pytest.fixture(params=["made", "loaded", "unseen"])
 def any_model(request, decided_model):
     return decided_model() if request.param == "made" else request.getfixturevalue("loaded")
 
@@ -134,16 +146,46 @@ def test_no_value_is_read_to_see_that_none_has_changed(any_model, source, monkey
     assert StepWeights.of(any_model) is kept
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of mapped files")
-def test_a_search_leaves_no_weight_in_the_mapped_file(loaded, source, tmp_path):
+needs_pages = pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="needs Linux's list of pages")
+
+
+@needs_pages
+def test_a_copied_model_leaves_the_mapped_file(unseen, source, tmp_path):
     def is_mapped():
         return str(tmp_path / "model.safetensors") in Path("/proc/self/maps").read_text()
 
     assert is_mapped()
-    before = {name: weight.clone() for name, weight in loaded.state_dict().items()}
-    loaded.generate(**source, max_new_tokens=2)
+    before = {name: weight.clone() for name, weight in unseen.state_dict().items()}
+    unseen.generate(**source, max_new_tokens=2)
     assert not is_mapped()
-    assert all(torch.equal(weight, before[name]) for name, weight in loaded.state_dict().items())
+    assert all(torch.equal(weight, before[name]) for name, weight in unseen.state_dict().items())
+
+
+def resident_bytes(path):
+    """How much of a mapped file this process holds in memory."""
+    parts = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    return sum(2**10 * int(re.search(r"Rss: +(\d+) kB", part)[1]) for part in parts if f" {path}\n" in part)
+
+
+@needs_pages
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_packed_weights_are_not_in_memory_twice(tiny_config, source, tmp_path, quantization):
+    config = tiny_config(encoder_ffn_dim=16384, decoder_ffn_dim=16384)
+    VanillaTransformerForConditionalGeneration(config).save_pretrained(tmp_path)
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    path, rows = tmp_path / "model.safetensors", model.get_encoder().layers[0].fc1.weight
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    assert resident_bytes(path) > path.stat().st_size * 0.9
+    found = model.generate(**source, max_new_tokens=4, num_beams=2, quantization=quantization)
+    kept = StepWeights.of(model, quantization=quantization)
+    assert resident_bytes(path) < path.stat().st_size * 0.1
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    model.save_pretrained(tmp_path)  # over the file that is mapped
+    assert StepWeights.of(model, quantization=quantization) is kept
+    assert torch.equal(model.generate(**source, max_new_tokens=4, num_beams=2, quantization=quantization), found)
+    rows.data[0, 0] = 3
+    assert StepWeights.of(model, quantization=quantization) is not kept
+    assert rows[0, 0] == 3 and torch.equal(rows[1:], before["model.encoder.layers.0.fc1.weight"][1:])
 
 
 def test_weights_that_were_read_as_if_to_write_them_stay_packed(any_model, source, tmp_path):

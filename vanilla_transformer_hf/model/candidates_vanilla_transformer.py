@@ -15,10 +15,11 @@ import torch
 STAGED_FROM, GROUP = 2**13, 16
 # Columns whose maximum is found in one operation, where only the first maximum of a row counts.
 CHUNK = 256
-# Tokens whose own logits are computed. With a trained model one row in two thousand needs more.
-CANDIDATES = 8
+# Tokens whose own logits are computed: for each row, and where these cannot exclude the others. With a trained model
+# one row in two thousand needs more than the first number.
+CANDIDATES = (8, 64)
 # Rows of a matrix that are rounded at once, so that temporary tensors are small.
-ROWS_AT_ONCE = 2**12
+ROWS_AT_ONCE = 2**10
 
 
 def best_candidates(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,33 +119,40 @@ class ScreenedMostLikely:
     def __init__(self, weight: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]):
         # No view of it: that would share its memory, and `KeptValues` could not clone it.
         self.weight, self.by_all_logits = weight, most_likely(head)
-        parts, steps, norms, losses = [], [], [], []
-        for rows in weight.detach().split(ROWS_AT_ONCE):
+        near, steps, norms, losses = torch.empty_like(weight, dtype=torch.int8), [], [], []
+        for rows, place in zip(weight.detach().split(ROWS_AT_ONCE), near.split(ROWS_AT_ONCE), strict=True):
             whole, step = rounded(rows)
-            parts.append(whole.to(torch.int8))
+            place.copy_(whole)
             steps.append(step[:, 0])
             norms.append(rows.float().norm(dim=1).max())
             losses.append((rows - whole * step).norm(dim=1).max())
-        self.rough_logits = int8_product(torch.cat(parts), torch.cat(steps))
+        self.rough_logits = int8_product(near, torch.cat(steps))
         # One percent more than the bound, because these sums and norms are rounded, too.
         self.norm, self.loss = 1.01 * max(norms), 1.01 * max(losses)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         whole, step = rounded(states)
-        values, tokens = best_candidates(self.rough_logits(whole), CANDIDATES + 1)
-        tokens = tokens[:, :CANDIDATES].sort(dim=1).values  # of equal logits, the first counts
-        # Summed in float32 and then rounded as the product of all logits is, under autocast too.
-        logits = (
-            (self.weight.detach()[tokens].float() * states[:, None].float()).sum(dim=-1).to(self.weight.dtype)
-        )  # (R, K)
-        places = logits.argmax(dim=1, keepdim=True)
-        highest = logits.gather(1, places)[:, 0]
+        rough = self.rough_logits(whole)  # (R, V), each to be multiplied by the step of its row
         near = whole.mul_(step)
         loss = self.norm * (states - near).norm(dim=1) + self.loss * near.norm(dim=1)
-        rounding = torch.finfo(logits.dtype).eps * highest.abs()
-        found = tokens.gather(1, places)[:, 0]
-        # NaN counts as uncertain, too.
-        unsure = ~(values[:, CANDIDATES] * step[:, 0] + loss < highest - rounding)
+        found, unsure = self._among(CANDIDATES[0], rough, step[:, 0], loss, states)
+        for count in CANDIDATES[1:]:
+            if rows := unsure.nonzero()[:, 0].tolist():
+                found[rows], unsure[rows] = self._among(count, rough[rows], step[rows, 0], loss[rows], states[rows])
         if unsure.any():
             found[unsure] = self.by_all_logits(states[unsure])
         return found
+
+    def _among(
+        self, count: int, rough: torch.Tensor, step: torch.Tensor, loss: torch.Tensor, states: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The best of the `count` candidates with the highest rough logits, and whether another may be better: (R)."""
+        values, tokens = best_candidates(rough, count + 1)
+        tokens = tokens[:, :count].sort(dim=1).values  # of equal logits, the first counts
+        # Summed in float32 and then rounded as the product of all logits is, under autocast too.
+        logits = (self.weight.detach()[tokens].float() * states[:, None].float()).sum(dim=-1).to(self.weight.dtype)
+        places = logits.argmax(dim=1, keepdim=True)  # of (R, K)
+        highest = logits.gather(1, places)[:, 0]
+        rounding = torch.finfo(logits.dtype).eps * highest.abs()
+        # NaN counts as uncertain, too.
+        return tokens.gather(1, places)[:, 0], ~(values[:, count] * step + loss < highest - rounding)

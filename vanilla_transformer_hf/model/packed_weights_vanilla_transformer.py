@@ -1,7 +1,7 @@
 """
 Linear maps of the search, for a few rows at a time, with weights packed once in oneDNN's layout.
 
-A packed matrix is a copy; `KeptValues` tells whether it is still up to date.
+A packed matrix is a copy; `FilePages` or `KeptValues` tells whether it is still up to date.
 """
 
 import weakref
@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from .candidates_vanilla_transformer import ScreenedMostLikely, has_int8, most_likely
 from .change_detection_vanilla_transformer import KeptValues, LoadedMemory, address, is_copy_on_write
+from .file_pages_vanilla_transformer import FilePages
 from .int8_vanilla_transformer import int8_map
 
 
@@ -90,16 +91,41 @@ MAKERS: dict[str | None, tuple[Callable, Callable]] = {None: (for_few_rows, pack
 
 
 def side_by_side(
-    *modules: nn.Module, after: str = "none", make: Callable = for_few_rows
+    *modules: nn.Module, after: str = "none", make: Callable = for_few_rows, pages: FilePages | None = None
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The concatenated outputs of linear modules for one input, then an operation; plain modules become one matrix."""
+    """
+    The concatenated outputs of linear modules for one input, then an operation; plain modules become one matrix.
+
+    Args:
+        pages: Those of the weights, which leave them once they are packed.
+    """
     if not all(map(is_plain, modules)):
         return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
     weights: list[Any] = [module.weight for module in modules]
     biases: list[Any] = [module.bias for module in modules]
     if len(modules) == 1:
-        return make(weights[0], biases[0], after)
-    return make(torch.cat(weights), None if biases[0] is None else torch.cat(biases), after)
+        made = make(weights[0], biases[0], after)
+    else:
+        made = make(torch.cat(weights), None if biases[0] is None else torch.cat(biases), after)
+    if pages is not None:
+        for weight in weights:
+            pages.leave(weight)
+    return made
+
+
+class WhenUsed:
+    """A map that is made when it is called for the first time."""
+
+    def __init__(self, make: Callable[[], Callable[[torch.Tensor], torch.Tensor]]):
+        self.make = make
+
+    @cached_property
+    def map(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The map itself."""
+        return self.make()
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        return self.map(states)
 
 
 class PackedProducts(TorchFunctionMode):
@@ -148,27 +174,32 @@ class StepWeights:
 
     Args:
         quantization: Key of `MAKERS`. Maps that are not plain (hooks, adapters) are never quantized.
+        pages: Where the weights are, if that is a mapped file. What has been packed is dropped from memory.
     """
 
     _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
     _loaded: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
     _fixed: weakref.WeakSet = weakref.WeakSet()
 
-    def __init__(self, model: Any, quantization: str | None = None):
-        self.model, self.quantization = weakref.proxy(model), quantization
+    def __init__(self, model: Any, quantization: str | None = None, pages: FilePages | None = None):
+        self.model, self.quantization, self.pages = weakref.proxy(model), quantization, pages
         self.of_step, self.of_sequence = MAKERS[quantization]
 
     @cached_property
     def layers(self) -> list[StepLayer]:
         """The maps of each decoder layer; layers that share weights share their packed copy."""
-        decoder, once = self.model.get_decoder(), cache(partial(side_by_side, make=self.of_step))
+        decoder, once = self.model.get_decoder(), cache(self._side_by_side)
         layers = [StepLayer(layer, once) for layer in decoder.layers]
         return [layers[number] for number in decoder.layer_order]
 
     @cached_property
     def head(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """To the vocabulary."""
-        return side_by_side(self.model.lm_head, make=self.of_step)
+        return WhenUsed(partial(self._side_by_side, self.model.lm_head))
+
+    @property
+    def _side_by_side(self) -> Callable[..., Callable[[torch.Tensor], torch.Tensor]]:
+        return partial(side_by_side, make=self.of_step, pages=self.pages)
 
     def head_of(self, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
         """To some entries of the vocabulary; a plain module computes only these."""
@@ -183,7 +214,13 @@ class StepWeights:
         head = self.model.lm_head
         is_screened = is_plain(head) and head.bias is None and is_packable(head.weight) and head.weight.nbytes >= LARGE
         is_screened = is_screened and self.quantization is None
-        return ScreenedMostLikely(head.weight, self.head) if is_screened and has_int8() else most_likely(self.head)
+        if not (is_screened and has_int8()):
+            return most_likely(self.head)
+        # The embedded tokens are read from the same matrix, so a packed copy would be one more.
+        screened = ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"))
+        if self.pages is not None:
+            self.pages.leave(head.weight)
+        return screened
 
     @cached_property
     def source(self) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
@@ -209,7 +246,8 @@ class StepWeights:
 
     def _whole(self, plain: list[Any]) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
         fit = [module for module in plain if self.quantization is not None or is_packable(module.weight)]
-        return {id(module.weight): self.of_sequence(module.weight, module.bias) for module in fit}
+        whole = partial(side_by_side, make=self.of_sequence, pages=self.pages)
+        return {id(module.weight): whole(module) for module in fit}
 
     def reading_the_source(self) -> AbstractContextManager:
         """A context in which the maps of `source` replace the modules' own."""
@@ -248,14 +286,17 @@ class StepWeights:
             return kept.weights
         del kept  # its packed maps, before others are made
         cls._kept.pop(model, None)
-        loaded, is_fixed = cls._loaded.get(model), model in cls._fixed
-        values = [] if is_fixed else [KeptValues(one, loaded is not None and loaded.holds(one)) for one in tensors]
-        if values and loaded is not None:
+        pages, values = FilePages.of(tensors), list[KeptValues]()
+        if pages is None and model not in cls._fixed:
+            loaded = cls._loaded.get(model)
+            values = [KeptValues(one, loaded is not None and loaded.holds(one)) for one in tensors]
             checked = {id(one) for one in tensors}
-            for one in model.parameters():
-                if id(one) not in checked:  # norms and tables
-                    loaded.copy_out(one)
-        cls._kept[model] = kept = KeptWeights(cls(model, quantization), places, [*map(address, tensors)], values)
+            if loaded is not None:
+                for one in model.parameters():
+                    if id(one) not in checked:  # norms and tables
+                        loaded.copy_out(one)
+        addresses, watched = [*map(address, tensors)], None if model in cls._fixed else pages
+        cls._kept[model] = kept = KeptWeights(cls(model, quantization, pages), places, addresses, values, watched)
         return kept.weights
 
     @classmethod
@@ -284,17 +325,21 @@ class KeptWeights:
     Attributes:
         places: Its modules and weights, and the version of each weight.
         addresses: Where the values of the weights are.
-        values: These values; none if changes through `.data` are not expected.
+        values: These values; none if changes through `.data` are not expected, or if `pages` shows them.
+        pages: The pages of a mapped file with the weights.
     """
 
     weights: StepWeights
     places: list[Any]
     addresses: list[int]
     values: list[KeptValues]
+    pages: FilePages | None
 
     def are_up_to_date(self, tensors: list[torch.Tensor], read: bool) -> bool:
         """Whether the weights have the same values; if not `read`, those that are at the same place count as such."""
         addresses = [*map(address, tensors)]
+        if self.pages is not None:
+            return addresses == self.addresses and not (read and not self.pages.are_unwritten())
         if addresses == self.addresses and not (read and self.values):
             return True
         if not self.values or not all(kept.are_those_of(one) for kept, one in zip(self.values, tensors, strict=True)):

@@ -182,11 +182,12 @@ def measure(rows: list[Row], load: Load, folder: Path, arguments: argparse.Names
     engines: list[Engine] = []
     try:
         for row in rows:
+            place = folder if DTYPES.get(row.dtype, torch.float32) == torch.float32 else folder / row.dtype
             settings = {
                 "engine": row.engine,
                 "dtype": row.dtype,
                 "fp32_precision": None if row.matmul == "default" else MATMULS[row.matmul],
-                "folder": str(folder / (row.engine if row.engine in ("marian", "ctranslate2") else "ours")),
+                "folder": str(place / (row.engine if row.engine in ("marian", "ctranslate2") else "ours")),
                 "batches": str(batches),
                 "beams": load.beams,
                 "new_tokens": load.new_tokens,
@@ -268,7 +269,8 @@ def measure_all(
 ) -> Iterator[list[dict[str, Any]]]:
     """Write a model for all engines, and print a table for each load; yield its numbers."""
     with tempfile.TemporaryDirectory() as folder:
-        write_models(model, Path(folder), {row.engine for row in rows})
+        dtypes = {DTYPES[row.dtype] for row in rows if row.dtype in DTYPES}
+        write_models(model, Path(folder), {row.engine for row in rows}, dtypes)
         for load in loads:
             part = [row for row in rows if row.plain or load.section == "speed"]
             if len(load.batches) == 1:

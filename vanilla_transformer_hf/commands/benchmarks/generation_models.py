@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import MarianMTModel
+from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.conversion.targets import export
@@ -98,9 +98,12 @@ def write_ctranslate2(marianmt: Path, folder: Path) -> None:
     Loader().convert(str(folder))
 
 
-def write_models(model: VanillaTransformerForConditionalGeneration, folder: Path, engines: set[str]) -> None:
+def write_models(
+    model: VanillaTransformerForConditionalGeneration, folder: Path, engines: set[str], dtypes: set[torch.dtype]
+) -> None:
     """
-    Save `model`, in float32, for `engines` in `folder`/NAME.
+    Save `model` for `engines` in `folder`/NAME in float32, ours and MarianMT also in `folder`/DTYPE/NAME. A model that
+    is opened in the type of its file maps the file.
 
     Raises:
         ConversionError: MarianMT cannot express a switch of the model, or does not give its logits.
@@ -112,3 +115,8 @@ def write_models(model: VanillaTransformerForConditionalGeneration, folder: Path
         export("marianmt", folder / "twin", folder / "marian")
     if "ctranslate2" in engines:
         write_ctranslate2(folder / "marian", folder / "ctranslate2")
+    for dtype in dtypes - {torch.float32}:
+        for path in (folder / "ours", folder / "marian"):
+            if path.exists():
+                opened = AutoModelForSeq2SeqLM.from_pretrained(path, dtype=dtype)
+                opened.save_pretrained(folder / str(dtype).removeprefix("torch.") / path.name)
