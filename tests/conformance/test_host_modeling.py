@@ -294,6 +294,22 @@ class VanillaTransformerLinformerTest(VanillaTransformerSuite, unittest.TestCase
     options = {"encoder_attention_type": "linformer", "cross_attention_type": "linformer", "linformer_k": 7}
 
 
+class VanillaTransformerPoolingTest(VanillaTransformerSuite, unittest.TestCase):
+    """The second layer of the encoder has half the length."""
+
+    options = {"encoder_pooling": [1]}
+
+    def test_attention_outputs(self):
+        """The suite expects as many queries as keys in each layer."""
+        config, inputs = self.model_tester.prepare_config_and_inputs_for_common()
+        config._attn_implementation = "eager"
+        outputs = VanillaTransformerForConditionalGeneration(config).eval()(**inputs, output_attentions=True)
+        sizes = [tuple(weights.shape[2:]) for weights in outputs.encoder_attentions]
+        length = inputs["input_ids"].shape[1]
+        self.assertEqual(sizes, [(length, length), (length // 2 + 1, length)])
+        self.assertEqual(outputs.cross_attentions[0].shape[-1], length // 2 + 1)
+
+
 class VanillaTransformerSharingTest(VanillaTransformerSuite, unittest.TestCase):
     """Both layers of a stack, keys and values, both attentions of the decoder and all feed-forwards share weights."""
 

@@ -49,6 +49,7 @@ VARIANTS = {
         "max_position_embeddings": 7,
         **PRE,
     },
+    "pooling": {"encoder_pooling": [1], **PRE},
     "performer": {"encoder_attention_type": "performer", "decoder_attention_type": "performer"},
     "synthesizers": {
         "encoder_attention_type": "synthesizer_dense",

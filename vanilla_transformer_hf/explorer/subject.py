@@ -249,7 +249,9 @@ class Pass:
         name = "cross_attentions" if part == "cross" else f"{part}_attentions"
         name = name if self.copy.model.config.is_encoder_decoder else "attentions"
         if not attends_to_pieces(self.copy.model.config, part):
-            raise RequestError("part", f"the {part} part attends to sums of all pieces (linformer), not to pieces")
+            raise RequestError(
+                "part", f"the {part} part attends to sums of pieces (linformer or encoder_pooling), not to pieces"
+            )
         found = getattr(self.outputs, name, None)
         if not found or any(layer is None for layer in found):
             raise RequestError("part", f"{type(self.copy.model).__name__} does not return weights of its {part} part")

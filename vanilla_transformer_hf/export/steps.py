@@ -37,8 +37,11 @@ Past = list[list[torch.Tensor]]
 
 def problems_of_steps(config: VanillaTransformerConfig) -> list[str]:
     """A line for each field that the three steps cannot express."""
-    count = config.type_vocab_size
-    return [f"type_vocab_size={count}: must be 0, because the steps take no token_type_ids"] if count else []
+    count, pooling = config.type_vocab_size, config.encoder_pooling
+    found = [f"type_vocab_size={count}: must be 0, because the steps take no token_type_ids"] if count else []
+    if pooling is not None:
+        found.append(f"encoder_pooling={pooling}: must be None, because the steps take one length of the source")
+    return found
 
 
 def cache_of(past: Past, layers: int) -> EncoderDecoderCache:

@@ -118,7 +118,7 @@ UNPRUNED_KINDS = ("window_global", *SYNTHESIZERS)
 VARIANT_FIELDS = (
     *SCHEME_FIELDS,
     *ATTENTION_FIELDS,
-    *("encoder_attention_type", "decoder_attention_type", "cross_attention_type"),
+    *("encoder_pooling", "encoder_attention_type", "decoder_attention_type", "cross_attention_type"),
     *("encoder_layer_sets", "decoder_layer_sets", "layer_sharing"),
     *("projection_sharing", "decoder_attention_sharing", "feed_forward_sharing"),
     *("type_vocab_size", "is_decoder", "classifier_dropout"),
@@ -206,6 +206,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         max_relative_distance (`int`, *optional*): Distance beyond which `"shaw"` and `"t5_bias"` treat all distances
             alike; 20 and 128 if not given.
         hierarchical_alpha (`float`): Weight α of the coarse position in `"hierarchical"` encodings; must not be 0.5.
+        encoder_pooling (`list[int]`, *optional*): Layers of the encoder before each pooling, which halves the length:
+            `[2, 2]` pools before the third and before the fifth layer (arXiv 2006.03236). The decoder attends to the
+            short output.
         encoder_attention_type, decoder_attention_type (`str`): The keys that a query of self-attention sees: `"full"`:
             all, in the decoder those before it; `"window"`: those at most `attention_window` positions away
             (arXiv 2004.05150); `"window_global"`: the same, and global tokens, which see all and are seen by all;
@@ -314,6 +317,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     hierarchical_alpha: float | int = 0.4
     max_position_embeddings: int = 1024
     decoder_max_position_embeddings: int | None = None
+    encoder_pooling: list[int] | None = None
     encoder_attention_type: AttentionTypeName = "full"
     decoder_attention_type: AttentionTypeName = "full"
     attention_window: int = 128
@@ -493,6 +497,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             self._check_embeddings()
             self._check_relative_positions()
             self._check_attention_types()
+            self._check_pooling()
             self._check_token_ids()
         except ValueError as error:
             raise ConfigValueError(str(error)) from error
@@ -612,6 +617,29 @@ class VanillaTransformerConfig(PreTrainedConfig):
                     f"chunk_summary={self.chunk_summary!r} with position encoding {encodings[stack]!r}: a summary has "
                     "no distance; take an encoding that is added to the embeddings, or 'rotary'"
                 )
+
+    def _check_pooling(self):
+        if (blocks := self.encoder_pooling) is None:
+            return
+        name = f"encoder_pooling={blocks!r}"
+        if not blocks or min(blocks) < 1 or sum(blocks) >= self.encoder_layers:
+            raise ValueError(
+                f"{name}: must be numbers of layers before each pooling, at least 1 each, together fewer than "
+                f"encoder_layers={self.encoder_layers}"
+            )
+        if self.encoder_attention_type != "full":
+            raise ValueError(
+                f"{name} with encoder_attention_type={self.encoder_attention_type!r}: only full attention pools"
+            )
+        if self.position_encoding in (*RELATIVE_ENCODINGS, "rotary", "rotary_halves"):
+            raise ValueError(
+                f"{name} with position_encoding={self.position_encoding!r}: a mean of two tokens has no position; "
+                "take an encoding that is added to the embeddings"
+            )
+        if self.encoder_layer_sets != self.encoder_layers:
+            raise ValueError(
+                f"{name} with encoder_layer_sets={self.encoder_layer_sets}: layers that pool have weights of their own"
+            )
 
     def _check_kinds(self, kinds: dict[str, str]):
         """What single kinds of attention, by their stacks, cannot be combined with."""

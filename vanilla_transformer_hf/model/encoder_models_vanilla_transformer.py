@@ -54,6 +54,18 @@ class VanillaTransformerEncoderModel(SingleStackModel):
         )
 
 
+def check_tokens_have_states(config: VanillaTransformerConfig, model: str):
+    """
+    Raises:
+        ValueError: The encoder pools, so that it does not return a state of each token.
+    """
+    if config.encoder_pooling:
+        raise ValueError(
+            f"{model} with encoder_pooling={config.encoder_pooling}: it needs a state of each token; leave "
+            "encoder_pooling out"
+        )
+
+
 class EncoderWithHead(VanillaTransformerPreTrainedModel):
     """The encoder under a head."""
 
@@ -73,6 +85,7 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: VanillaTransformerConfig):
+        check_tokens_have_states(config, type(self).__name__)
         super().__init__(config)
         config = self.config
         self.transform = nn.Linear(config.d_model, config.d_model)
@@ -173,6 +186,7 @@ class VanillaTransformerForTokenClassification(EncoderClassifier):
     accepts_loss_kwargs = True
 
     def __init__(self, config: VanillaTransformerConfig):
+        check_tokens_have_states(config, type(self).__name__)
         super().__init__(config)
         self.post_init()
 

@@ -32,6 +32,7 @@ from .generation_config_vanilla_transformer import (
 )
 from .greedy_search_vanilla_transformer import GreedySearch
 from .incremental_decoder_vanilla_transformer import Ensemble, IncrementalDecoder
+from .linformer_attention_vanilla_transformer import attends_to_pieces
 from .packed_weights_vanilla_transformer import MAKERS, StepWeights
 from .search_plan_vanilla_transformer import (
     REQUESTS,
@@ -331,9 +332,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> list[Any]:
         """The decoder of the search: that of the model, or an `Ensemble`."""
         # generate() has repeated the encoder's output for each beam; here the beams of a row share one copy.
-        if records_attention and self.get_decoder().layers[0].encoder_attn.attends_to_sums:
+        if records_attention and not attends_to_pieces(self.config, "cross"):
             raise ValueError(
-                "coverage_penalty: not possible with cross_attention_type='linformer', which attends to sums"
+                "coverage_penalty: not possible with cross_attention_type='linformer' or encoder_pooling, where the "
+                "decoder attends to sums of the source's pieces"
             )
         memory, mask = kwargs["encoder_outputs"][0][:: plan.beams], kwargs.get("attention_mask")
         mask = mask if mask is None else mask[:: plan.beams]

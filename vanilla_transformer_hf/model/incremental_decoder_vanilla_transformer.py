@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from .attention_vanilla_transformer import related_attention_forward
 from .candidates_vanilla_transformer import first_highest, most_likely
+from .encoder_pooling_vanilla_transformer import memory_padding
 from .heads_vanilla_transformer import heads_of_layers
 from .layer_tensors_vanilla_transformer import LayerTensors
 from .packed_weights_vanilla_transformer import StepWeights
@@ -67,6 +68,7 @@ class IncrementalDecoder:
         shortlist: torch.Tensor | None = None,
     ):
         self._begin(model, weights, memory, beams, record_attention, shortlist)
+        attention_mask = memory_padding(self.decoder.config, attention_mask)
         with weights.reading_the_source():
             crosses = [layer.encoder_attn for layer in self.decoder.layers]
             projected = [cross.project_keys_values(memory, attention_mask) for cross in crosses]

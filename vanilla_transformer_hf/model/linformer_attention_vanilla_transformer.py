@@ -102,8 +102,12 @@ class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttenti
 
 
 def attends_to_pieces(config: Any, part: str) -> bool:
-    """Whether weights of "encoder", "decoder" or "cross" attention are those of pieces; Linformer's are of sums."""
-    return getattr(config, f"{part}_attention_type", "full") != "linformer"
+    """
+    Whether weights of "encoder", "decoder" or "cross" attention are those of pieces; Linformer's are of sums, and
+    those of an encoder that pools are of means.
+    """
+    is_pooled = part != "decoder" and bool(getattr(config, "encoder_pooling", None))
+    return getattr(config, f"{part}_attention_type", "full") != "linformer" and not is_pooled
 
 
 # `cross_attention_type` -> the class of the decoder's attention to the source.

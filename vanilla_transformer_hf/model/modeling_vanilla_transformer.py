@@ -38,6 +38,7 @@ from .attention_types_vanilla_transformer import ATTENTION_TYPES
 from .attention_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerCrossAttention
 from .configuration_vanilla_transformer import VanillaTransformerConfig, check_stacks
 from .dropout_vanilla_transformer import Dropout
+from .encoder_pooling_vanilla_transformer import encoder_attention, memory_padding, stages
 from .feed_forward_vanilla_transformer import FEED_FORWARDS, FeedForwardMaps, SharedFeedForward
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .heads_vanilla_transformer import heads_of_layers
@@ -145,7 +146,7 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         width: Any = config.encoder_d_model
         kept = heads_of_layers(config, "encoder")[place]
         heads = config.encoder_attention_heads
-        self_attn = ATTENTION_TYPES[config.encoder_attention_type](config, width, width, heads, kept_heads=kept)
+        self_attn = encoder_attention(config, place)(config, width, width, heads, kept_heads=kept)
         super().__init__(
             config,
             width,
@@ -161,15 +162,16 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None,
+        *memory: torch.Tensor,
         turn: Turn = keep,
         relation: Relation | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Hidden states (B, S, D) to (B, S, D)."""
+        """Hidden states (B, S, D) to (B, S, D). A layer that pools takes those before pooling as `memory`."""
         hidden_states = self.step(
             hidden_states,
             self.self_attn_layer_norm,
-            lambda x: self.self_attn(x, attention_mask, turn=turn, relation=relation, **kwargs)[0],
+            lambda x: self.self_attn(x, attention_mask, *memory, turn=turn, relation=relation, **kwargs)[0],
         )
         return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self.maps, x))
 
@@ -559,7 +561,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     ) -> BaseModelOutput:
         """
         Source ids (B, S), or embeddings (B, S, D), their segments, and which of them are global (B, S; 1 or 0, with
-        `encoder_attention_type="window_global"`) to the encoder's output (B, S, D).
+        `encoder_attention_type="window_global"`) to the encoder's output (B, S, D), which `encoder_pooling` shortens.
         """
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if position_ids is None:
@@ -571,8 +573,8 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         mask, relations = scheme.act(mask, position_ids, None, None, embeddings.dtype)
         turn = scheme.turn_at(position_ids)
         hidden_states = self.embed(embeddings, position_ids, token_type_ids)
-        for layer, relation in zip(self.layers_in_order, relations):
-            hidden_states = layer(hidden_states, mask, turn=turn, relation=relation, **kwargs)
+        for run, layer, relation in zip(stages(own, mask, attention_mask), self.layers_in_order, relations):
+            hidden_states = run(layer, hidden_states, turn=turn, relation=relation, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
@@ -633,7 +635,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Target ids (B, T), or embeddings (B, T, D), and the encoder's output (B, S, D) to states (B, T, D)."""
+        """
+        Target ids (B, T), or embeddings (B, T, D), and the encoder's output (B, S, D) to states (B, T, D).
+        `encoder_attention_mask` is that of the source, also where the encoder pools.
+        """
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
@@ -642,7 +647,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             embeddings, attention_mask, position_ids, cache
         )
         encoder_attention_mask = self.layers_in_order[0].encoder_attn.mask(
-            embeddings, encoder_attention_mask, encoder_hidden_states
+            embeddings, memory_padding(self.config, encoder_attention_mask), encoder_hidden_states
         )
         for layer_idx, (layer, relation) in enumerate(zip(self.layers_in_order, relations)):
             hidden_states = layer(

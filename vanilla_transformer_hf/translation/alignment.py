@@ -192,7 +192,7 @@ def attention_to_source(
     if not attends_to_pieces(model.config, "cross"):
         raise ValueError(
             f"{type(model).__name__} attends to {layers[0].shape[-1]} sums over the source, not to its pieces "
-            "(cross_attention_type='linformer'): there is no alignment"
+            "(cross_attention_type='linformer' or encoder_pooling): there is no alignment"
         )
     layer = default_layer(len(layers)) if layer is None else layer
     if not -len(layers) <= layer < len(layers):

@@ -94,7 +94,10 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
     )
     found = (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
     if not all(attends_to_pieces(model.config, part) for part in ("encoder", "cross")):
-        raise ValueError("linformer attention has weights of sums over the source, not of its pieces: there is no map")
+        raise ValueError(
+            "this model's attention has weights of sums over the source, not of its pieces (linformer or "
+            "encoder_pooling): there is no map"
+        )
     decode_source = getattr(tokenizer, "decode_source", tokenizer.decode)
     pieces = readable(tokenizer.decode, target_ids.tolist())
     return AttentionMaps(
