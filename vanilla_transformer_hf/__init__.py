@@ -7,12 +7,17 @@ Importing this package registers its config, models, tokenizer and translation p
 from . import registration
 from .common.version import __version__
 from .model.causal_lm_vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
+from .model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from .model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
 from .model.encoder_models_vanilla_transformer import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForMaskedLM,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
+)
+from .model.modeling_recurrent_vanilla_transformer import (
+    RecurrentSeq2SeqForConditionalGeneration,
+    RecurrentSeq2SeqModel,
 )
 from .model.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
@@ -33,6 +38,9 @@ __all__ = [
     "Alignment",
     "ConstrainedText",
     "Int8Config",
+    "RecurrentSeq2SeqConfig",
+    "RecurrentSeq2SeqForConditionalGeneration",
+    "RecurrentSeq2SeqModel",
     "TextScore",
     "Translation",
     "TranslationPipeline",

@@ -21,12 +21,17 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
 
 from .model.causal_lm_vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
+from .model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.encoder_models_vanilla_transformer import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForMaskedLM,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
+)
+from .model.modeling_recurrent_vanilla_transformer import (
+    RecurrentSeq2SeqForConditionalGeneration,
+    RecurrentSeq2SeqModel,
 )
 from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
 from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
@@ -99,6 +104,19 @@ def register_pipeline() -> None:
         del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
 
 
+def register_recurrent() -> None:
+    """The recurrent models, which have a config of their own and the same tokenizer."""
+    AutoConfig.register(RecurrentSeq2SeqConfig.model_type, RecurrentSeq2SeqConfig, exist_ok=True)
+    RecurrentSeq2SeqConfig.register_for_auto_class()
+    AutoTokenizer.register(RecurrentSeq2SeqConfig, VanillaTransformerTokenizer, exist_ok=True)
+    for auto, model in (
+        (AutoModel, RecurrentSeq2SeqModel),
+        (AutoModelForSeq2SeqLM, RecurrentSeq2SeqForConditionalGeneration),
+    ):
+        auto.register(RecurrentSeq2SeqConfig, model, exist_ok=True)
+        model.register_for_auto_class(auto.__name__)
+
+
 def register() -> None:
     """Register all that there is; a second time changes nothing."""
     AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
@@ -113,6 +131,7 @@ def register() -> None:
         model.register_for_auto_class(auto.__name__)
     # The Trainer shifts the labels of a language model for its `label_smoothing_factor` if the name stands here.
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[VanillaTransformerConfig.model_type] = VanillaTransformerForCausalLM.__name__
+    register_recurrent()
     VanillaTransformerTokenizer.register_for_auto_class()
     register_pipeline()
     with suppress(ImportError):

@@ -26,6 +26,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from ..model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS
 from .checksums import check_unchanged
@@ -39,6 +40,7 @@ except ImportError:
     import httpx  # type: ignore[no-redef]
 
 
+OwnConfig = VanillaTransformerConfig | RecurrentSeq2SeqConfig
 HUB_TIMEOUT = 10  # seconds
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 # Models often have a few more rows than their tokenizer has pieces, rounded up to a multiple of this.
@@ -80,6 +82,19 @@ def is_own(config: Any) -> bool:
     """
     found = config.get("model_type") if isinstance(config, dict) else getattr(config, "model_type", None)
     return found == VanillaTransformerConfig.model_type
+
+
+def read_config(folder: str | os.PathLike) -> OwnConfig:
+    """
+    The config of a saved Transformer of this package, or of a recurrent model.
+
+    Raises:
+        OSError, ValueError: There is none, or it is of another model.
+    """
+    path = Path(folder, "config.json")
+    found = read_json(path).get("model_type") if path.is_file() else None
+    is_recurrent = found == RecurrentSeq2SeqConfig.model_type
+    return (RecurrentSeq2SeqConfig if is_recurrent else VanillaTransformerConfig).from_pretrained(folder)
 
 
 def open_model(

@@ -469,6 +469,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return "decoder" if self.is_decoder else "encoder"
 
     @property
+    def auto_classes(self) -> dict[str, str]:
+        """Auto class -> the class that opens a saved model without the package."""
+        return {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **AUTO_MODELS[self.stacks]}
+
+    @property
     def has_local_attention(self) -> bool:
         """Whether a stack's self-attention is of another kind than full."""
         return (self.encoder_attention_type, self.decoder_attention_type) != ("full", "full")

@@ -22,6 +22,7 @@ from safetensors import safe_open
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..common.files import open_output, read_regular_file
+from ..common.opening import OwnConfig, read_config
 from ..evaluation.scores import METRICS, Scores
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
@@ -247,7 +248,7 @@ class _Folder:
     """The facts in the files of a model."""
 
     def __init__(self, folder: Path):
-        self.config = VanillaTransformerConfig.from_pretrained(folder)
+        self.config = read_config(folder)
         self.task = TASKS.get((self.config.architectures or [""])[0], TRANSLATION)
         named = (folder / GENERATION_CONFIG_NAME).is_file()
         read = VanillaTransformerGenerationConfig
@@ -341,10 +342,13 @@ def _card_data(facts: CardFacts, files: _Folder, title: str, languages: list[str
     )
 
 
-def _architecture(config: VanillaTransformerConfig) -> list[tuple[str, Any, Any]]:
-    """Rows (field, value, value in the paper's base model): the sizes, and other differences from that model."""
-    paper = VanillaTransformerConfig()
+def _architecture(config: OwnConfig) -> list[tuple[str, Any, Any]]:
+    """Rows (field, value, value in the paper's base model): the sizes, and other differences from that model. Of other
+    models all fields, beside None."""
     names = [name for name in type(config).__annotations__ if name not in HOST_FIELDS and not name.endswith("_id")]
+    if not isinstance(config, VanillaTransformerConfig):
+        return [(name, getattr(config, name), None) for name in names]
+    paper = VanillaTransformerConfig()
     rows = [(name, _value(config, name), _value(paper, name)) for name in names]
     stated = config.to_dict()  # where a field that takes its default from another is None or missing
     return [row for row in rows if row[0] in SIZES or (row[1] != row[2] and stated.get(row[0]) is not None)]
@@ -386,6 +390,7 @@ def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None =
         title=title,
         task=files.task,
         translates=files.task is TRANSLATION,
+        recurrent=not isinstance(files.config, VanillaTransformerConfig),
         does=files.task.does.format(direction=" to ".join(languages) if len(languages) == 2 else "text"),
         call=files.task.call.format(example=json.dumps(facts.example or "...", ensure_ascii=False)),
         parameters=files.parameters,

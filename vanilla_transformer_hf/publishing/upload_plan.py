@@ -15,7 +15,7 @@ from huggingface_hub import ModelCard
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..common.files import check_regular_file, read_regular_file
-from ..model.configuration_vanilla_transformer import AUTO_MODELS, VanillaTransformerConfig
+from ..common.opening import OwnConfig, read_config
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
 from .model_card import (
@@ -212,7 +212,7 @@ def _refuse_links(folder: Path):
 
 def _model(folder: Path, max_shard_size: int) -> tuple[dict[str, Path | bytes | Shard], list[str]]:
     """Weights, configs, tokenizer and code, and their problems."""
-    config = VanillaTransformerConfig.from_pretrained(folder)
+    config = read_config(folder)
     sources: dict[str, Path | bytes | Shard] = {**find_weights(folder, max_shard_size)}
     problems = check_weights(config, sources)
     texts = _configs(folder, config) | _tokenizer(folder)
@@ -286,12 +286,10 @@ def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _configs(folder: Path, config: VanillaTransformerConfig) -> dict[str, bytes]:
+def _configs(folder: Path, config: OwnConfig) -> dict[str, bytes]:
     """The configs of a model, without local paths."""
-    models = AUTO_MODELS[config.stacks]
-    plain = {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **models}
     # transformers' Trainer disables the cache during training.
-    changes = {"auto_map": plain | (config.to_dict().get("auto_map") or {}), "use_cache": True}
+    changes = {"auto_map": config.auto_classes | (config.to_dict().get("auto_map") or {}), "use_cache": True}
     return _cleaned(folder, CONFIG_NAME, **changes) | _cleaned(folder, GENERATION_CONFIG_NAME)
 
 

@@ -10,7 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from ..common.opening import is_finite
+from ..common.opening import OwnConfig, is_finite
+from ..model import modeling_recurrent_vanilla_transformer as recurrent
 from ..model import modeling_vanilla_transformer as modeling
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .private_text import parse_json
@@ -179,9 +180,7 @@ def _split(weights: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard
     return sources
 
 
-def check_weights(
-    config: VanillaTransformerConfig, sources: dict[str, Path | bytes | Shard], may_repeat: bool = False
-) -> list[str]:
+def check_weights(config: OwnConfig, sources: dict[str, Path | bytes | Shard], may_repeat: bool = False) -> list[str]:
     """
     Problems of the weights for this config, a sentence each: every tensor must occur once, with its shape and finite
     values.
@@ -192,7 +191,8 @@ def check_weights(
     Raises:
         ValueError: A file is damaged.
     """
-    model_class = getattr(modeling, (config.architectures or ["VanillaTransformerForConditionalGeneration"])[0], None)
+    name = (config.architectures or ["VanillaTransformerForConditionalGeneration"])[0]
+    model_class = getattr(modeling, name, None) or getattr(recurrent, name, None)
     if model_class is None or getattr(config, "quantization_config", None):
         return []  # a model of another package or format
     with torch.device("meta"):

@@ -37,7 +37,7 @@ from .checkpoints import EarlyStopping
 from .collator import TranslationCollator, vocabulary_sizes
 from .corpus import iterate_texts, load_parallel_text
 from .moving_average import MovingAverageCallback
-from .recipe import DataArguments, RunArguments, TranslationTrainingArguments
+from .recipe import CONFIGS, FIELDS_OF_OTHERS, DataArguments, RunArguments, TranslationTrainingArguments
 from .resume import Start
 from .tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 
@@ -120,9 +120,27 @@ def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: R
     return data
 
 
-def plan_config(run: RunArguments) -> VanillaTransformerConfig:
+def new_config(run: RunArguments, **fields: Any) -> Any:
+    """
+    The config of a new model of the run's type, with these fields in the place of the recipe's.
+
+    Raises:
+        ValueError: The recipe has a field that models of this type do not have.
+    """
+    kind = run.model.model_type
+    for name in FIELDS_OF_OTHERS[kind]:
+        value = run.config.get(name, getattr(run.model, name, None))
+        if value is not None:
+            raise ValueError(f"{name}={value}: models of type {kind} do not have this field; remove it.")
+    fields = {**run.config, **fields}
+    if kind == VanillaTransformerConfig.model_type:
+        return VanillaTransformerConfig.from_preset(run.model.preset or "base", **fields)
+    return CONFIGS[kind](**fields)
+
+
+def plan_config(run: RunArguments) -> Any:
     """The config of a new model before its tokenizer is trained: `vocab_size` is the requested one."""
-    config = VanillaTransformerConfig.from_preset(run.model.preset or "base", **run.config)
+    config = new_config(run)
     if run.model.separate_vocabularies:
         config.source_vocab_size = config.vocab_size
         config.validate_architecture()
@@ -245,14 +263,11 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     else:
         # A newly trained vocabulary may be smaller than requested.
         wanted = run.config.get("vocab_size") if run.model.tokenizer_name_or_path else None
-        config = VanillaTransformerConfig.from_preset(
-            run.model.preset or "base",
-            **{
-                **run.config,
-                "vocab_size": wanted or len(tokenizer),
-                "source_vocab_size": getattr(tokenizer, "source_vocab_size", None),
-                **{name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")},
-            },
+        config = new_config(
+            run,
+            vocab_size=wanted or len(tokenizer),
+            source_vocab_size=getattr(tokenizer, "source_vocab_size", None),
+            **{name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")},
         )
         model = AutoModelForSeq2SeqLM.from_config(config, **choose_attention(run, config))
     check_fit(model, tokenizer)
@@ -278,7 +293,8 @@ def make_generation_config(
     Raises:
         ValueError: The model does not support these settings of the search.
     """
-    generation_config: GenerationConfig = VanillaTransformerGenerationConfig(num_beams=4)
+    is_ours = config.model_type == VanillaTransformerConfig.model_type
+    generation_config = (VanillaTransformerGenerationConfig if is_ours else GenerationConfig)(num_beams=4)
     if base is not None:
         generation_config = copy.deepcopy(base)
         generation_config._from_model_config = False  # otherwise only transformers' own fields are read

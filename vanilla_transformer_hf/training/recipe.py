@@ -17,6 +17,7 @@ from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
 from ..common.settings import read_yaml
 from ..common.too_long import TooLongToTrain, current_name
+from ..model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from ..model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
 
 
@@ -85,6 +86,9 @@ class ModelArguments:
 
     _argument_group_name = "model and tokenizer"
 
+    model_type: Literal["vanilla_transformer", "recurrent_seq2seq"] = _help(
+        "kind of a new model: the Transformer, or LSTM or GRU layers as before it", "vanilla_transformer"
+    )
     preset: str | None = _help(f"size of a new model: {', '.join(PRESETS)}; base if not given")
     model_name_or_path: str | None = _help("model to train further, instead of a new one")
     tokenizer_name_or_path: str | None = _help("tokenizer to use; if not given, the model's, or a new one is trained")
@@ -112,20 +116,25 @@ class ModelArguments:
     project_url: str | None = _help("https address of the git repository of this package, for the model card")
 
 
+# Type of a new model -> its config.
+CONFIGS: dict[str, Any] = {config.model_type: config for config in (VanillaTransformerConfig, RecurrentSeq2SeqConfig)}
 # The tokenizer decides these, or the class of the model does.
 _DERIVED_FIELDS = {"source_vocab_size", "tie_word_embeddings", "is_encoder_decoder", "is_decoder", "use_cache"}
 
 
 def _config_arguments() -> type:
-    """A dataclass with the fields of the config that a user may set; None: what the preset says."""
+    """A dataclass with the fields of the configs that a user may set; None: what the preset says."""
     columns = []
-    for name, hint in VanillaTransformerConfig.__annotations__.items():
+    for name, hint in {**RecurrentSeq2SeqConfig.__annotations__, **VanillaTransformerConfig.__annotations__}.items():
         if name in _DERIVED_FIELDS or name.endswith("_id"):
             continue
         if isinstance(hint, types.UnionType):
             kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
             hint = float if float in kinds else kinds[0]
-        columns.append((name, hint | None, _help("field of the config; the preset's value if not given")))
+        about = "field of the config; the preset's value if not given"
+        if name not in VanillaTransformerConfig.__annotations__:
+            about = "field of recurrent models (model_type recurrent_seq2seq)"
+        columns.append((name, hint | None, _help(about)))
     return make_dataclass("ConfigArguments", columns, namespace={"_argument_group_name": "config"})
 
 
@@ -265,13 +274,21 @@ EXCLUDED = {
     "load_best_model_at_end": ("average_last", "average_best"),
     "tokenizer_name_or_path": ("tokenizer_model", "separate_vocabularies", "target_lang_tags"),
     "model_name_or_path": (
-        *("preset", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
+        *("model_type", "preset", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
         *(name for name in ConfigArguments.__annotations__ if name not in CHANGEABLE_FIELDS),
     ),
     "preset": ("model_name_or_path",),
     "teacher": ("r_drop", "vocab_size", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
     "r_drop": ("teacher",),
 }
+# Options of this package's search, which transformers' own, with which recurrent models generate, does not have.
+OWN_SEARCH_FIELDS = ("length_penalty_type", "max_extra_tokens")
+# Type of a model -> fields that it does not have.
+FIELDS_OF_OTHERS = {
+    kind: tuple(name for name in ConfigArguments.__annotations__ if name not in config.__annotations__)
+    for kind, config in CONFIGS.items()
+}
+FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", *OWN_SEARCH_FIELDS)
 # Fields that need evaluations.
 EVALUATION_FIELDS = (
     *("eval_steps", "load_best_model_at_end", "metric_for_best_model", "average_best", "early_stopping_patience"),
@@ -282,6 +299,8 @@ def replaced_by(name: str, value: Any) -> tuple[str, ...]:
     """The fields that a field of this value excludes."""
     if name == "eval_strategy":
         return EVALUATION_FIELDS if value == "no" else ()
+    if name == "model_type":
+        return FIELDS_OF_OTHERS[value]
     return EXCLUDED.get(name, ()) if value not in (None, False) else ()
 
 

@@ -20,7 +20,7 @@ from .build import choose_attention, paper_learning_rate, say
 from .checkpointing_trainer import CheckpointingTrainer
 from .checkpoints import UNFINISHED
 from .progress import Progress, quiet_libraries
-from .recipe import RunArguments
+from .recipe import FIELDS_OF_OTHERS, RunArguments
 from .resume import find_data_sums, find_start, lock_folder, prepare_folder
 from .stack_tasks import TASKS, StackTask, best_ids, to_examples, whole_line, with_perplexity
 
@@ -33,6 +33,7 @@ TRANSLATION_FIELDS = (
     *("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens", "tokens_per_step", "r_drop"),
     *("teacher", "distillation_weight", "distillation_temperature"),
     *("average_last", "average_best", "moving_average", "early_stopping_patience", "push_to_hub"),
+    *("model_type", *FIELDS_OF_OTHERS["vanilla_transformer"]),
 )
 
 
