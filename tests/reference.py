@@ -273,3 +273,83 @@ def smoothed_loss(logits: torch.Tensor, labels: list[int], label_smoothing: floa
         q[label] += 1 - label_smoothing
         total = total - (q * log_p).sum()
     return total
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The recurrent encoder–decoders before the Transformer, one sentence and one position at a time
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def cell(kind: str, x: torch.Tensor, state: list[torch.Tensor], weights, name: str) -> list[torch.Tensor]:
+    """
+    One step of an LSTM (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000) or a GRU in the
+    form that has the reset gate behind the recurrent product (Chung et al. 2014, arXiv 1412.3555), as torch
+    computes it.
+    """
+    suffix = "_reverse" if name.endswith("_reverse") else ""
+    name = name.removesuffix("_reverse")
+    w, u, b, c = (weights[f"{name}.{part}_l0{suffix}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    wx, uh = w @ x + b, u @ state[0] + c
+    if kind == "lstm":
+        i, f, g, o = (wx + uh).chunk(4)
+        new_cell = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+        return [torch.sigmoid(o) * torch.tanh(new_cell), new_cell]
+    (r_x, z_x, n_x), (r_h, z_h, n_h) = wx.chunk(3), uh.chunk(3)
+    r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
+    return [(1 - z) * torch.tanh(n_x + r * n_h) + z * state[0]]
+
+
+def read_source(weights, config, source: list[int]) -> tuple[torch.Tensor, list[list[torch.Tensor]]]:
+    """The states of the top layer, and the last states of every layer; both directions side by side."""
+    embeddings = weights["encoder.embed_tokens.weight"]
+    inputs, finals = [embeddings[token] for token in source], []
+    for layer in range(config.encoder_layers):
+        directions, ends = [], []
+        for suffix in ("", "_reverse") if config.bidirectional else ("",):
+            name = f"encoder.layers.{layer}{suffix}"
+            width = config.d_model // (2 if config.bidirectional else 1)
+            state = [torch.zeros(width, dtype=torch.float64)] * (2 if config.cell_type == "lstm" else 1)
+            states = []
+            for x in reversed(inputs) if suffix else inputs:
+                state = cell(config.cell_type, x, state, weights, name)
+                states.append(state[0])
+            directions.append(states[::-1] if suffix else states)
+            ends.append(state)
+        outputs = [torch.cat(pair) for pair in zip(*directions)]
+        inputs = [x + y if config.residual_layers and layer else y for x, y in zip(inputs, outputs)]
+        finals.append([torch.cat(parts) for parts in zip(*ends)])
+    return torch.stack(inputs), finals
+
+
+def recurrent_logits(weights, config, source: list[int], target: list[int]) -> torch.Tensor:
+    """
+    Logits (T, V) of a recurrent model for a source and the target ids that its decoder reads: Sutskever et al. 2014
+    without attention, Bahdanau et al. 2015, appendix A, with tanh for maxout, or Luong et al. 2015, sections 3.1, 3.3.
+    """
+    weights = {name.removeprefix("model."): tensor.double() for name, tensor in weights.items()}
+    memory, states = read_source(weights, config, source)
+    states = [states[min(layer, len(states) - 1)] for layer in range(config.decoder_layers)]
+    part = {name.removeprefix("decoder.attention."): tensor for name, tensor in weights.items()}
+    output, rows = torch.zeros(config.d_model, dtype=torch.float64), []
+    for token in target:
+        y = weights["decoder.embed_tokens.weight"][token]
+        x = y
+        if config.attention == "bahdanau":
+            query = part["query.weight"] @ states[-1][0] + part["query.bias"]
+            energies = [part["score.weight"][0] @ torch.tanh(query + part["key.weight"] @ h) for h in memory]
+            context = torch.softmax(torch.stack(energies), dim=0) @ memory
+            x = torch.cat((y, context))
+        elif config.input_feeding:
+            x = torch.cat((y, output))
+        for layer in range(config.decoder_layers):
+            states[layer] = cell(config.cell_type, x, states[layer], weights, f"decoder.layers.{layer}")
+            x = x + states[layer][0] if config.residual_layers and layer else states[layer][0]
+        output = x
+        if config.attention == "bahdanau":
+            output = torch.tanh(part["out.weight"] @ torch.cat((x, context, y)) + part["out.bias"])
+        elif config.attention == "luong":
+            energies = torch.stack([(part["query.weight"] @ x) @ h for h in memory])  # the paper's W is its transpose
+            context = torch.softmax(energies, dim=0) @ memory
+            output = torch.tanh(part["out.weight"] @ torch.cat((context, x)))
+        rows.append(weights["lm_head.weight"] @ output)
+    return torch.stack(rows)

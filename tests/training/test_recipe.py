@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vanilla_transformer_hf import VanillaTransformerConfig
+from vanilla_transformer_hf import RecurrentSeq2SeqConfig, VanillaTransformerConfig
 from vanilla_transformer_hf.training.recipe import ConfigArguments, RecipeParser, TranslationTrainingArguments
 
 
@@ -192,6 +192,7 @@ def test_mistakes_end_in_one_line(parse, recipe, argv, message):
 
 def test_every_field_of_the_config_can_be_set():
     derived = {"source_vocab_size", "tie_word_embeddings", "is_encoder_decoder", "is_decoder", "use_cache"}
-    names = {name for name in VanillaTransformerConfig.__annotations__ if not name.endswith("_id")} - derived
+    fields = {**VanillaTransformerConfig.__annotations__, **RecurrentSeq2SeqConfig.__annotations__}
+    names = {name for name in fields if not name.endswith("_id")} - derived
     assert set(ConfigArguments.__annotations__) == names
     assert not names & set(TranslationTrainingArguments.__dataclass_fields__)

@@ -33,7 +33,7 @@ from .recurrent_attention_vanilla_transformer import RECURRENT_ATTENTION, Source
 from .recurrent_cache_vanilla_transformer import RecurrentCache
 
 
-CELLS: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU}
+CELLS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 @dataclass
