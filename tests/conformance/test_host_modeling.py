@@ -266,6 +266,17 @@ class VanillaTransformerBlocksTest(VanillaTransformerSuite, unittest.TestCase):
     options = {"encoder_attention_type": "blocks", "decoder_attention_type": "chunk", "attention_block": 3}
 
 
+class VanillaTransformerLshTest(VanillaTransformerSuite, unittest.TestCase):
+    """One bucket in both stacks: the suite compares kernels in bfloat16, where rounding moves tokens to others."""
+
+    options = {
+        "encoder_attention_type": "lsh",
+        "decoder_attention_type": "lsh",
+        "lsh_buckets": 1,
+        "lsh_chunk": 3,
+    }
+
+
 class VanillaTransformerPerformerTest(VanillaTransformerSuite, unittest.TestCase):
     """Random features in both stacks."""
 

@@ -79,10 +79,10 @@ def test_padding_the_future_and_search(kind, tiny_model):
 @every_kind
 def test_what_it_cannot_do_is_refused(kind, tiny_model):
     with pytest.raises(
-        StrictDataclassError, match="with projection_sharing='key_value': it has no projections of que"
+        StrictDataclassError, match="with projection_sharing='key_value': it has no projection of keys"
     ):
         VanillaTransformerConfig(**fields_of(kind), projection_sharing="key_value")
-    with pytest.raises(StrictDataclassError, match="with decoder_attention_sharing=True: it has no projections"):
+    with pytest.raises(StrictDataclassError, match="with decoder_attention_sharing=True: it has no projection"):
         VanillaTransformerConfig(**fields_of(kind), decoder_attention_sharing=True)
     with pytest.raises(StrictDataclassError, match="with decoder_heads_by_layer: its parameters belong to heads"):
         VanillaTransformerConfig(decoder_attention_type=kind, decoder_heads_by_layer=[8] * 6)

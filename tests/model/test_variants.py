@@ -50,6 +50,7 @@ VARIANTS = {
         **PRE,
     },
     "pooling": {"encoder_pooling": [1], **PRE},
+    "lsh": {"encoder_attention_type": "lsh", "decoder_attention_type": "lsh", "lsh_buckets": 2, "lsh_chunk": 3},
     "performer": {"encoder_attention_type": "performer", "decoder_attention_type": "performer"},
     "synthesizers": {
         "encoder_attention_type": "synthesizer_dense",

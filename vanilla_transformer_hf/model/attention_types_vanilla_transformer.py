@@ -4,6 +4,7 @@ from .attention_vanilla_transformer import VanillaTransformerAttention
 from .global_attention_vanilla_transformer import GlobalWindowAttention
 from .linformer_attention_vanilla_transformer import LinformerAttention
 from .local_attention_vanilla_transformer import BlockAttention, ChunkAttention, WindowAttention
+from .lsh_attention_vanilla_transformer import LshAttention
 from .performer_attention_vanilla_transformer import PerformerAttention
 from .synthesizer_attention_vanilla_transformer import DenseSynthesizerAttention, RandomSynthesizerAttention
 
@@ -16,6 +17,7 @@ ATTENTION_TYPES: dict[str, type[VanillaTransformerAttention]] = {
     "blocks": BlockAttention,
     "chunk": ChunkAttention,
     "linformer": LinformerAttention,
+    "lsh": LshAttention,
     "performer": PerformerAttention,
     "synthesizer_dense": DenseSynthesizerAttention,
     "synthesizer_random": RandomSynthesizerAttention,

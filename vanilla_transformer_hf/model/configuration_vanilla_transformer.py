@@ -89,6 +89,7 @@ AttentionTypeName = Literal[
     "blocks",
     "chunk",
     "linformer",
+    "lsh",
     "performer",
     "synthesizer_dense",
     "synthesizer_random",
@@ -101,6 +102,10 @@ ATTENTION_FIELDS = {
     "attention_block": ("blocks", "chunk"),
     "chunk_summary": ("chunk",),
     "linformer_k": ("linformer",),
+    "lsh_buckets": ("lsh",),
+    "lsh_rounds": ("lsh",),
+    "lsh_chunk": ("lsh",),
+    "lsh_seed": ("lsh",),
     "performer_features": ("performer",),
     "performer_redraw": ("performer",),
 }
@@ -112,6 +117,8 @@ PAIRED_KINDS = ("full", "window", "blocks", "chunk")
 SYNTHESIZERS = ("synthesizer_dense", "synthesizer_random")
 # Kinds in which queries and keys cannot be turned by their positions: of sums, or where there are none.
 UNTURNED_KINDS = ("linformer", *SYNTHESIZERS)
+# Kinds that make no keys of their own: queries serve as keys, or there are none.
+KEYLESS_KINDS = ("lsh", *SYNTHESIZERS)
 # Kinds with parameters of heads beside the projections of queries, keys and values.
 UNPRUNED_KINDS = ("window_global", *SYNTHESIZERS)
 # Fields of single variants; a saved config omits those that have their default values.
@@ -214,13 +221,17 @@ class VanillaTransformerConfig(PreTrainedConfig):
             (arXiv 2004.05150); `"window_global"`: the same, and global tokens, which see all and are seen by all;
             `"blocks"`: those of its block of `attention_block` positions and of the blocks next to it
             (arXiv 1802.05751); `"chunk"`: those of its own block; `"linformer"`: `linformer_k` trained sums over
-            all keys (arXiv 2006.04768; not in the decoder); `"performer"`: all, by random features (arXiv 2009.14794);
+            all keys (arXiv 2006.04768; not in the decoder); `"lsh"`: those that random rotations put into its bucket
+            (arXiv 2001.04451); `"performer"`: all, by random features (arXiv 2009.14794);
             `"synthesizer_dense"`, `"synthesizer_random"`: all, with weights made of the query's token alone, or
             trained for each pair of positions (arXiv 2005.00743). Time and memory grow with the length, not with its
             square, of all but `"full"` and the synthesizers.
         cross_attention_type (`str`): What the decoder attends to in the source: `"full"`: its positions;
             `"linformer"`: `linformer_k` trained sums over them.
         linformer_k (`int`): Sums over the positions in `"linformer"` attention.
+        lsh_buckets, lsh_rounds, lsh_chunk (`int`): Buckets of `"lsh"` attention, an even number or 1; rounds with
+            rotations of their own; tokens of a bucket that see each other and those just before.
+        lsh_seed (`int`): Seed of its rotations.
         performer_features (`int`, *optional*): Random features of `"performer"` attention; ⌊d_k ln d_k⌋ if not given.
         performer_redraw (`int`): Passes of training after which its features are drawn anew.
         attention_window (`int`): Positions on each side of `"window"` and `"window_global"` attention.
@@ -327,6 +338,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
     chunk_summary: Literal["none", "mean"] = "none"
     cross_attention_type: Literal["full", "linformer"] = "full"
     linformer_k: int = 256
+    lsh_buckets: int = 32
+    lsh_rounds: int = 2
+    lsh_chunk: int = 64
+    lsh_seed: int = 0
     performer_features: int | None = None
     performer_redraw: int = 1000
     encoder_norm_position: Literal["post", "pre"] = "post"
@@ -513,7 +528,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
             "encoder_attention_heads decoder_attention_heads d_k d_v encoder_ffn_dim decoder_ffn_dim "
             "max_position_embeddings decoder_max_position_embeddings layer_norm_eps encoder_residual_alpha "
             "decoder_residual_alpha rotary_base rotary_fraction relative_buckets max_relative_distance "
-            "attention_window global_tokens attention_block linformer_k performer_features performer_redraw"
+            "attention_window global_tokens attention_block linformer_k lsh_buckets lsh_rounds lsh_chunk "
+            "performer_features performer_redraw"
         )
         for name in positive.split():
             value = getattr(self, name)
@@ -657,17 +673,19 @@ class VanillaTransformerConfig(PreTrainedConfig):
                     f"{name} with {encodings[stack]}={encoding!r}: there are no products of a query and a single key "
                     "to turn; take an encoding that is added to the embeddings"
                 )
+            if kind == "lsh" and self.lsh_buckets % 2 and self.lsh_buckets != 1:
+                raise ValueError(f"lsh_buckets={self.lsh_buckets}: must be even, or 1")
             if kind == "performer" and self.attention_dropout:
                 raise ValueError(
                     f"{name} with attention_dropout={self.attention_dropout}: its weights are never computed; set "
                     "attention_dropout=0"
                 )
             shared = self.decoder_attention_sharing and stack == "decoder"
-            if kind in SYNTHESIZERS and (shared or self.projection_sharing != "none"):
+            if kind in KEYLESS_KINDS and (shared or self.projection_sharing != "none"):
                 field = "decoder_attention_sharing" if shared else "projection_sharing"
                 raise ValueError(
-                    f"{name} with {field}={getattr(self, field)!r}: it has no projections of queries and keys to "
-                    f"share; leave {field} out"
+                    f"{name} with {field}={getattr(self, field)!r}: it has no projection of keys to share; "
+                    f"leave {field} out"
                 )
             if kind in UNPRUNED_KINDS and getattr(self, f"{stack}_heads_by_layer"):
                 raise ValueError(
