@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from transformers import TrainerControl, TrainerState
 
 from vanilla_transformer_hf.commands.compare import VARIANTS
-from vanilla_transformer_hf.model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
+from vanilla_transformer_hf.model.configuration_vanilla_transformer import PRESETS
 from vanilla_transformer_hf.training import comparison, comparison_run
 from vanilla_transformer_hf.training.comparison import MeasuredRun, run_comparison
 from vanilla_transformer_hf.training.comparison_plan import PlannedRun, plan_comparison, read_variants
@@ -31,6 +31,7 @@ from vanilla_transformer_hf.training.comparison_report import (
     write_report,
 )
 from vanilla_transformer_hf.training.comparison_run import FinalScores, Stopwatch, find_divergence
+from vanilla_transformer_hf.training.recipe import CONFIGS, ConfigArguments
 
 
 ROOT = Path(__file__).parents[2]
@@ -264,8 +265,14 @@ variants:
 def test_every_variant_of_the_package_is_a_model(name):
     chosen = read_variants(str(VARIANTS[name]))
     for variant, values in chosen.variants.items():
-        config = VanillaTransformerConfig(vocab_size=99, **{**chosen.settings, **values})
-        assert all(getattr(config, field) == value for field, value in values.items()), variant
+        kind = CONFIGS[values.get("model_type", "vanilla_transformer")]
+        fields = {
+            **chosen.settings,
+            **{field: value for field, value in values.items() if field in ConfigArguments.__annotations__},
+        }
+        config = kind(vocab_size=99, **fields)
+        assert all(getattr(config, field) == value for field, value in fields.items()), variant
+        assert values.keys() - fields.keys() <= {"model_type", "preset", "max_grad_norm"}, variant
 
 
 def test_the_rows_of_table_3_are_those_of_the_presets():

@@ -7,6 +7,7 @@ Measure speed and memory side by side, in one run, the engines taking turns:
     vanilla-transformer benchmark serve --model outputs/en-de --source test.en --json serving.json
     vanilla-transformer benchmark variants --preset tiny                              # each against the paper's model
     vanilla-transformer benchmark attention --picture attention.png                   # kinds over the length
+    vanilla-transformer benchmark predecessors --picture predecessors.png             # LSTM and GRU over the length
 
 Each engine of train and generate runs in its own process, so that peak memory is measured separately. Use a quiet
 machine: each row shows the spread of its measurements.
@@ -15,7 +16,7 @@ machine: each row shows the spread of its measurements.
 import argparse
 
 from ..common.command_line import make_parser
-from .benchmarks import attention, generation, serving, training, variants
+from .benchmarks import attention, generation, predecessors, serving, training, variants
 
 
 # Name of the subcommand -> module with a docstring, `add_arguments(parser)` and `run(arguments)`.
@@ -25,6 +26,7 @@ SUBCOMMANDS = {
     "serve": serving,
     "variants": variants,
     "attention": attention,
+    "predecessors": predecessors,
 }
 
 

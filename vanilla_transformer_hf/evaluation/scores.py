@@ -4,6 +4,7 @@ signatures, and the share of exact matches. No network is used.
 """
 
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
@@ -91,3 +92,13 @@ def write_predictions(path: str | os.PathLike, rows: Iterable[tuple[str, str, st
     lines = ["source\ttranslation\treference\n"]
     lines += ["\t".join(text.translate(escapes) for text in row) + "\n" for row in rows]
     Path(path).write_text("".join(lines), encoding="utf-8", newline="\n")
+
+
+def read_predictions(path: str | os.PathLike) -> list[tuple[str, str, str]]:
+    """The rows (source, translation, reference) that `write_predictions` wrote."""
+    characters = {"\\t": "\t", "\\n": "\n", "\\r": "\r", "\\\\": "\\"}
+    lines = Path(path).read_text(encoding="utf-8").split("\n")[1:-1]
+    whole = [
+        [re.sub(r"\\[tnr\\]", lambda found: characters[found[0]], text) for text in line.split("\t")] for line in lines
+    ]
+    return [(source, translation, reference) for source, translation, reference in whole]

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from ..common.files import open_output
 from .comparison import MeasuredRun
+from .comparison_lengths import lengths_table
 from .comparison_run import FINISHED
 
 
@@ -186,13 +187,19 @@ def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
 
 
 def write_report(runs: Sequence[MeasuredRun], output: Path, about: str = "") -> str:
-    """Write `table.md`, `table.csv` and `curves.png` into a folder, and return the table in Markdown."""
+    """
+    Write `table.md`, `table.csv`, `curves.png` and, if texts were translated, `lengths.md` into a folder, and return
+    the table in Markdown.
+    """
     rows = make_rows(runs)
     table = markdown_table(rows, about)
     with open_output(output / "table.md") as file:
         file.write(table.encode())
     with open_output(output / "table.csv") as file:
         file.write(csv_table(rows).encode())
+    if by_length := lengths_table(runs):
+        with open_output(output / "lengths.md") as file:
+            file.write(by_length.encode())
     with open_output(output / "curves.png") as file:
         draw_comparison(runs).savefig(file, format="png", dpi=110)
     return table
