@@ -77,6 +77,7 @@ SMALL = {
     # An untrained teacher's translations are long.
     f"{PROG} distill": RUN.replace("--vocab_size 300", "--too_long truncate"),
     f"{PROG} benchmark attention": "--lengths 16 --window 4 --kinds full window --tasks forward --rounds 1",
+    f"{PROG} benchmark predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
     f"{PROG} train": RUN,
     f"{PROG} prune": "--heads 0",  # the workspace's model has one head
     f"{PROG} compare": f"--variants mine.yaml {RUN}",
@@ -229,7 +230,7 @@ def options() -> dict[str, set[str]]:
     """The options of each command, those of its subcommands included."""
     parts = {
         "export": ["ctranslate2", "onnx", "torch_export"],
-        "benchmark": ["train", "generate", "serve", "variants", "attention"],
+        "benchmark": ["train", "generate", "serve", "variants", "attention", "predecessors"],
     }
     texts = {
         name: " ".join([help_of(name), *[help_of(name, part) for part in parts.get(name, [])]]) for name in COMMANDS
@@ -305,6 +306,8 @@ def test_command_runs(command, workspace, tmp_path):
             make("outputs/multilingual-data", workspace)
         if "--model_name_or_path outputs/pruned" in command:
             make("outputs/pruned", workspace)
+        if arguments[:2] == ["compare", "quickstart"] and "--train_source" not in arguments:
+            make("outputs/quickstart-data", workspace)
         if arguments[:2] == ["compare", "lists"]:
             make("outputs/lists", workspace)
             make("outputs/longer", workspace)

@@ -27,6 +27,7 @@ from vanilla_transformer_hf.commands.benchmarks import (
     generation_models,
     generation_picture,
     generation_torch,
+    predecessors,
     training,
     turns,
     variants,
@@ -321,6 +322,22 @@ def test_kinds_of_attention_take_turns(tmp_path, capsys):
     assert len(places) == 16 and all(row["seconds"] > 0 and row["mib"] >= 0 for row in rows if row["task"] != "token")
     assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
     assert "forward        full             grows with n^" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_transformer_and_a_recurrent_model_take_turns(tmp_path, capsys):
+    files = {"json": str(tmp_path / "rows.json"), "picture": str(tmp_path / "rows.png")}
+    settings = {"lengths": [4], "batch": 2, "rounds": 1, "threads": 1, "models": ["transformer", "gru_bahdanau"]}
+    predecessors.run(argparse.Namespace(**settings, **files))
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [(row["task"], row["length"], row["model"]) for row in rows] == [
+        (task, 4, name) for task in predecessors.TASKS for name in settings["models"]
+    ]
+    assert all(row["tokens_per_second"] > 0 and row["mib"] > 0 for row in rows if row["task"] == "training step")
+    assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+    assert "training step       4 gru_bahdanau" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="--models rnn: expected one of transformer, transformer_pre, lstm"):
+        predecessors.run(argparse.Namespace(**settings | {"models": ["rnn"]}, json=None, picture=None))
 
 
 def test_an_exponent_is_the_slope_between_logarithms():
