@@ -81,6 +81,9 @@ class GlobalWindowAttention(WindowAttention):
             return super().sees(query, key)
         return super().sees(query, key) | ((key < self.config.global_tokens) & (key <= query))
 
+    def sees_in_block(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return super().sees(query, key)  # global tokens are added to each block
+
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
         mask = super().mask(embeddings, padding, cache, is_needed)
         if not self.is_causal or not isinstance(mask, Blocks):

@@ -56,6 +56,9 @@ class Blocks(BlockMask):
     places: torch.Tensor | None
     shared: torch.Tensor | None = None
 
+    def __post_init__(self):
+        self._added: dict[torch.dtype, torch.Tensor] = {}
+
     @property
     def count(self) -> int:
         """C, the blocks of a row; those of one row follow each other in `seen`."""
@@ -82,12 +85,24 @@ class Blocks(BlockMask):
         """B and C."""
         return self.batch, len(self.seen) // self.batch
 
+    @property
+    def size(self) -> int:
+        """k, without keys that all blocks see."""
+        return self.left + self.block + self.right
+
+    def added(self, dtype: torch.dtype) -> torch.Tensor:
+        """What is added to scores of this type; made once, because a kernel would make its own in each layer."""
+        if self.seen.dtype != torch.bool:
+            return self.seen
+        if dtype not in self._added:
+            self._added[dtype] = torch.zeros_like(self.seen, dtype=dtype).masked_fill_(~self.seen, float("-inf"))
+        return self._added[dtype]
+
     def positions(self, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        states = position_ids.expand(self.batch, -1)[:, None, :, None]  # (B, 1, T, 1)
-        states = self._ordered(states)
+        states = self._ordered(position_ids.expand(self.batch, -1)[:, None, :, None])  # (B, 1, T, 1)
         queries = self._padded(states, 0, 0).view(-1, self.block)
         keys = self._padded(states, self.left, self.right).view(self.batch, -1)
-        return queries, keys.unfold(1, self.left + self.block + self.right, self.block).flatten(0, 1)
+        return queries, keys.unfold(1, self.size, self.block).flatten(0, 1)
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kernel: Callable[..., torch.Tensor]
@@ -101,23 +116,15 @@ class Blocks(BlockMask):
         length = query.shape[2]
         shared = [self._shared(states) for states in (key, value)]
         query, key, value = (self._ordered(states) for states in (query, key[:, :, :length], value[:, :, :length]))
-        query = (
-            self._padded(query, 0, 0).unflatten(2, (-1, self.block)).transpose(1, 2).flatten(0, 1)
-        )  # (B C, H, b, d)
+        query = self._padded(query, 0, 0).unflatten(1, (-1, self.block))  # (B, C, b, H, d)
         key, value = (
-            self._padded(states, self.left, self.right)
-            .unfold(2, self.left + self.block + self.right, self.block)
-            .permute(0, 2, 1, 4, 3)
-            .flatten(0, 1)  # (B C, H, k, d)
+            NearStates.apply(self._padded(states, self.left, self.right), self.block, self.size)
             for states in (key, value)
-        )
+        )  # (B, C, k, H, d)
+        query, key, value = (states.flatten(0, 1).transpose(1, 2) for states in (query, key, value))
         if self.shared is not None:
             key, value = (torch.cat(both, dim=2) for both in zip((key, value), shared))
-        elif torch.is_grad_enabled():  # backward takes 1.7 times as long with overlapping views, forward less
-            key, value = key.contiguous(), value.contiguous()
-        if torch.is_grad_enabled():
-            query = query.contiguous()
-        output = kernel(query, key, value, self.seen).unflatten(0, self.rows)
+        output = kernel(query, key, value, self.added(query.dtype)).unflatten(0, self.rows)
         output = output.flatten(1, 2)[:, :length]  # (B, T, H, d_v)
         if self.places is None:
             return output
@@ -137,8 +144,31 @@ class Blocks(BlockMask):
         return states.gather(2, self.order[:, None, :, None].expand_as(states))
 
     def _padded(self, states: torch.Tensor, left: int, right: int) -> torch.Tensor:
-        """States (B, H, T, d) with zeros before and behind, so that all blocks are whole."""
-        return F.pad(states, (0, 0, left, right + -states.shape[2] % self.block))
+        """States (B, H, T, d), with zeros before and behind so that all blocks are whole, as (B, left + …, H, d)."""
+        return F.pad(states.transpose(1, 2), (0, 0, 0, 0, left, right + -states.shape[2] % self.block))
+
+
+class NearStates(torch.autograd.Function):
+    """
+    For each block the states that it sees, as views that overlap, so that nothing is copied: from (B, left + C b +
+    right, H, d) to (B, C, k, H, d). Gradients are summed by slices of b positions that do not overlap: torch's own
+    gradient of `unfold` takes several times as long, and one copy of the states for each block needs k / b times the
+    memory.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, block: int, size: int) -> torch.Tensor:  # type: ignore[override]
+        ctx.shape, ctx.block = states.shape, block
+        return states.unfold(1, size, block).permute(0, 1, 4, 2, 3)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        size, total = gradient.shape[2], gradient.new_zeros(ctx.shape)
+        views = total.unfold(1, size, ctx.block).permute(0, 1, 4, 2, 3)
+        for first in range(0, size, ctx.block):
+            part = slice(first, first + ctx.block)
+            views[:, :, part].add_(gradient[:, :, part])
+        return total, None, None
 
 
 def near_blocks(count: int, block: int, left: int, right: int, device: torch.device) -> torch.Tensor:
@@ -182,6 +212,10 @@ class LocalAttention(VanillaTransformerAttention, ABC):
     def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         """Whether queries at these positions see keys at those, of shapes that broadcast, in causal order or not."""
 
+    def sees_in_block(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        """The same for keys that each block is given: this must not change when both move by b positions."""
+        return self.sees(query, key)
+
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
         """
         Raises:
@@ -215,7 +249,8 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         count = -(-length // block)
         queries = near_blocks(count, block, 0, 0, embeddings.device)  # (C, b)
         keys = near_blocks(count, block, left, right, embeddings.device)  # (C, k)
-        seen = self.sees(queries[:, :, None], keys[:, None]) & ((keys >= 0) & (keys < length))[:, None]  # (C, b, k)
+        near = self.sees_in_block(queries[-1, :, None], keys[-1])  # (b, k)
+        seen = near & ((keys >= 0) & (keys < length))[:, None]  # (C, b, k)
         order = places = None
         if padding is None:
             seen = seen.expand(len(embeddings), -1, -1, -1)  # (B, C, b, k)
