@@ -200,3 +200,14 @@ def test_refusals(tiny_model):
     ):
         with pytest.raises(StrictDataclassError, match=message):
             VanillaTransformerConfig(**fields)
+
+
+@pytest.mark.parametrize("length", [4, 14], ids=["one product", "blocks"])
+def test_only_queries_of_global_tokens_are_projected_as_such(length):
+    module, seen = attention(global_tokens=2), []
+    module.global_q_proj.register_forward_hook(lambda _, inputs, output: seen.append(output.shape[1]))
+    states = torch.randn(3, length, 16, dtype=torch.double)
+    mask = module.mask(states, None, None, False)
+    assert isinstance(mask, Blocks) == (length == 14)
+    module(states, module.show_globals(mask, states, None, None))
+    assert seen == [2]

@@ -307,3 +307,26 @@ def test_sampling_in_steps_and_in_whole_passes(kind, tiny_model):
         options = {"do_sample": True, "max_new_tokens": 16, "min_new_tokens": 16, "use_cache": use_cache}
         found.append(model.generate(source, num_beams=1, **options))
     assert torch.equal(*found)
+
+
+def test_blocks_without_gradients_are_smaller_and_give_the_same():
+    config = VanillaTransformerConfig(d_model=16, encoder_attention_type="window", attention_window=9)
+    config._attn_implementation = "sdpa"
+    module = ATTENTION_TYPES["window"](config, 16, 16, 2).double()
+    states, real = torch.randn(2, 41, 16, dtype=torch.double), padding([41, 30], ["left"] * 2, 41)
+    expected = module(states, module.mask(states, real, None, False))[0]
+    with torch.no_grad():
+        mask = module.mask(states, real, None, False)
+        found = module(states, mask)[0]
+    assert (mask.block, mask.size) == (4, 22)
+    torch.testing.assert_close(found[real.bool()], expected[real.bool()], atol=1e-10, rtol=0)
+
+
+def test_blocks_share_the_memory_of_keys_and_layers_share_the_mask():
+    states = torch.randn(2, 16, 3, 5)
+    near = local_attention.NearStates.apply(states, 4, 8)
+    assert near.shape == (2, 3, 8, 3, 5)
+    assert near.untyped_storage().data_ptr() == states.untyped_storage().data_ptr()
+    seen = torch.ones(6, 1, 4, 8, dtype=torch.bool)
+    mask = Blocks(seen, 2, 4, 2, 2, None, None)
+    assert mask.added(torch.float32) is mask.added(torch.float32)

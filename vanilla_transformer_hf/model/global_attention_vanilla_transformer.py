@@ -38,6 +38,11 @@ class GlobalTokens:
         """States (B, H, T, d) at the places (B, H, g, d)."""
         return states.gather(2, self.places[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3]))
 
+    def spread(self, states: torch.Tensor, length: int) -> torch.Tensor:
+        """States (B, H, g, d) at the places of T positions, with zeros elsewhere (B, H, T, d)."""
+        index = self.places[:, None, :, None].expand_as(states)
+        return states.new_zeros(*states.shape[:2], length, states.shape[3]).scatter(2, index, states)
+
     def put(self, states: torch.Tensor, its: torch.Tensor, dim: int) -> torch.Tensor:
         """States with T positions in this dimension, and those of the g global tokens, put in their places."""
         shape = [len(its), *[1] * (dim - 1), its.shape[dim], *[1] * (its.dim() - dim - 1)]
@@ -115,14 +120,16 @@ class GlobalWindowAttention(WindowAttention):
             )
         else:
             are_global = real & chosen.bool()  # (B, T)
-            count = max(1, int(are_global.sum(dim=1).max())) if isinstance(mask, Blocks) else length
+            count = max(1, int(are_global.sum(dim=1).max()))
         seen = real[:, None, None]  # (B, 1, 1, T)
-        if isinstance(mask, Blocks):
+        if self.config._attn_implementation == "eager":  # with weights, all queries are computed as both kinds
+            places = torch.arange(length, device=real.device).expand(batch, -1)
+        else:
             places = are_global.byte().argsort(dim=1, descending=True, stable=True)[:, :count]
-            shown = are_global.gather(1, places)
+        shown = are_global.gather(1, places)
+        if isinstance(mask, Blocks):
             mask = mask.with_keys(places, shown[:, None, None], are_global)
         else:
-            places, shown = torch.arange(length, device=real.device).expand(batch, -1), are_global
             pairs = (are_global[:, None, :, None] | are_global[:, None, None]) & seen  # (B, 1, T, T)
             mask = mask | pairs if mask.dtype == torch.bool else mask.masked_fill(pairs, 0.0)
         if self.config._attn_implementation == "eager":
@@ -142,18 +149,19 @@ class GlobalWindowAttention(WindowAttention):
         """As in full attention; without weights where it is computed in blocks."""
         if not isinstance(attention_mask, GlobalTokens):  # in the decoder
             return super().forward(hidden_states, attention_mask, past_key_values, layer_idx, turn, relation, **kwargs)
-        made = self.project(hidden_states, [*self.roles, *self.global_roles])
-        (query, key, value), (global_query, global_key, global_value) = (
-            (turn(query), turn(key), value) for query, key, value in (made[:3], made[3:])
+        query, key, value, global_key, global_value = self.project(
+            hidden_states, [*self.roles, *self.global_roles[1:]]
         )
-        output, weights = self.attend(query, key, value, attention_mask.local, **kwargs)
+        output, weights = self.attend(turn(query), turn(key), value, attention_mask.local, **kwargs)
+        # Only the queries of global tokens are projected; `turn` takes those of all positions.
+        (global_query,) = self.project(attention_mask.pick(hidden_states[:, None])[:, 0], self.global_roles[:1])
+        global_query = attention_mask.pick(turn(attention_mask.spread(global_query, query.shape[2])))
         global_output, global_weights = VanillaTransformerAttention.attend(
-            self, attention_mask.pick(global_query), global_key, global_value, attention_mask.mask, **kwargs
+            self, global_query, turn(global_key), global_value, attention_mask.mask, **kwargs
         )
         if weights is None or global_weights is None:
             return attention_mask.put(output, global_output, 1), None
-        # With weights, all queries are computed as both kinds. Outputs come from the weights that are returned: so
-        # these have gradients.
+        # Outputs come from the weights that are returned: so these have gradients.
         weights = attention_mask.put(weights, global_weights, 2)
         are_global = attention_mask.are_global[:, None, :, None]
         output = torch.where(are_global, torch.matmul(weights, global_value), torch.matmul(weights, value))

@@ -304,7 +304,9 @@ class WindowAttention(LocalAttention):
 
     @property
     def block(self) -> int:
-        return max(self.config.attention_window, SMALLEST_BLOCK)
+        # Smaller blocks have fewer keys that no query sees; larger ones have fewer gradients that overlap.
+        width = self.config.attention_window
+        return max(width if torch.is_grad_enabled() else width // 2, SMALLEST_BLOCK)
 
     @property
     def reach(self) -> int:
