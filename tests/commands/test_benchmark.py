@@ -328,6 +328,7 @@ def test_kinds_of_attention_take_turns(tmp_path, capsys):
 def test_the_transformer_and_a_recurrent_model_take_turns(tmp_path, capsys):
     files = {"json": str(tmp_path / "rows.json"), "picture": str(tmp_path / "rows.png")}
     settings = {"lengths": [4], "batch": 2, "rounds": 1, "threads": 1, "models": ["transformer", "gru_bahdanau"]}
+    settings["tasks"] = list(predecessors.TASKS)
     predecessors.run(argparse.Namespace(**settings, **files))
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [(row["task"], row["length"], row["model"]) for row in rows] == [

@@ -20,6 +20,7 @@ from vanilla_transformer_hf.training.build import plan_config
 from vanilla_transformer_hf.training.comparison_plan import plan_comparison, read_variants
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.run import run_job
+from vanilla_transformer_hf.translation.attention_maps import attention_maps
 
 
 TRAINING = Path(vanilla_transformer_hf.__file__).parent / "training"
@@ -62,6 +63,7 @@ def test_a_run_trains_translates_and_publishes_a_recurrent_model_and_other_comma
         (lambda: export_for("onnx", trained, tmp_path / "onnx"), "describes a 'recurrent_seq2seq' model"),
         (lambda: quantize_folder(trained, tmp_path / "int8"), "'recurrent_seq2seq' is not a model of this package"),
         (lambda: Translator.from_pretrained(trained, quantization="int8"), "quantization: not supported by Recurrent"),
+        (lambda: attention_maps(translator.model, translator.tokenizer, "one"), "has no self-attention"),
         (lambda: open_subject("a", trained, False), "recurrent models do not have"),
     ):
         with pytest.raises((ValueError, OSError), match=said) as caught:

@@ -31,7 +31,7 @@ def split_by_length(rows: Sequence[tuple[str, str, str]]) -> dict[str, list[tupl
 
 def lengths_table(runs: Sequence[MeasuredRun]) -> str:
     """
-    In Markdown, for each finished variant BLEU and exact match for each range of source lengths: of the test text, or
+    In Markdown, for each finished variant chrF and exact match for each range of source lengths: of the test text, or
     without one of the validation text; means over the seeds. Empty without any translations.
     """
     finished = [each for each in runs if each.result["status"] == FINISHED]
@@ -52,7 +52,7 @@ def lengths_table(runs: Sequence[MeasuredRun]) -> str:
             for name in ranges
         ]
         for label, values in (
-            ("BLEU", [statistics.fmean(each.bleu for each in part) for part in scores]),
+            ("chrF", [statistics.fmean(each.chrf for each in part) for part in scores]),
             ("exact match, %", [statistics.fmean(each.exact_match for each in part) for part in scores]),
         ):
             lines.append([f"`{variant}`, {label}", *(f"{value:.1f}" for value in values)])

@@ -98,6 +98,8 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
             "this model's attention has weights of sums over the source, not of its pieces (linformer or "
             "encoder_pooling): there is no map"
         )
+    if None in found:
+        raise ValueError(f"a {model.config.model_type} model has no self-attention: there is no map of it")
     decode_source = getattr(tokenizer, "decode_source", tokenizer.decode)
     pieces = readable(tokenizer.decode, target_ids.tolist())
     return AttentionMaps(

@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", metavar="NAME", help="variants of the file (default: all)")
     lengths = [16, 32, 64, 128, 256, 512]
     parser.add_argument("--lengths", nargs="+", type=int, default=lengths, metavar="N", help="tokens (16 … 512)")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help="default: all")
     parser.add_argument("--batch", type=int, default=8, help="sentences of a training step (default: 8)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each model (default: 3)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of torch")
@@ -109,7 +110,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each task, length and model: `seconds`, `tokens_per_second` and `mib` of training steps."""
     rows = []
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as spawned:
-        for task in TASKS:
+        for task in arguments.tasks:
             for length in arguments.lengths:
                 works = {name: work_of(name, task, length, arguments.batch) for name in arguments.models}
                 turns: dict[str, list[float]] = {name: [] for name in works}
@@ -139,23 +140,25 @@ def describe(row: dict[str, Any]) -> str:
 def draw(rows: list[dict[str, Any]], path: str) -> None:
     """Draw the speed and the memory of training steps, and the time of the first and of a next token."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullLocator
+    from matplotlib.ticker import LogLocator, NullLocator
 
-    panels = (
+    every = (
         ("training step", "tokens_per_second", "training: target tokens a second"),
         ("training step", "mib", "training step: MiB"),
         ("first token", "seconds", "first token: seconds"),
         ("next token", "seconds", "next token: seconds"),
     )
+    panels = [panel for panel in every if panel[0] in {row["task"] for row in rows}]
     lengths = sorted({row["length"] for row in rows})
     figure = Figure(figsize=(4.2 * len(panels), 3.8), layout="constrained")
-    for axes, (task, key, title) in zip(figure.subplots(1, len(panels)), panels):
+    for axes, (task, key, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
         for name in dict.fromkeys(row["model"] for row in rows):
             points = [(row["length"], row[key]) for row in rows if (row["task"], row["model"]) == (task, name)]
             axes.loglog(*zip(*points), marker="o", markersize=3, label=name)
         axes.set(title=title, xlabel="tokens of source and target" if task == TASKS[0] else "tokens of the source")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
         axes.grid(alpha=0.3)
@@ -182,7 +185,7 @@ def run(arguments: argparse.Namespace) -> None:
             refuse_overwriting(path, [])
     torch.set_num_threads(arguments.threads)
     rows = measure(arguments)
-    for task in TASKS:
+    for task in arguments.tasks:
         for name in arguments.models:
             points = [(row["length"], row["seconds"]) for row in rows if (row["task"], row["model"]) == (task, name)]
             if not math.isnan(slope := exponent(points)):
