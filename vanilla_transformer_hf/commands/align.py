@@ -37,7 +37,8 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         type=current_name,
         default="error",
         choices=get_args(TooLongToScore),
-        help="a line that is longer than the model's limit: stop with an error (default), or align its beginning",
+        help="a line that is longer than the model's limit: stop with an error (default), align its beginning, "
+        "or align it whole, if the encoder's attention costs O(n)",
     )
     add_arguments(parser)
     return parser.parse_args(argv)

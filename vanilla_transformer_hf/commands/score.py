@@ -33,7 +33,8 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         type=current_name,
         default="error",
         choices=get_args(TooLongToScore),
-        help="a line that is longer than the model's limit: stop with an error (default), or score its beginning",
+        help="a line that is longer than the model's limit: stop with an error (default), score its beginning, "
+        "or score it whole, if the encoder's attention costs O(n)",
     )
     parser.add_argument(
         "--quantization",

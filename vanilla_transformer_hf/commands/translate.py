@@ -106,7 +106,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         default="split",
         choices=get_args(TooLongToTranslate),
         help="a line longer than the model takes: translate it in parts (default), truncate it and translate its "
-        "beginning, or stop there",
+        "beginning, stop there, or translate it whole, if the encoder's attention costs O(n)",
     )
     add_arguments(parser)
     return parser.parse_args(argv)

@@ -5,6 +5,7 @@ What happens to a text with too many tokens: the same values for translation, sc
 | --- | --- |
 | split | work on it in parts, and join the results |
 | truncate | keep the first tokens |
+| whole | work on all of it at once, as models of long texts can |
 | drop | leave it out |
 | error | stop with an error |
 """
@@ -14,12 +15,12 @@ from typing import Literal, get_args
 
 # The first value of each purpose is the default. Splitting loses nothing in translation; "drop" is not allowed there,
 # because line n of the output belongs to line n of the input.
-TooLongToTranslate = Literal["split", "truncate", "error"]
+TooLongToTranslate = Literal["split", "truncate", "error", "whole"]
 # Scores and alignments of truncated pairs are not those of the given pairs.
-TooLongToScore = Literal["error", "truncate"]
+TooLongToScore = Literal["error", "truncate", "whole"]
 # From truncated pairs a model learns to leave text out.
 TooLongToTrain = Literal["drop", "truncate"]
-TooLong = Literal["split", "truncate", "drop", "error"]
+TooLong = Literal["split", "truncate", "drop", "error", "whole"]
 
 # Name of a value in earlier versions -> its name.
 OLD_NAMES = {"cut": "truncate"}

@@ -109,6 +109,8 @@ ATTENTION_FIELDS = {
     "performer_features": ("performer",),
     "performer_redraw": ("performer",),
 }
+# Kinds whose time grows with the square of the number of positions.
+QUADRATIC_KINDS = ("full", "synthesizer_dense", "synthesizer_random")
 # Kinds that mix all positions, so that they cannot hide the future.
 UNCAUSAL_KINDS = ("linformer",)
 # Kinds with a score of each query and key that it sees, to which position encodings may add.

@@ -33,7 +33,8 @@ class ForcedDecoding(TextModel):
             batch_size: Maximum number of pairs that go through the model together.
             batch_tokens: Maximum number of tokens of both sides in a batch, padding included. If neither is given,
                 2,048 and 128 pairs.
-            too_long: "error", or "truncate": score the beginnings of pairs that are too long for the model.
+            too_long: "error"; or "truncate": score the beginnings of pairs that are too long for the model; or
+                "whole": score them whole, if the encoder's attention costs O(n).
             progress_bar: Show a progress bar on standard error.
 
         Returns:

@@ -101,23 +101,28 @@ def encode_pairs(
 
     Raises:
         TypeError: A text is not a `str`.
-        TextError: A text is too long for the model, and `too_long` is "error".
+        TextError: A text is too long for the model, and `too_long` is "error"; or it is "whole", and the text has
+            more tokens than the model has positions.
     """
-    encoded, cut = [], set()
-    for side, (name, encoder) in enumerate(zip(("source", "target"), encoders, strict=True)):
+    encoded, over_long = [], set()
+    for side, (side_name, encoder) in enumerate(zip(("source", "target"), encoders, strict=True)):
         texts = [pair[side] for pair in pairs]
         check_texts(texts)
         rows = dict(encoder.ids(texts, **options))
         for place, ids in enumerate(rows["input_ids"]):
             if len(ids) > encoder.limit:
                 with placed(place):
-                    encoder.refuse_unless("truncate", texts[place], len(ids), f"{name} ")
+                    if encoder.too_long == "whole":
+                        encoder.refuse_unless_fits(texts[place], len(ids), f"{side_name} ")
+                        over_long.add(place)
+                        continue
+                    encoder.refuse_unless("truncate", texts[place], len(ids), f"{side_name} ")
                 shorter = encoder.ids([texts[place]], truncation=True, max_length=encoder.limit, **options)
                 for name in rows:
                     rows[name][place] = shorter[name][0]
-                cut.add(place)
+                over_long.add(place)
         encoded.append(rows)
-    tally.add(too_long=len(cut))
+    tally.add(too_long=len(over_long))
     return encoded
 
 

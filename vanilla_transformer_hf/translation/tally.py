@@ -8,7 +8,12 @@ from tqdm.auto import tqdm
 
 
 # Treatment of texts that are too long -> the wording of the final note.
-TOO_LONG = {"split": "split into parts of at most", "truncate": "truncated to the first", "error": "refused above"}
+TOO_LONG = {
+    "split": "split into parts of at most",
+    "truncate": "truncated to the first",
+    "error": "refused above",
+    "whole": "passed through the model whole, with more than",
+}
 # A longer source, in tokens, causes a warning if the model does not record how long its training sentences were.
 SENSIBLE_SOURCE = 256
 

@@ -9,8 +9,9 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
-from ..common.opening import check_fit
+from ..common.opening import check_fit, is_own
 from ..common.too_long import TooLongToTranslate
+from ..model.configuration_vanilla_transformer import QUADRATIC_KINDS
 from .tally import Tally
 from .texts import PART_MAX_LENGTH, TextEncoder, pad_rows
 
@@ -101,8 +102,10 @@ class TextModel:
 
         Raises:
             ValueError: `too_long` is not one of the choices, or `max_source_length` has no room for a token, or is
-                larger than the number of positions of the model.
+                larger than the number of positions of the model; or it is "whole", and a model cannot do that.
         """
+        if too_long == "whole":
+            self._check_whole()
         limit = self.max_target_length if is_target else self.max_source_length
         is_guess = (
             not is_target
@@ -112,7 +115,8 @@ class TextModel:
         source_prefix = self.source_prefix if source_prefix is None else source_prefix
         prefix = "" if is_target else source_prefix
         part = None if is_target else self.tokenizer.init_kwargs.get(PART_MAX_LENGTH)
-        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess, prefix, part)
+        positions = _positions_of(self.model.get_decoder()) if is_target else self._most_source_positions
+        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess, prefix, part, positions)
         if not is_target and limit <= encoder.around:
             raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")
         if not is_target and limit > self._most_source_positions:
@@ -123,7 +127,23 @@ class TextModel:
     def _most_source_positions(self) -> float:
         longest = getattr(self.model.config, "max_position_embeddings", None)
         # Other models of transformers have it in their config.
-        return getattr(self.model.get_encoder(), "longest", longest) or math.inf
+        most = getattr(self.model.get_encoder(), "longest", longest) or math.inf
+        is_limited = getattr(self.model.config, "cross_attention_type", "full") == "linformer"
+        return min(most, longest) if is_limited and longest else most
+
+    def _check_whole(self) -> None:
+        """
+        Raises:
+            ValueError: Long texts cannot go through the model, or through one of the ensemble, whole.
+        """
+        for model in (self.model, *getattr(self, "ensemble", ())):
+            if not is_own(model.config):
+                raise ValueError(f"too_long='whole': not supported by {type(model).__name__}; give 'split'")
+            if (kind := model.config.encoder_attention_type) in QUADRATIC_KINDS:
+                raise ValueError(
+                    f"too_long='whole': the encoder's attention is {kind!r}, whose cost grows with the square of a "
+                    "text's length; give 'split', or a model with another encoder_attention_type, such as 'window'"
+                )
 
     def warn(self, tally: Tally, too_long: str, has_targets: bool = False) -> None:
         """Log losses with their numbers of texts; log once that lengths are doubtful."""
@@ -142,6 +162,11 @@ class TextModel:
         """Token ids of target texts, without special tokens."""
         options = {"add_special_tokens": False}
         return self.encoder(is_target=True).ids(texts, **options)["input_ids"] if texts else []
+
+
+def _positions_of(stack: Any) -> float:
+    """The number of positions of a stack of this package."""
+    return getattr(stack, "longest", None) or math.inf
 
 
 def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -1,6 +1,7 @@
 """Texts to token ids, also texts that are too long for a model, and to batches with a limit of tokens."""
 
 import codecs
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -92,12 +93,13 @@ class TextEncoder:
     Args:
         tokenizer: What encodes.
         limit: Maximum number of tokens of a text.
-        too_long: Treatment of a longer text: "split", "truncate" or "error".
+        too_long: Treatment of a longer text: "split", "truncate", "error" or "whole".
         is_target: Whether the texts are of the target language.
         prefix: Text put before each text, such as the tag of the target language.
         part_limit: Maximum number of tokens of a part of a sentence that is too long; the `limit`, if not given.
         is_guess: Whether the lengths of the training sentences are unknown, so that long texts are counted as
             doubtful.
+        positions: Maximum number of tokens of a text that goes through the model whole.
 
     Raises:
         ValueError: `too_long` has another value.
@@ -112,7 +114,9 @@ class TextEncoder:
         is_guess: bool = False,
         prefix: str = "",
         part_limit: int | None = None,
+        positions: float = math.inf,
     ):
+        self.positions = positions
         self.limit, self.too_long = limit, check_too_long(too_long, TooLongToTranslate)
         self.part_limit, self._is_guess = limit if part_limit is None else min(part_limit, limit), is_guess
         self._prefix = prefix
@@ -147,13 +151,25 @@ class TextEncoder:
                 f"too_long={too_long!r} would allow it"
             )
 
+    def refuse_unless_fits(self, text: str, length: int, side: str = "") -> None:
+        """
+        Raises:
+            ValueError: A text of so many tokens is longer than the model can take; the message names it.
+        """
+        if length > self.positions:
+            raise ValueError(
+                f"{side}{text[:40]!r}… has {length} tokens, and the model has {self.positions} positions: it cannot "
+                "go through the model whole"
+            )
+
     def __call__(self, texts: Sequence[str], tally: Tally | None = None) -> list[list[Part]]:
         """
         The parts of each text: an empty list for white space, several parts for a text that had to be split.
 
         Raises:
             TypeError: A text is not a `str`.
-            TextError: A text is too long, and `too_long` is "error".
+            TextError: A text is too long, and `too_long` is "error"; or it is "whole", and the text has more tokens
+                than the model has positions.
         """
         check_texts(texts)
         filled = [place for place, text in enumerate(texts) if text.strip()]
@@ -205,6 +221,17 @@ def refuse(encoder: TextEncoder, whole: Part) -> list[Part]:
     return [whole]
 
 
+def keep_whole(encoder: TextEncoder, whole: Part) -> list[Part]:
+    """
+    The whole text.
+
+    Raises:
+        ValueError: It is longer than the model can take.
+    """
+    encoder.refuse_unless_fits(whole.text, len(whole.ids))
+    return [whole]
+
+
 def split(encoder: TextEncoder, whole: Part) -> list[Part]:
     """The parts of a text: its sentences, with sentences that are too long split further."""
     text = whole.text
@@ -228,6 +255,7 @@ PARTS_OF: dict[str, Callable[[TextEncoder, Part], list[Part]]] = {
     "split": split,
     "truncate": truncate,
     "error": refuse,
+    "whole": keep_whole,
 }
 
 

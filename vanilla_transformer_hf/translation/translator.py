@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..common.matmul import MatmulRow, choose_matmul, describe_matmul, probe_matmul
 from ..common.opening import is_own, open_model, vocabularies
 from ..common.too_long import TooLongToTranslate
+from ..model.generation_config_vanilla_transformer import EXTRA_TARGET_TOKENS, LENGTH_LIMITS
 from ..model.packed_weights_vanilla_transformer import MAKERS
 from ..model.search_vanilla_transformer import Search
 from .forced_decoding import ForcedDecoding
@@ -193,7 +194,9 @@ class Translator(ForcedDecoding):
             return_alignments: Fill `Translation.alignment`, with one more pass.
             too_long: Treatment of a text with more than `max_source_length` tokens: "split" translates its sentences
                 one by one (too long ones in parts that end at clauses or words), "truncate" translates only its
-                beginning, and a warning counts such texts; "error" raises an error.
+                beginning, and a warning counts such texts; "error" raises an error; "whole" translates it at once,
+                with models whose encoder's attention costs O(n). Unless the call has a limit of length, translations
+                may then have `max_source_length` tokens, and at least 50, more than their sources.
             progress_bar: Show a progress bar on standard error.
             generate_kwargs: Other arguments of `generate()`, save those with a value for each sentence.
 
@@ -262,6 +265,9 @@ class Translator(ForcedDecoding):
                 raise ValueError(f"{name}: batches have another order than texts; give ConstrainedText instead")
         encoder, counted = self.encoder(too_long), tally or Tally()
         options = {**self._own_options(), **generate_kwargs}
+        if too_long == "whole" and all(options.get(name) is None for name in (*LENGTH_LIMITS, "generation_config")):
+            # The limits that models are saved with are those of their training.
+            options["max_extra_tokens"] = max(EXTRA_TARGET_TOKENS, self.max_source_length)
         limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         try:
             for lines in windows(texts, window):
