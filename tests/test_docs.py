@@ -76,7 +76,8 @@ SMALL = {
     f"{PROG} train multi30k_student": RUN.replace("--vocab_size 300 ", ""),  # the teacher's
     # An untrained teacher's translations are long.
     f"{PROG} distill": RUN.replace("--vocab_size 300", "--too_long truncate"),
-    f"{PROG} benchmark attention": "--lengths 16 --window 4 --kinds full window --tasks forward --rounds 1",
+    f"{PROG} benchmark attention": "--lengths 16 --widths 64 --layer_length 8 --window 4 --kinds full window"
+    " --tasks forward layer --rounds 1",
     f"{PROG} benchmark predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
     f"{PROG} train": RUN,
     f"{PROG} prune": "--heads 0",  # the workspace's model has one head

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -311,17 +312,24 @@ def test_growth_is_drawn():
 
 @pytest.mark.slow
 def test_kinds_of_attention_take_turns(tmp_path, capsys):
-    settings = {"lengths": [16, 32], "window": 4, "rounds": 1, "threads": 1, "tasks": list(attention.TASKS)}
+    sizes = {"lengths": [16, 32], "widths": [16, 64], "layer_length": 24, "window": 4}
+    settings = {**sizes, "rounds": 1, "threads": 1, "tasks": list(attention.TASKS), "clock": "processor"}
     files = {"json": str(tmp_path / "attention.json"), "picture": str(tmp_path / "attention.png")}
-    attention.run(argparse.Namespace(**settings, **files, kinds=["full", "window", "LongT5"]))
+    attention.run(argparse.Namespace(**settings, **files, kinds=["full", "eager", "chunk_mean", "LongT5"]))
     rows = json.loads((tmp_path / "attention.json").read_text())
     places = [(row["task"], row["length"], row["kind"]) for row in rows]
     assert [place for place in places if place[0] == "token"] == [
-        ("token", length, kind) for length in (16, 32) for kind in ("full", "window")
+        ("token", length, kind) for length in (16, 32) for kind in ("full", "eager", "chunk_mean")
     ]
-    assert len(places) == 16 and all(row["seconds"] > 0 and row["mib"] >= 0 for row in rows if row["task"] != "token")
+    assert len(places) == 8 + 8 + 6 + 4 * 4
+    assert all(row["seconds"] > 0 for row in rows if row["task"] != "token")
+    assert all(row["mib"] >= 0 and set(row["speed"]) == {"full", "eager"} for row in rows if row["task"] != "layer")
+    layers = {(row["over"], row["length"], row["width"]) for row in rows if row["task"] == "layer"}
+    assert layers == {("length", 16, 512), ("length", 32, 512), ("width", 24, 16), ("width", 24, 64)}
     assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
-    assert "forward        full             grows with n^" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "forward        full               grows with n^" in printed
+    assert re.search(r"layer +feed-forward +grows with d\^\S+ \(operations: n d²\)", printed)
 
 
 @pytest.mark.slow
@@ -339,6 +347,12 @@ def test_the_transformer_and_a_recurrent_model_take_turns(tmp_path, capsys):
     assert "training step       4 gru_bahdanau" in capsys.readouterr().out
     with pytest.raises(ValueError, match="--models rnn: expected one of transformer, transformer_pre, lstm"):
         predecessors.run(argparse.Namespace(**settings | {"models": ["rnn"]}, json=None, picture=None))
+
+
+def test_attention_refuses_widths_that_heads_cannot_share():
+    sizes = {"lengths": [16], "widths": [64, 100], "layer_length": 8, "window": 4, "rounds": 1, "threads": 1}
+    with pytest.raises(ValueError, match="--widths 100: must be a multiple of 8"):
+        attention.run(argparse.Namespace(**sizes))
 
 
 def test_an_exponent_is_the_slope_between_logarithms():

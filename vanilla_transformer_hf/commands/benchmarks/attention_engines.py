@@ -1,0 +1,203 @@
+"""
+What the benchmark of attention measures: the kinds of self-attention of this package, those of others, and the rows of
+the paper's table of complexity (table 1, section 4).
+"""
+
+import importlib.util
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
+from vanilla_transformer_hf.model.attention_types_vanilla_transformer import ATTENTION_TYPES
+from vanilla_transformer_hf.model.configuration_vanilla_transformer import (
+    ATTENTION_FIELDS,
+    SYNTHESIZERS,
+    UNCAUSAL_KINDS,
+)
+
+
+WIDTH, HEADS = 512, 8
+STEPS = 24
+# Name -> kind of attention, and fields of the config beside it.
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{kind: (kind, {}) for kind in ATTENTION_TYPES},
+    "chunk_mean": ("chunk", {"chunk_summary": "mean"}),
+    "eager": ("full", {"attn_implementation": "eager"}),
+}
+# Positions up to which a kind is measured that keeps 8 n² numbers, once in a table or several times in a step.
+LARGEST = {"eager": 8192, **dict.fromkeys(SYNTHESIZERS, 2048)}
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
+
+
+def fields_of(name: str, window: int, length: int) -> dict[str, Any]:
+    """The fields of a config for a kind with this window or block, if it has one, and this number of positions."""
+    kind, fields = KINDS[name]
+    sizes = {field: window for field in ("attention_window", "attention_block") if kind in ATTENTION_FIELDS[field]}
+    return {"max_position_embeddings": max(length, 2), "attn_implementation": "sdpa"} | sizes | fields
+
+
+class Ours(nn.Module):
+    """Self-attention of this package, of one kind."""
+
+    def __init__(self, name: str, window: int, length: int):
+        super().__init__()
+        kind, fields = KINDS[name][0], fields_of(name, window, length)
+        config = VanillaTransformerConfig(d_model=WIDTH, encoder_attention_type=kind, **fields)  # type: ignore[arg-type]
+        self.attention = ATTENTION_TYPES[kind](config, WIDTH, WIDTH, HEADS)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        mask = self.attention.mask(states, None, None, False)
+        return self.attention(states, self.attention.show_globals(mask, states, None, None))[0]
+
+
+class LongT5(nn.Module):
+    """Local attention of LongT5 in transformers, without its table of positions."""
+
+    def __init__(self, window: int, length: int):
+        super().__init__()
+        from transformers.models.longt5.modeling_longt5 import LongT5Config, LongT5LocalAttention
+
+        self.attention = LongT5LocalAttention(
+            LongT5Config(d_model=WIDTH, d_kv=WIDTH // HEADS, num_heads=HEADS, local_radius=window - 1),
+            has_relative_attention_bias=False,
+        )
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.attention(states)[0]
+
+
+class LocalAttentionPeer(nn.Module):
+    """The package local-attention with projections: each block of `window` positions also sees its neighbours."""
+
+    def __init__(self, window: int, length: int):
+        super().__init__()
+        from local_attention import LocalAttention
+
+        self.maps = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        self.attention = LocalAttention(
+            dim=WIDTH // HEADS,
+            window_size=window,
+            look_backward=1,
+            look_forward=1,
+            autopad=True,
+            use_rotary_pos_emb=False,
+        )
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        query, key, value = (one(states).unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in self.maps[:3])
+        return self.maps[3](self.attention(query, key, value).transpose(1, 2).flatten(-2))
+
+
+def linformer_peer(window: int, length: int) -> nn.Module:
+    """The package linformer, with 256 sums of keys and of values."""
+    from linformer import LinformerSelfAttention
+
+    return LinformerSelfAttention(WIDTH, length, k=256, heads=HEADS)
+
+
+def performer_peer(window: int, length: int) -> nn.Module:
+    """The package performer-pytorch, with as many random features as ours."""
+    from performer_pytorch import SelfAttention
+
+    return SelfAttention(WIDTH, heads=HEADS, dim_head=WIDTH // HEADS)
+
+
+# Name -> function that makes the module for a window size and a length.
+ENGINES: dict[str, Callable[[int, int], nn.Module]] = {
+    **{name: partial(Ours, name) for name in KINDS},
+    "LongT5": LongT5,
+    "local-attention": LocalAttentionPeer,
+    "linformer-package": linformer_peer,
+    "performer-pytorch": performer_peer,
+}
+PACKAGES = {
+    "local-attention": "local_attention",
+    "linformer-package": "linformer",
+    "performer-pytorch": "performer_pytorch",
+}
+INSTALLED = [name for name in ENGINES if name not in PACKAGES or importlib.util.find_spec(PACKAGES[name])]
+
+
+class Products(nn.Module):
+    """softmax(Q Kᵀ / √d_k) V of a number of heads, without projections."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.heads = heads
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        divided = states.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return F.scaled_dot_product_attention(divided, divided, divided)
+
+
+def feed_forward(width: int) -> nn.Module:
+    """The feed-forward layer of the paper, with four times the width inside."""
+    return nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+
+
+# Row of the table of complexity -> function that makes the module for a width, and what its operations grow with.
+LAYERS: dict[str, tuple[Callable[[int], nn.Module], str]] = {
+    "self-attention": (lambda width: Products(1), "n² d"),
+    "multi-head": (lambda width: Products(HEADS), "n² d"),
+    "feed-forward": (feed_forward, "n d²"),
+    "norm": (nn.LayerNorm, "n d"),
+}
+
+
+def work_of(
+    name: str, task: str, length: int, window: int, width: int = WIDTH, clock: str = "wall"
+) -> Callable[[], float] | None:
+    """A function that runs the task once and returns the seconds; None if the engine does not support the task."""
+    torch.manual_seed(0)
+    now = CLOCKS[clock]
+    if length > LARGEST.get(name, length):
+        return None
+    if task == "token":
+        has_token = name in KINDS and KINDS[name][0] not in UNCAUSAL_KINDS
+        return token_of(name, length, window, now) if has_token else None
+    module = LAYERS[name][0](width) if task == "layer" else ENGINES[name](window, length)
+    states = torch.randn(1, length, width)
+
+    def forward() -> float:
+        start = now()
+        with torch.no_grad():
+            module(states)
+        return now() - start
+
+    def step() -> float:
+        start = now()
+        module(states.requires_grad_()).sum().backward()
+        return now() - start
+
+    return step if task == "training step" else forward
+
+
+def token_of(name: str, length: int, window: int, now: Callable[[], float]) -> Callable[[], float]:
+    """The time of one token of greedy search after a prompt: a search of several tokens minus a search of one
+    token."""
+    config = VanillaTransformerConfig(
+        vocab_size=1000,
+        decoder_layers=1,
+        is_encoder_decoder=False,
+        is_decoder=True,
+        decoder_attention_type=KINDS[name][0],  # type: ignore[arg-type]
+        **fields_of(name, window, length + 1 + STEPS),
+    )
+    model = VanillaTransformerForCausalLM(config).eval()
+    prompt = torch.randint(3, 1000, (1, length))
+
+    def token() -> float:
+        seconds = []
+        for tokens in (1, 1 + STEPS):
+            start = now()
+            model.generate(prompt, num_beams=1, max_new_tokens=tokens, min_new_tokens=tokens)
+            seconds.append(now() - start)
+        return (seconds[1] - seconds[0]) / STEPS
+
+    return token
