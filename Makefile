@@ -10,6 +10,8 @@ quickstart: $(VENV)/.demo
 	$(BIN)/python scripts/make_numbers_corpus.py outputs/quickstart-data
 	$(BIN)/python scripts/train.py scripts/recipes/quickstart.yaml
 	$(BIN)/python scripts/try_model.py outputs/quickstart
+	$(BIN)/python scripts/try_model.py model_cards/multi30k_raw_en_de "A brown dog is running through the snow." \
+		"A man in a red shirt is riding a bicycle down the street." "Three young men are playing soccer on a green field."
 
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # workers with several threads each would wait for each other

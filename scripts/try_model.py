@@ -3,6 +3,7 @@ Open a saved model with the Auto classes of transformers alone and translate a f
 
     python scripts/try_model.py outputs/quickstart
     python scripts/try_model.py outputs/quickstart "twenty-one" "forty-two thousand and seven"
+    python scripts/try_model.py model_cards/multi30k_raw_en_de "A brown dog is running through the snow."
 """
 
 import argparse

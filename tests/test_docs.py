@@ -96,16 +96,19 @@ def workspace(tmp_path_factory):
     """A folder with all that the pages read: scripts/, a model in outputs/quickstart, text; and the programs."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("docs")
-    (folder / "scripts").symlink_to(ROOT / "scripts")
+    for name in ("scripts", "model_cards"):
+        (folder / name).symlink_to(ROOT / name)
     (folder / "bin").mkdir()
     modules = {"python": "", PROG: "-m vanilla_transformer_hf", "accelerate": "-m accelerate.commands.accelerate_cli"}
+    modules["sacrebleu"] = "-m sacrebleu"
     for name, module in modules.items():
         (folder / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
         (folder / "bin" / name).chmod(0o755)
     (folder / "numbers.en").write_text("\n".join(ENGLISH), encoding="utf-8")
     (folder / "numbers.de").write_text("\n".join(GERMAN), encoding="utf-8")
-    for name in ("train", "val"):
-        for language, lines in (("en", ENGLISH), ("de", GERMAN)):
+    for language, lines in (("en", ENGLISH), ("de", GERMAN)):
+        (folder / f"test_2016_flickr.{language}").write_text("\n".join(filter(None, lines)), encoding="utf-8")
+        for name in ("train", "val"):
             (folder / f"{name}.{language}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     tokenizer = VanillaTransformerTokenizer.train(ENGLISH, GERMAN, vocab_size=300, show_progress=False)
     sizes = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
@@ -212,8 +215,8 @@ def make(name: str, workspace: Path):
 
 
 def in_words(command: str) -> list[str]:
-    """The arguments of a command, without where the shell reads and writes."""
-    return shlex.split(re.sub(r" [<>] \S+|^echo [^|]*\| ", "", command))
+    """The arguments of a command, without where the shell reads and writes, and without what reads its output."""
+    return shlex.split(re.sub(r" [<>] \S+|^echo [^|]*\| | \| .*", "", command))
 
 
 def help_of(*names: str) -> str:
@@ -278,13 +281,15 @@ def test_command_runs(command, workspace, tmp_path):
         assert "\nVENV := .venv\n" in MAKEFILE
         return
     if program == "bash":
-        script, folder = arguments
+        folder = arguments[1]
         (workspace / folder).mkdir(parents=True)
         for part in ("train", "val", "test_2016_flickr"):
             for language, lines in (("en", ENGLISH), ("de", GERMAN)):
-                file = workspace / folder / f"{part}.lc.norm.tok.{language}.gz"
+                kind = ".lc.norm.tok" if folder.endswith("tok") else ""
+                file = workspace / folder / f"{part}{kind}.{language}.gz"
                 file.write_bytes(gzip.compress("\n".join(lines).encode()))
-        shown = run(f"bash {script} {folder} {RUN.replace('--vocab_size 300', '')}", workspace, {})
+        shown = run(f"{command} {RUN.replace('--vocab_size 300', '')}", workspace, {})
+        assert ("tok:none" in shown) == folder.endswith("tok")
         assert shown.count("validation, 1 beams: BLEU") == 3 and shown.count("test, 1 beams: BLEU") == 1
     elif arguments[0] == "push":
         with Hub() as hub:
@@ -316,7 +321,8 @@ def test_command_runs(command, workspace, tmp_path):
             make(arguments[1], workspace)
         if arguments[0] in ("convert", "export"):
             shutil.rmtree(workspace / arguments[3], ignore_errors=True)  # another test needed it
-        run(f"{command} {small(command)}", workspace, dict(os.environ))
+        shown = run(f"{command} {small(command)}".rstrip(), workspace, dict(os.environ))
+        assert "sacrebleu" not in command or '"name": "BLEU"' in shown
         for name in re.findall(r"(?:--output|>|attention outputs/\S+) (\S+)", command):
             assert (workspace / name).exists() and (workspace / name).stat().st_size > 0
         for name in re.findall(r"--output_dir (\S+)", command):

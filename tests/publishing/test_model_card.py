@@ -270,7 +270,7 @@ def test_the_cards_of_this_repository():
     """They are what training wrote, with the scores that docs/results.md states and with links that exist."""
     assert (CARDS / "template.md").samefile(TEMPLATE), "one copy, which is installed with the package"
     results = (CARDS.parent / "docs" / "results.md").read_text(encoding="utf-8")
-    cards = sorted({*CARDS.iterdir()} - {CARDS / "template.md"})
+    cards = sorted({*CARDS.rglob("*.md")} - {CARDS / "template.md"})
     assert cards
     for path in cards:
         card = ModelCard.load(path)
@@ -279,7 +279,7 @@ def test_the_cards_of_this_repository():
         for result in card.data.eval_results:
             assert result.metric_type == "exact_match" or f"{result.metric_value:.2f}" in results
         for link in re.findall(r"\]\((?!https?://)([^)]+)\)", card.text):
-            assert (CARDS / link).is_file(), link
+            assert (path.parent / link).is_file(), link
 
 
 def test_the_card_of_one_stack_says_what_it_does(tiny_config, tmp_path):

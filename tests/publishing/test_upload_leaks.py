@@ -321,7 +321,8 @@ def test_what_is_no_secret_is_published(text):
 
 def test_the_cards_and_the_code_of_this_repository_are_clean():
     root = Path(__file__).resolve().parents[2]
-    for path in [*root.glob("model_cards/*.md"), *root.glob("vanilla_transformer_hf/model/*.py")]:
+    texts = [path for kind in (".md", ".json") for path in root.glob(f"model_cards/**/*{kind}")]
+    for path in [*texts, *root.glob("vanilla_transformer_hf/model/*.py")]:
         assert find_private_text(path.name, path.read_bytes()) == [], path
 
 
