@@ -277,6 +277,32 @@ class VanillaTransformerLshTest(VanillaTransformerSuite, unittest.TestCase):
     }
 
 
+class VanillaTransformerChunkSummariesTest(VanillaTransformerSuite, unittest.TestCase):
+    """Chunks with means of earlier ones in both stacks."""
+
+    options = {
+        "encoder_attention_type": "chunk",
+        "decoder_attention_type": "chunk",
+        "attention_block": 3,
+        "chunk_summary": "mean",
+    }
+
+    def test_attention_outputs(self):
+        """The suite expects a column for each key; here there is one for each summary behind them."""
+        config, inputs = self.model_tester.prepare_config_and_inputs_for_common()
+        config._attn_implementation = "eager"
+        for model_class in self.all_model_classes:
+            model = model_class(config).eval()
+            with torch.no_grad():
+                found = model(**self._prepare_for_class(inputs, model_class), output_attentions=True)
+            for weights in (found.encoder_attentions, found.decoder_attentions):
+                assert len(weights) == 2
+                for layer in weights:
+                    count = layer.shape[-2]
+                    assert layer.shape[-1] == count + -(-count // config.attention_block)
+                    torch.testing.assert_close(layer.sum(dim=-1), torch.ones(layer.shape[:-1]))
+
+
 class VanillaTransformerPerformerTest(VanillaTransformerSuite, unittest.TestCase):
     """Random features in both stacks."""
 
