@@ -312,7 +312,7 @@ def test_command_runs(command, workspace, tmp_path):
             make("outputs/multilingual-data", workspace)
         if "--model_name_or_path outputs/pruned" in command:
             make("outputs/pruned", workspace)
-        if arguments[:2] == ["compare", "quickstart"] and "--train_source" not in arguments:
+        if arguments[:2] in (["compare", "quickstart"], ["train", "quickstart"]) and "--train_source" not in arguments:
             make("outputs/quickstart-data", workspace)
         if arguments[:2] == ["compare", "lists"]:
             make("outputs/lists", workspace)
