@@ -508,6 +508,17 @@ def test_padding_changes_nothing(fields, side, tiny_model, batch):
     torch.testing.assert_close(logits_of(model, batch)[1, kept_target], alone[0], atol=1e-5, rtol=0)
 
 
+@torch.no_grad()
+def test_a_ready_made_mask_of_four_dimensions_does_what_padding_does(tiny_model, batch):
+    encoder = tiny_model().get_encoder()
+    padding = batch["attention_mask"]
+    mask = torch.zeros(*padding.shape, padding.shape[1]).masked_fill(padding[:, None] == 0, -torch.inf)[:, None]
+    assert (padding == 0).any()
+    found = encoder(batch["input_ids"], mask, position_ids=torch.arange(padding.shape[1])[None]).last_hidden_state
+    expected = encoder(batch["input_ids"], padding).last_hidden_state
+    torch.testing.assert_close(found[padding.bool()], expected[padding.bool()], atol=1e-6, rtol=0)
+
+
 @every_switch
 @pytest.mark.parametrize("cache_class", ["dynamic", "static"])
 def test_cache_changes_nothing(fields, cache_class, tiny_model, batch):

@@ -22,7 +22,11 @@ def pairs(padding: torch.Tensor) -> tuple[torch.Tensor, int]:
     """
     The pair of neighbours that each position belongs to (B, S), and the number of pairs, S' = S // 2 + 1. Pairs are
     counted from the first token of a sequence, so that padding on the left does not part neighbours.
+
+    Raises:
+        ValueError: The mask is not one of padding, (B, S).
     """
+    check_padding_mask(padding, "an encoder with pooling, self-", "")
     shift = padding.long().argmax(dim=1, keepdim=True) % 2
     return (torch.arange(padding.shape[1], device=padding.device) + shift) // 2, padding.shape[1] // 2 + 1
 
@@ -91,7 +95,6 @@ class Shortening:
     """
 
     def __init__(self, own: VanillaTransformerAttention, mask: Any, padding: torch.Tensor | None):
-        check_padding_mask(padding, "an encoder with pooling, self-", "")
         self.own, self.mask, self.padding = own, mask, padding
         # What attention would read of the states: in a pre-norm layer, their norms.
         is_pre = own.config.encoder_norm_position == "pre"
