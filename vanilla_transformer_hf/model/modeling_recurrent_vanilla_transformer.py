@@ -7,12 +7,10 @@ Shapes: B sentences, S source positions, T target positions, D = d_model, L laye
 (LSTM: state and cell, GRU: state).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from transformers import initialization as init
@@ -23,14 +21,13 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 from transformers.utils import can_return_tuple
 
 from .configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from .dropout_vanilla_transformer import Dropout, drop_out
-from .loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
 from .recurrent_attention_vanilla_transformer import RECURRENT_ATTENTION, Source
 from .recurrent_cache_vanilla_transformer import RecurrentCache
+from .shared_base_vanilla_transformer import EncoderDecoderEmbeddings, SharedBase, ShiftedLabels, tied_output
 
 
 CELLS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
@@ -62,7 +59,7 @@ def unpack_state(state: torch.Tensor) -> Any:
     return tuple(parts) if len(parts) == 2 else parts[0]
 
 
-class RecurrentPreTrainedModel(PreTrainedModel):
+class RecurrentPreTrainedModel(SharedBase):
     """The base class of the recurrent models."""
 
     config: RecurrentSeq2SeqConfig
@@ -92,14 +89,6 @@ class RecurrentPreTrainedModel(PreTrainedModel):
                     continue
                 for gate in values.split(width):
                     (init.orthogonal_ if name.startswith("weight_hh") else init.xavier_uniform_)(gate)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
-        """Load weights in which a shared matrix may occur only once, as `save_pretrained` writes them."""
-        aliases = {alias: source for alias, source in self.all_tied_weights_keys.items() if source in state_dict}
-        whole = {**{alias: state_dict[source] for alias, source in aliases.items()}, **state_dict}
-        result = super().load_state_dict(whole, strict, assign)
-        self.tie_weights(recompute_mapping=False)
-        return result
 
 
 class RecurrentStack(RecurrentPreTrainedModel):
@@ -261,7 +250,7 @@ class RecurrentDecoder(RecurrentStack):
     ) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, torch.Tensor]]:
         """All positions of a layer in one call of torch, where no step needs the output of the one before."""
         top, states = self._run_layers(embeddings, carried["states"])
-        outputs, weights = self.attention.after(top, embeddings, None, source)
+        outputs, weights = self.attention.after(top, embeddings, top[..., :0], source)
         return outputs, weights, {**carried, "states": states, "output": outputs[:, -1:]}
 
     def _step_by_step(
@@ -272,11 +261,8 @@ class RecurrentDecoder(RecurrentStack):
         states, output = carried["states"], carried["output"]
         for position in range(embeddings.shape[1]):
             embedding = embeddings[:, position : position + 1]
-            fed, seen, inputs = None, None, embedding
-            if self.attention.is_fed:
-                fed, seen = self.attention.before(states[:, -1, :1], output, source)
-                inputs = torch.cat((embedding, fed), dim=-1)
-            top, new_states = self._run_layers(inputs, states)
+            fed, seen = self.attention.before(states[:, -1, :1], output, source)
+            top, new_states = self._run_layers(torch.cat((embedding, fed), dim=-1), states)
             new_output, looked = self.attention.after(top, embedding, fed, source)
             outputs.append(new_output)
             weights.append(seen if looked is None else looked)
@@ -293,27 +279,14 @@ class RecurrentDecoder(RecurrentStack):
         )
 
 
-class RecurrentSeq2SeqModel(RecurrentPreTrainedModel):
+class RecurrentSeq2SeqModel(EncoderDecoderEmbeddings, RecurrentPreTrainedModel):
     """Encoder and decoder, without the map to the vocabulary."""
 
     def __init__(self, config: RecurrentSeq2SeqConfig):
         super().__init__(config)
         self.encoder, self.decoder = RecurrentEncoder(config), RecurrentDecoder(config)
-        if config.tied_matrices == "all":
-            self.shared = nn.Embedding(config.vocab_size, config.d_model)
-            self._tied_weights_keys = {
-                "encoder.embed_tokens.weight": "shared.weight",
-                "decoder.embed_tokens.weight": "shared.weight",
-            }
+        self.share_embeddings()
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: Any):
-        self.encoder.embed_tokens = value
-        if self.config.tied_matrices == "all":
-            self.shared = self.decoder.embed_tokens = value
 
     @can_return_tuple
     def forward(
@@ -363,19 +336,14 @@ class RecurrentSeq2SeqModel(RecurrentPreTrainedModel):
         )
 
 
-class RecurrentSeq2SeqForConditionalGeneration(RecurrentPreTrainedModel, GenerationMixin):
+class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTrainedModel, GenerationMixin):
     """Encoder, decoder and the map to the vocabulary; `generate()` is transformers' own and carries the state."""
-
-    # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
-    accepts_loss_kwargs = True
 
     def __init__(self, config: RecurrentSeq2SeqConfig):
         super().__init__(config)
         self.model = RecurrentSeq2SeqModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        sources = {"all": "model.shared.weight", "decoder": "model.decoder.embed_tokens.weight"}
-        if config.tied_matrices in sources:
-            self._tied_weights_keys = {"lm_head.weight": sources[config.tied_matrices]}
+        self._tied_weights_keys = tied_output(config)
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Linear:
@@ -388,11 +356,6 @@ class RecurrentSeq2SeqForConditionalGeneration(RecurrentPreTrainedModel, Generat
     def _supports_default_dynamic_cache(cls) -> bool:
         """Whether transformers makes the cache: no, the decoder makes its own, which holds states."""
         return False
-
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Labels (B, T) shifted right after the start token, with padding in place of -100."""
-        shifted = F.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
-        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
 
     @can_return_tuple
     def forward(
@@ -434,14 +397,7 @@ class RecurrentSeq2SeqForConditionalGeneration(RecurrentPreTrainedModel, Generat
             return_dict=True,
             **kwargs,
         )
-        loss = logits = None
-        smoothing = self.config.label_smoothing if self.training else 0.0
-        if labels is not None and self.training and not return_logits:
-            loss = projected_cross_entropy(outputs[0], self.lm_head, labels, smoothing, num_items_in_batch)
-        if loss is None:
-            logits = self.lm_head(slice_logits_to_keep(outputs[0], logits_to_keep))  # (B, T, V)
-            if labels is not None:
-                loss = smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch)
+        loss, logits = self.predict(outputs[0], labels, num_items_in_batch, return_logits, logits_to_keep)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

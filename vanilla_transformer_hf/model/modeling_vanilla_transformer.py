@@ -11,12 +11,11 @@ V vocabulary.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization as init
@@ -28,7 +27,6 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
@@ -43,7 +41,6 @@ from .feed_forward_vanilla_transformer import FEED_FORWARDS, FeedForwardMaps, Sh
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .heads_vanilla_transformer import heads_of_layers
 from .linformer_attention_vanilla_transformer import CROSS_ATTENTION_TYPES
-from .loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
 from .norms_vanilla_transformer import NORMS
 from .packed_weights_vanilla_transformer import StepWeights
 from .positions_vanilla_transformer import (
@@ -58,6 +55,7 @@ from .positions_vanilla_transformer import (
 )
 from .quantizer_vanilla_transformer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
 from .segments_vanilla_transformer import segments
+from .shared_base_vanilla_transformer import EncoderDecoderEmbeddings, SharedBase, ShiftedLabels, tied_output
 from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, layer_order
 
 
@@ -297,7 +295,7 @@ def check_attention(config: VanillaTransformerConfig):
             )
 
 
-class VanillaTransformerPreTrainedModel(PreTrainedModel):
+class VanillaTransformerPreTrainedModel(SharedBase):
     """The base class: how transformers initialises, splits, quantizes and records every model of this package."""
 
     config: VanillaTransformerConfig
@@ -339,14 +337,6 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         StepWeights.has_loaded(opened[0] if isinstance(opened, tuple) else opened)  # with output_loading_info
         return opened
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
-        """Load weights in which a shared matrix may occur only once, as `save_pretrained` writes them."""
-        aliases = {alias: source for alias, source in self.all_tied_weights_keys.items() if source in state_dict}
-        whole = {**{alias: state_dict[source] for alias, source in aliases.items()}, **state_dict}
-        result = super().load_state_dict(whole, strict, assign)
-        self.tie_weights(recompute_mapping=False)
-        return result
-
     def _init_weights(self, module: nn.Module):
         """
         Xavier-uniform projections (Glorot and Bengio 2010), queries, keys and values as one matrix; embeddings,
@@ -359,28 +349,6 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
-
-    def predict(
-        self,
-        states: torch.Tensor,
-        labels: torch.Tensor | None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        return_logits: bool = True,
-        logits_to_keep: int | torch.Tensor = 0,
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """
-        Last states (B, T, D) to the loss, if labels (B, T) are given, and logits (B, T, V), for models with an
-        `lm_head`. In training the loss is smoothed and the logits may be left out.
-        """
-        smoothing = self.config.label_smoothing if self.training else 0.0
-        if self.training and labels is not None and not return_logits:
-            loss = projected_cross_entropy(states, self.lm_head, labels, smoothing, num_items_in_batch)
-            if loss is not None:
-                return loss, None
-        logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
-        if labels is None:
-            return None, logits
-        return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
 
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -671,7 +639,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
+class VanillaTransformerModel(EncoderDecoderEmbeddings, VanillaTransformerPreTrainedModel):
     """Encoder and decoder, without the map to the vocabulary."""
 
     def __init__(self, config: VanillaTransformerConfig):
@@ -681,23 +649,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         is_lent = FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] == "encoder"
         lender: Any = self.encoder.feed_forward if is_lent else None
         self.decoder = VanillaTransformerDecoder(config, lender)
-        if config.tied_matrices == "all":
-            self.shared = nn.Embedding(config.vocab_size, config.d_model)
-            self._tied_weights_keys = {
-                "encoder.embed_tokens.weight": "shared.weight",
-                "decoder.embed_tokens.weight": "shared.weight",
-            }
+        self.share_embeddings()
         self.post_init()
         if config.tied_matrices == "all":
             self.tp_plan["shared"] = "embedding_rowwise"
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: Any):
-        self.encoder.embed_tokens = value
-        if self.config.tied_matrices == "all":
-            self.shared = self.decoder.embed_tokens = value
 
     @can_return_tuple
     def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
@@ -769,11 +724,11 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
+class VanillaTransformerForConditionalGeneration(
+    VanillaTransformerGenerationMixin, ShiftedLabels, VanillaTransformerPreTrainedModel
+):
     """Encoder, decoder and the map to the vocabulary: logits = Y Eᵀ (+ b), section 3.4."""
 
-    # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
-    accepts_loss_kwargs = True
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _pp_plan: dict[str, Any] = {"lm_head": (["hidden_states"], ["logits"])}
 
@@ -781,18 +736,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
-        sources = {"all": "model.shared.weight", "decoder": "model.decoder.embed_tokens.weight"}
-        if config.tied_matrices in sources:
-            self._tied_weights_keys = {"lm_head.weight": sources[config.tied_matrices]}
+        self._tied_weights_keys = tied_output(config)
         self.post_init()
-
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """
-        Labels (B, T) shifted right after the start token, with padding in place of -100: "I love you" to "<pad> I
-        love".
-        """
-        shifted = F.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
-        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
 
     @can_return_tuple
     def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for

@@ -37,11 +37,14 @@ class NoAttention(nn.Module):
     def before(
         self, top: torch.Tensor, output: torch.Tensor, source: Source
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The last step's state of the top layer and its output (B, 1, D) to what this step is fed (B, 1, D)."""
-        raise NotImplementedError
+        """
+        The last step's state of the top layer and its output (B, 1, D) to what this step is fed, (B, 1, D) or
+        (B, 1, 0), and weights (B, 1, S).
+        """
+        return output[..., :0], None
 
     def after(
-        self, states: torch.Tensor, embeddings: torch.Tensor, fed: torch.Tensor | None, source: Source
+        self, states: torch.Tensor, embeddings: torch.Tensor, fed: torch.Tensor, source: Source
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """States of the top layer (B, T, D) to what predicts the next tokens (B, T, D), and weights (B, T, S)."""
         return states, None
@@ -83,9 +86,8 @@ class BahdanauAttention(NoAttention):
         return self.look(scores, source)
 
     def after(
-        self, states: torch.Tensor, embeddings: torch.Tensor, fed: torch.Tensor | None, source: Source
+        self, states: torch.Tensor, embeddings: torch.Tensor, fed: torch.Tensor, source: Source
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        assert fed is not None
         return torch.tanh(self.out(torch.cat((states, fed, embeddings), dim=-1))), None
 
 
@@ -101,7 +103,7 @@ class LuongAttention(NoAttention):
         self.query, self.out = nn.Linear(width, width, bias=False), nn.Linear(2 * width, width, bias=False)
 
     def after(
-        self, states: torch.Tensor, embeddings: torch.Tensor, fed: torch.Tensor | None, source: Source
+        self, states: torch.Tensor, embeddings: torch.Tensor, fed: torch.Tensor, source: Source
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         context, weights = self.look(self.query(states) @ source.keys.transpose(1, 2), source)
         return torch.tanh(self.out(torch.cat((context, states), dim=-1))), weights

@@ -1,0 +1,90 @@
+"""What the Transformer and the recurrent models have in common: tied embeddings, shifted labels and the loss."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
+
+from .loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
+
+
+class SharedBase(PreTrainedModel):
+    """The base class of both: a `PreTrainedModel` that loads what is saved once, and the loss of its predictions."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
+        """Load weights in which a shared matrix may occur only once, as `save_pretrained` writes them."""
+        aliases = {alias: source for alias, source in self.all_tied_weights_keys.items() if source in state_dict}
+        whole = {**{alias: state_dict[source] for alias, source in aliases.items()}, **state_dict}
+        result = super().load_state_dict(whole, strict, assign)
+        self.tie_weights(recompute_mapping=False)
+        return result
+
+    def predict(
+        self,
+        states: torch.Tensor,
+        labels: torch.Tensor | None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        return_logits: bool = True,
+        logits_to_keep: int | torch.Tensor = 0,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """
+        Last states (B, T, D) to the loss, if labels (B, T) are given, and logits (B, T, V), for models with an
+        `lm_head`. In training the loss is smoothed and the logits may be left out.
+        """
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        if self.training and labels is not None and not return_logits:
+            loss = projected_cross_entropy(states, self.lm_head, labels, smoothing, num_items_in_batch)
+            if loss is not None:
+                return loss, None
+        logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
+        if labels is None:
+            return None, logits
+        return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
+
+
+class EncoderDecoderEmbeddings(SharedBase):
+    """Two stacks whose embeddings are one matrix, `shared`, where the config's `tied_matrices` is "all"."""
+
+    encoder: Any
+    decoder: Any
+
+    def share_embeddings(self):
+        """Make the one matrix, of which those of the stacks are other names."""
+        if self.config.tied_matrices == "all":
+            self.shared = nn.Embedding(self.config.vocab_size, self.config.d_model)
+            self._tied_weights_keys = {
+                "encoder.embed_tokens.weight": "shared.weight",
+                "decoder.embed_tokens.weight": "shared.weight",
+            }
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: Any):
+        self.encoder.embed_tokens = value
+        if self.config.tied_matrices == "all":
+            self.shared = self.decoder.embed_tokens = value
+
+
+class ShiftedLabels(SharedBase):
+    """Encoder, decoder and output, trained on labels from which the decoder's input is made."""
+
+    # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
+    accepts_loss_kwargs = True
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """
+        Labels (B, T) shifted right after the start token, with padding in place of -100: "I love you" to "<pad> I
+        love".
+        """
+        shifted = F.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
+        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
+
+
+def tied_output(config: Any) -> dict[str, str]:
+    """The matrix that the output of an encoder–decoder is another name of, as transformers' `_tied_weights_keys`."""
+    sources = {"all": "model.shared.weight", "decoder": "model.decoder.embed_tokens.weight"}
+    return {"lm_head.weight": sources[config.tied_matrices]} if config.tied_matrices in sources else {}
