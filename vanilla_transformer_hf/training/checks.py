@@ -4,10 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CardData
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
+from transformers.trainer_utils import HubStrategy
 
+from ..common.command_line import message_of
 from ..common.opening import open_config
 from ..evaluation.scores import METRICS
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.heads_vanilla_transformer import HEAD_FIELDS, heads_of_layers
 from ..publishing.model_card import check_metadata, check_project_url
 from .build import make_generation_config, paper_learning_rate, plan_config
 from .recipe import CHANGEABLE_FIELDS, SENTENCE_FIELDS, RunArguments
@@ -60,6 +65,8 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
         reasons |= dict.fromkeys(("tokenizer_model", "separate_vocabularies", "target_lang_tags"), given)
     if training.teacher is None:
         reasons |= dict.fromkeys(("distillation_weight", "distillation_temperature"), "it needs a teacher")
+    if not training.head_gates:
+        reasons["head_gates_learning_rate"] = "it needs head_gates"
     if not training.do_train:
         evaluated = "training always scores validation_source and test_source at the end"
         reasons |= dict.fromkeys(("do_eval", "do_predict"), evaluated)
@@ -136,6 +143,8 @@ def _check_model(run: RunArguments) -> None:
             )
         config = open_config(name)
         _check_config_fields(run, config)
+    if run.training.head_gates:
+        _check_head_gates(run, config)
     if run.training.learning_rate is None:
         paper_learning_rate(config.d_model, run.training.warmup_steps)
 
@@ -152,3 +161,20 @@ def _check_config_fields(run: RunArguments, config: PreTrainedConfig) -> None:
             raise ValueError(
                 f"{field}={value} contradicts {name}, which has {field}={getattr(config, field)}; remove it."
             )
+
+
+def _check_head_gates(run: RunArguments, config: PreTrainedConfig) -> None:
+    """Heads that gates close can be removed, and checkpoints, which have gates, are not published."""
+    training, told = run.training, f"head_gates={run.training.head_gates}"
+    if config.model_type != VanillaTransformerConfig.model_type:
+        raise ValueError(f"{told}: models of type {config.model_type} have no heads that can be removed.")
+    if training.push_to_hub and training.hub_strategy != HubStrategy.END:
+        raise ValueError(f"{told}: checkpoints have gates and are no ordinary models; set hub_strategy to end.")
+    fewer = {
+        name: [max(1, heads - 1) for heads in heads_of_layers(config, attention)]
+        for attention, name in HEAD_FIELDS.items()
+    }
+    try:
+        type(config).from_dict({**config.to_dict(), **fewer})
+    except StrictDataclassError as error:
+        raise ValueError(f"{told}: heads of this model cannot be removed ({message_of(error)}).") from error

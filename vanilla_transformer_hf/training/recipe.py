@@ -189,6 +189,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     )
     distillation_weight: float = _help("weight of the teacher, 0 to 1; the reference has the rest", 0.5)
     distillation_temperature: float = _help("both distributions are softmax(logits / temperature)", 1.0)
+    head_gates: float = _help(
+        "train a gate on each attention head, with this penalty for each open one, and remove the closed heads at the "
+        "end; such as 0.01",
+        0.0,
+    )
+    head_gates_learning_rate: float = _help("peak of the learning rate of these gates", 0.05)
     average_last: int | None = _help("publish the average of this many last checkpoints")
     average_best: int | None = _help("publish the average of this many best checkpoints by metric_for_best_model")
     moving_average: float | None = _help(
@@ -228,6 +234,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"load_best_model_at_end and {averages[0]} exclude each other: one model is published.")
         if self.teacher is not None:
             self._check_distillation()
+        for name in ("head_gates", "head_gates_learning_rate"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 0.")
         # The loss is checked at each step, and NaN stops the run.
         self.logging_nan_inf_filter = False
         # transformers would warn at every evaluation that pinned memory has no effect.

@@ -55,6 +55,7 @@ from .build import (
 )
 from .checks import check_run
 from .distillation import digest_of_teacher, open_teacher
+from .gated_trainer import GatedTrainer
 from .progress import quiet_libraries
 from .recipe import RunArguments, TranslationTrainingArguments
 from .resume import Start, check_rate, find_data_sums, find_start, lock_folder, prepare_folder, settings_of_all_parts
@@ -197,7 +198,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     told = settings_of_all_parts(settings, start.earlier)
     if training.device.type == "cpu":
         told["matmul"] = training.matmul  # what "auto" was found to mean: the last bits of the weights depend on it
-    trainer = TranslationTrainer(
+    trainer = (GatedTrainer if training.head_gates else TranslationTrainer)(
         model=model,
         args=training,
         train_dataset=data["train"],

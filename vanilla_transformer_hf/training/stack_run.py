@@ -31,7 +31,7 @@ TRANSLATION_FIELDS = (
     *("target_lang_tags", "target_column", "source_column", "dataset_config_name", "streaming", "max_target_length"),
     *("max_length_ratio", "drop_duplicates", "bpe_dropout", "model_name_or_path", "separate_vocabularies"),
     *("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens", "tokens_per_step", "r_drop"),
-    *("teacher", "distillation_weight", "distillation_temperature"),
+    *("teacher", "distillation_weight", "distillation_temperature", "head_gates", "head_gates_learning_rate"),
     *("average_last", "average_best", "moving_average", "early_stopping_patience", "push_to_hub"),
     *("model_type", *FIELDS_OF_OTHERS["vanilla_transformer"]),
 )
