@@ -183,17 +183,23 @@ def test_the_loss_has_the_penalty_once_in_each_step(prepare):
     for sample in samples:
         inputs = trainer._prepare_inputs(sample)
         torch.manual_seed(0)
-        gated += float(trainer.compute_loss(trainer.model, dict(inputs), num_items_in_batch=count))
+        gated += trainer.compute_loss(trainer.model, dict(inputs), num_items_in_batch=count).item()
         torch.manual_seed(0)
-        plain += float(trainer.model(**inputs, num_items_in_batch=count).loss)
+        plain += trainer.model(**inputs, num_items_in_batch=count).loss.item()
     heads = 2 * 3  # two in each of three attentions
     expected = 0.25 * heads * sigmoid(2.5 - BETA * math.log(-GAMMA / ZETA))
     torch.testing.assert_close(gated - plain, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_run_leaves_an_ordinary_folder_of_fewer_heads(prepare, tmp_path, capsys):
-    run_job(prepare(**STEPS | {"max_steps": 12}, head_gates=5.0, head_gates_learning_rate=1.5))
-    out = tmp_path / "out"
+    steps = STEPS | {"max_steps": 12, "eval_strategy": "steps", "eval_steps": 6}
+    job = prepare(**steps, head_gates=5.0, head_gates_learning_rate=1.5)
+    run_job(job)
+    out, log = tmp_path / "out", job.trainer.state.log_history
+    in_training = [entry for entry in log if "eval_loss" in entry][-1]
+    afterwards = job.trainer.evaluate()
+    assert abs(afterwards["eval_loss"] - in_training["eval_loss"]) < 1e-5
+    assert afterwards["eval_chrf"] == in_training["eval_chrf"]
     assert "closed by gates and removed: 3 of 6 attention heads (50%)" in capsys.readouterr().out
     config = json.loads((out / "config.json").read_text())
     assert [config[name] for name in HEAD_FIELDS.values()] == [[1], [1], [1]]

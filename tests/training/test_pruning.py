@@ -21,7 +21,9 @@ from vanilla_transformer_hf.training.pruning import (
     choose_heads,
     choose_units,
     head_importance,
+    keep_layers,
     prune,
+    spaced,
     unit_norms,
 )
 
@@ -179,6 +181,42 @@ def test_the_command_leaves_a_folder_that_translates_and_says_what_it_is(countin
     assert sum(sum(config.get(name, [4])) for name in HEAD_FIELDS.values()) == 9
     assert all(Translator.from_pretrained(out, device="cpu").translate(SOURCES[:9], num_beams=2))
     assert "model.safetensors" in [file.name for file in plan_upload(out).files]
+
+
+@torch.no_grad()
+def test_a_model_with_fewer_layers_computes_these_layers(tiny_model, batch, source, tmp_path):
+    model = tiny_model(encoder_layers=4, decoder_layers=3, decoder_heads_by_layer=[4, 2, 3])
+    smaller = keep_layers(model, encoder=3, decoder=2)
+    assert (spaced(3, 4), spaced(2, 3), spaced(1, 4), spaced(4, 4)) == ([0, 2, 3], [0, 2], [0], [0, 1, 2, 3])
+    reference = copy.deepcopy(model)
+    for stack, layers in ((reference.model.encoder, [0, 2, 3]), (reference.model.decoder, [0, 2])):
+        stack.layers = torch.nn.ModuleList(stack.layers[place] for place in layers)
+        stack.layer_order = list(range(len(layers)))
+    expected = reference(**batch, use_cache=False).logits
+    torch.testing.assert_close(smaller(**batch).logits, expected, atol=1e-6, rtol=0)
+    same(smaller, source, num_beams=3, max_new_tokens=9)
+    smaller.save_pretrained(tmp_path)
+    opened = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(opened(**batch).logits, expected, atol=1e-6, rtol=0)
+    assert (opened.config.encoder_layers, opened.config.decoder_layers) == (3, 2)
+    assert opened.config.decoder_heads_by_layer == [4, 3]
+    with pytest.raises(ValueError, match="decoder_layers=4: must be from 1 to the model's 3"):
+        keep_layers(model, decoder=4)
+    shared = tiny_model(encoder_layers=4, encoder_layer_sets=2)
+    with pytest.raises(ValueError, match="encoder_layers=2: 4 layers share 2 sets of weights"):
+        keep_layers(shared, encoder=2)
+    assert keep_layers(shared, decoder=1).config.encoder_layer_sets == 2
+
+
+def test_the_command_removes_layers(tiny_model, opened_translator, tmp_path, capsys):
+    tokenizer, given = opened_translator.tokenizer, tmp_path / "given"
+    tiny_model(vocab_size=len(tokenizer)).save_pretrained(given)
+    tokenizer.save_pretrained(given)
+    main(["prune", str(given), "--decoder_layers", "1", "--output_dir", str(tmp_path / "pruned")])
+    assert "removed 1 of 4 layers (25%): " in capsys.readouterr().out
+    config = json.loads((tmp_path / "pruned" / "config.json").read_text())
+    assert config["decoder_layers"] == 1 and "decoder_layer_sets" not in config
+    assert "Pruned: 1 of 4 layers (25%)" in (tmp_path / "pruned" / "README.md").read_text()
 
 
 @torch.no_grad()

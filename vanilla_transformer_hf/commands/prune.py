@@ -1,13 +1,16 @@
 """
-Remove attention heads and feed-forward units that matter least from a translation model. The matrices become smaller.
+Remove attention heads and feed-forward units that matter least from a translation model, or layers. The model becomes
+smaller.
 
     vanilla-transformer prune outputs/quickstart --heads 0.4 --feed_forward 0.3 \\
         --source valid.en --target valid.de --output_dir outputs/quickstart-pruned
     vanilla-transformer prune outputs/quickstart --feed_forward 0.5 --output_dir outputs/quickstart-pruned
+    vanilla-transformer prune outputs/quickstart --decoder_layers 1 --output_dir outputs/quickstart-shallow
 
 Heads are ranked by their importance for the loss of the sentence pairs (Michel et al. 2019, arXiv 1905.10650), units
-by the norm of their weights. The result is an ordinary model. Pruning makes scores worse; train the model further to
-gain them back: vanilla-transformer train RECIPE --model_name_or_path outputs/quickstart-pruned
+by the norm of their weights. Layers are kept evenly spaced, from the first (Shleifer and Rush 2020, arXiv 2010.13002).
+The result is an ordinary model. Pruning makes scores worse; train the model further to gain them back:
+vanilla-transformer train RECIPE --model_name_or_path outputs/quickstart-pruned
 """
 
 import argparse
@@ -29,6 +32,8 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         metavar="SHARE",
         help="share of the units of each feed-forward to remove, such as 0.3",
     )
+    for stack in ("encoder", "decoder"):
+        parser.add_argument(f"--{stack}_layers", type=int, metavar="N", help=f"layers of the {stack} to keep")
     parser.add_argument(
         "--source",
         help="sentence pairs that rank the heads: a text file (with --target), or a file of both sides",
@@ -53,7 +58,9 @@ def main(prog: str, argv: list[str]) -> None:
     pairs = None
     if arguments.source is not None:
         pairs = PairSample(arguments.source, arguments.target, arguments.sentences, arguments.batch_size)
-    pruned = prune_folder(arguments.model, arguments.output_dir, arguments.heads, arguments.feed_forward, pairs)
+    layers = arguments.encoder_layers, arguments.decoder_layers
+    shares = arguments.heads, arguments.feed_forward
+    pruned = prune_folder(arguments.model, arguments.output_dir, *shares, pairs, *layers)
     print(f"removed {pruned}")
     for attention, heads in pruned.heads_by_layer.items():
         print(f"heads of {attention} attention, by layer: {', '.join(map(str, heads))}")

@@ -1,5 +1,6 @@
 """
-Pruning: the least important attention heads and feed-forward units are removed, so the matrices become smaller.
+Pruning: the least important attention heads and feed-forward units are removed, so the matrices become smaller; and
+layers are removed.
 
 Heads are ranked by their importance E_x |∂L(x)/∂ξ_h|, where ξ_h = 1 is a factor of the head's output (Michel et al.
 2019, arXiv 1905.10650), units by the norm of all their weights. A pruned model is an ordinary model with fewer heads
@@ -9,6 +10,7 @@ Shapes: B sentences, T target positions, H heads, d_v width of a head's values, 
 """
 
 import copy
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..model.feed_forward_vanilla_transformer import FEED_FORWARDS
-from ..model.heads_vanilla_transformer import HEAD_FIELDS, HEADS, heads_of_layers
+from ..model.heads_vanilla_transformer import HEAD_FIELDS, HEADS, heads_of_layers, stack_of
+from ..model.sharing_vanilla_transformer import layers_and_sets
 
 
 # Attention -> its stack, and its name in a layer.
@@ -154,12 +157,17 @@ def choose_units(norms: torch.Tensor, share: float) -> list[int]:
 
 @dataclass(frozen=True)
 class Pruned:
-    """A pruned model, and its numbers of heads and feed-forward units before and after."""
+    """
+    A pruned model, and its numbers of layers, heads and feed-forward units before and after.
+
+    Heads and units are counted in the layers that were kept.
+    """
 
     model: Any
     heads: tuple[int, int]
     units: tuple[int, int]
     parameters: tuple[int, int]
+    layers: tuple[int, int] = (0, 0)
 
     @property
     def heads_by_layer(self) -> dict[str, list[int]]:
@@ -169,7 +177,11 @@ class Pruned:
     def __str__(self) -> str:
         parts = [
             f"{before - after:,} of {before:,} {what} ({(before - after) / before:.0%})"
-            for what, (before, after) in (("attention heads", self.heads), ("feed-forward units", self.units))
+            for what, (before, after) in (
+                ("layers", self.layers),
+                ("attention heads", self.heads),
+                ("feed-forward units", self.units),
+            )
             if before > after
         ]
         return f"{' and '.join(parts)}: {self.parameters[0]:,} parameters became {self.parameters[1]:,}"
@@ -218,6 +230,55 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
         units,
         (model.num_parameters(), smaller.num_parameters()),
     )
+
+
+def spaced(count: int, layers: int) -> list[int]:
+    """`count` of the layers 0 to `layers` - 1, evenly spaced from the first to the last; one: the first."""
+    return [round(place * (layers - 1) / max(1, count - 1)) for place in range(count)]
+
+
+def keep_layers(model: Any, encoder: int | None = None, decoder: int | None = None) -> Any:
+    """
+    A new model with fewer layers, as students begin in Shleifer and Rush 2020, arXiv 2010.13002, section 3.1.
+
+    Args:
+        model: A translation model of this package.
+        encoder, decoder: The numbers of layers to keep, chosen by `spaced`; all if None.
+
+    Raises:
+        ValueError: There are not as many layers, or weights are shared by layers.
+    """
+    config, left, fields = model.config, dict[str, list[int]](), dict[str, Any]()
+    for stack, count in (("encoder", encoder), ("decoder", decoder)):
+        layers, sets = layers_and_sets(config, stack)
+        count = layers if count is None else count
+        if not 1 <= count <= layers:
+            raise ValueError(f"{stack}_layers={count}: must be from 1 to the model's {layers}")
+        if count < layers != sets:
+            raise ValueError(f"{stack}_layers={count}: {layers} layers share {sets} sets of weights; keep all layers")
+        left[stack] = spaced(count, layers) if sets == layers else list(range(sets))
+        fields |= {f"{stack}_layers": count, f"{stack}_layer_sets": len(left[stack])}
+    for attention, name in HEAD_FIELDS.items():
+        if (heads := HEADS[attention](config)[1]) is not None:
+            fields[name] = [heads[place] for place in left[stack_of(attention)]]
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        if found := re.fullmatch(r"model\.(encoder|decoder)\.layers\.(\d+)\.(.+)", name):
+            stack, place, rest = found[1], int(found[2]), found[3]
+            if place not in left[stack]:
+                continue
+            name = f"model.{stack}.layers.{left[stack].index(place)}.{rest}"
+        weights[name] = tensor
+    smaller = type(model)._from_config(type(config).from_dict({**config.to_dict(), **fields}), dtype=model.dtype)
+    shapes = {name: tensor.shape for name, tensor in smaller.state_dict().items()}
+    if (
+        other := {name for name, tensor in weights.items() if shapes.get(name) != tensor.shape}
+        | shapes.keys() - weights
+    ):
+        raise ValueError(f"layers cannot be removed: {min(other)} belongs to all layers together; keep all layers")
+    smaller.load_state_dict(weights)
+    smaller.generation_config = copy.deepcopy(model.generation_config)
+    return smaller.train(model.training)
 
 
 def _cut_heads(weights: dict[str, Any], name: str, attention: Any, kept: list[int]) -> None:

@@ -15,7 +15,7 @@ from ..publishing.model_card import NOT_TRAINED, CardFacts, write_card
 from .collator import TranslationCollator, vocabulary_sizes
 from .corpus import load_parallel_text
 from .progress import quiet_libraries
-from .pruning import Pruned, choose_heads, head_importance, prune
+from .pruning import Pruned, choose_heads, head_importance, keep_layers, prune
 from .tokenized_corpus import CorpusFilter, tokenize_corpus
 
 
@@ -69,6 +69,8 @@ def prune_folder(
     heads: float = 0.0,
     feed_forward: float = 0.0,
     pairs: PairSample | None = None,
+    encoder_layers: int | None = None,
+    decoder_layers: int | None = None,
 ) -> Pruned:
     """
     Write the folder of a pruned model, with tokenizer and card.
@@ -79,6 +81,7 @@ def prune_folder(
         heads: Share of all attention heads to remove.
         feed_forward: Share of the units of each feed-forward to remove.
         pairs: Sentence pairs for measuring importance; required to remove heads.
+        encoder_layers, decoder_layers: Layers to keep; all if None.
 
     Raises:
         OSError: The model or the text cannot be opened, or the folder cannot be written.
@@ -87,8 +90,11 @@ def prune_folder(
     """
     output = Path(output)
     check_new(output)
-    if not (heads or feed_forward):
-        raise ValueError("nothing is to be removed: give heads or feed_forward, a share greater than 0")
+    if not (heads or feed_forward or encoder_layers is not None or decoder_layers is not None):
+        raise ValueError(
+            "nothing is to be removed: give heads or feed_forward, a share greater than 0, or encoder_layers or "
+            "decoder_layers, the layers to keep"
+        )
     if heads and pairs is None:
         raise ValueError(f"heads={heads}: the importance of heads is measured on sentence pairs; name their files")
     with quiet_libraries():
@@ -96,11 +102,14 @@ def prune_folder(
         if not is_own(model.config):
             raise ValueError(f"{folder}: its model type {model.config.model_type!r} is not a model of this package")
         check_fit(model, tokenizer)
-        dtype, kept = model.dtype, None
-        model = model.float()
+        dtype, kept, full = model.dtype, None, model.num_parameters()
+        before = model.config.encoder_layers + model.config.decoder_layers
+        model = keep_layers(model.float(), encoder_layers, decoder_layers)
         if heads and pairs is not None:
             kept = choose_heads(head_importance(model, pairs.batches(model, tokenizer)), heads)
         pruned = prune(model, kept, feed_forward)
+        after = model.config.encoder_layers + model.config.decoder_layers
+        pruned = replace(pruned, layers=(before, after), parameters=(full, pruned.parameters[1]))
         facts = CardFacts.read(Path(folder)) if Path(folder).is_dir() else CardFacts(base_model=str(folder))
         about = f"Pruned: {pruned}. {NOT_TRAINED}"
         # Measurements of the full model do not hold for the pruned one.
