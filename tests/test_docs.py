@@ -310,8 +310,8 @@ def test_command_runs(command, workspace, tmp_path):
             make(arguments[2], workspace)
         if "multilingual_numbers" in command:
             make("outputs/multilingual-data", workspace)
-        if "--model_name_or_path outputs/pruned" in command:
-            make("outputs/pruned", workspace)
+        for name in re.findall(r"--model_name_or_path (outputs/(?:pruned|shallow)) ", command):
+            make(name, workspace)
         if arguments[:2] in (["compare", "quickstart"], ["train", "quickstart"]) and "--train_source" not in arguments:
             make("outputs/quickstart-data", workspace)
         if arguments[:2] == ["compare", "lists"]:

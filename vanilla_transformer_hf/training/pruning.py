@@ -184,7 +184,7 @@ class Pruned:
             )
             if before > after
         ]
-        return f"{' and '.join(parts)}: {self.parameters[0]:,} parameters became {self.parameters[1]:,}"
+        return f"{' and '.join(parts) or 'nothing'}: {self.parameters[0]:,} parameters became {self.parameters[1]:,}"
 
 
 def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, feed_forward: float = 0.0) -> Pruned:
