@@ -291,8 +291,10 @@ def test_refusals(fields, message):
 
 def test_a_kernel_without_a_mask_is_refused(local_model):
     model = local_model("window")
-    model.config._attn_implementation = "flex_attention"
-    with pytest.raises(ValueError, match="attn_implementation='flex_attention' with WindowAttention: must be 'sdpa'"):
+    model.config._attn_implementation = "a_kernel"
+    with pytest.raises(
+        ValueError, match="attn_implementation='a_kernel' with WindowAttention: must be 'sdpa', 'flex_"
+    ):
         model(torch.randint(4, 99, (1, 19)), decoder_input_ids=torch.ones(1, 2, dtype=torch.long))
 
 

@@ -93,6 +93,8 @@ class VanillaTransformerAttention(Borrower):
 
     # Whether a query sees only keys near it: then a search gets the positions of keys, and forgets those far away.
     is_local = False
+    # Kernels beside "sdpa" and "eager" that can compute it, for messages.
+    other_kernels: tuple[str, ...] = ()
     # Whether the search of this package can compute it one token at a time; otherwise transformers' loop runs.
     has_step = True
 
@@ -223,9 +225,10 @@ class VanillaTransformerAttention(Borrower):
 
     def kernel_refusal(self) -> str:
         """The message about a kernel (`attn_implementation`) that cannot compute this attention."""
+        kernels = ", ".join(map(repr, ("sdpa", *self.other_kernels)))
         return (
-            f"attn_implementation={self.config._attn_implementation!r} with {type(self).__name__}: must be 'sdpa', or "
-            "'eager' for the attention weights"
+            f"attn_implementation={self.config._attn_implementation!r} with {type(self).__name__}: must be {kernels}, "
+            "or 'eager' for the attention weights"
         )
 
     def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:

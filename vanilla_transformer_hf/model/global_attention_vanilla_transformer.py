@@ -66,6 +66,8 @@ class GlobalWindowAttention(WindowAttention):
     them, as other tokens do, with the same projections.
     """
 
+    other_kernels: tuple[str, ...] = ()
+
     def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
         super()._add_projections(width, key_value_width, num_heads, bias)
         if not self.is_causal:
@@ -90,6 +92,8 @@ class GlobalWindowAttention(WindowAttention):
         return super().sees(query, key)  # global tokens are added to each block
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
+        if self.config._attn_implementation not in ("eager", "sdpa"):  # those have no sum of two attentions
+            raise ValueError(self.kernel_refusal())
         mask = super().mask(embeddings, padding, cache, is_needed)
         if not self.is_causal or not isinstance(mask, Blocks):
             return mask

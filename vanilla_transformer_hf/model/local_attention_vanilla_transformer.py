@@ -2,8 +2,9 @@
 Kinds of self-attention in which a query sees keys near it. One class a kind.
 
 Each kind is exact: it gives the outputs of full attention under the mask that says the same. With
-attn_implementation="eager" that is how it is computed, and weights are returned; otherwise in blocks, so that time and
-memory grow with the length of a sequence and not with its square.
+attn_implementation="eager" that is how it is computed, and weights are returned; otherwise in blocks, by torch's fused
+kernel ("sdpa"), by flex attention, or by flash attention where that can do it, so that time and memory grow with the
+length of a sequence and not with its square.
 
 Shapes: B sequences, T positions, D = d_model, H heads, C blocks of b positions, k keys that a block sees.
 """
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from transformers.utils.generic import is_flash_attention_requested
 
 from .attention_vanilla_transformer import (
     VanillaTransformerAttention,
@@ -23,6 +25,7 @@ from .attention_vanilla_transformer import (
     related_attention_forward,
 )
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .kernel_masks_vanilla_transformer import FlashWindow, flex_mask, window_of_flash
 from .position_schemes_vanilla_transformer import BlockMask, counted
 from .positions_vanilla_transformer import Relation
 
@@ -197,6 +200,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
     """
 
     is_local = True
+    other_kernels: tuple[str, ...] = ("flex_attention",)
 
     @property
     @abstractmethod
@@ -210,7 +214,10 @@ class LocalAttention(VanillaTransformerAttention, ABC):
 
     @abstractmethod
     def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """Whether queries at these positions see keys at those, of shapes that broadcast, in causal order or not."""
+        """
+        Whether queries at these positions see keys at those, of shapes that broadcast, in causal order or not. A query
+        that sees a key must see those between it and the key, and these must see the key, too.
+        """
 
     def sees_in_block(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         """The same for keys that each block is given: this must not change when both move by b positions."""
@@ -221,6 +228,10 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         Raises:
             ValueError: The attention in use has no mask that could be changed.
         """
+        if self.config._attn_implementation == "flex_attention":
+            return self._flex(embeddings, padding, cache)
+        if is_flash_attention_requested(self.config):
+            return self._flash(embeddings, padding, cache)
         past = 0 if cache is None else cache.get_seq_length()
         length, is_2d = embeddings.shape[1], padding is None or padding.dim() == 2
         is_dense = self.config._attn_implementation == "eager" or length <= DENSE_BLOCKS * self.block
@@ -229,6 +240,15 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         if self.config._attn_implementation != "sdpa":
             raise ValueError(self.kernel_refusal())
         return self._blocks(embeddings, padding)
+
+    def _flex(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any) -> Any:
+        """The mask of flex attention, in training and in steps of transformers' loops."""
+        check_padding_mask(padding, "flex", "; choose attn_implementation='sdpa' or 'eager'")
+        return flex_mask(self.sees, embeddings, padding, cache)
+
+    def _flash(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any) -> Any:
+        """The mask of flash attention, which only some kinds have."""
+        raise ValueError(self.kernel_refusal())
 
     def _masked(self, mask: Any, padding: torch.Tensor | None, past: int | torch.Tensor, length: int) -> torch.Tensor:
         """transformers' mask (B, 1, T, S), without the keys that are not seen."""
@@ -271,6 +291,9 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As in full attention; without weights where it is computed in blocks."""
+        if isinstance(attention_mask, FlashWindow):
+            padding, kwargs = attention_mask.padding, kwargs | {"sliding_window": attention_mask.sliding_window}
+            return super().attend(query, key, value, padding, relation, **kwargs)
         if not isinstance(attention_mask, Blocks):
             return super().attend(query, key, value, attention_mask, relation, **kwargs)
         dropout = self.config.attention_dropout if self.training else 0.0
@@ -302,6 +325,8 @@ class WindowAttention(LocalAttention):
     before it. Sliding window of Beltagy et al. 2020, arXiv 2004.05150, section 3.1, whose windows have 2 w in total.
     """
 
+    other_kernels: tuple[str, ...] = ("flex_attention", "flash_attention_2", "flash_attention_3")
+
     @property
     def block(self) -> int:
         # Smaller blocks have fewer keys that no query sees; larger ones have fewer gradients that overlap.
@@ -316,6 +341,18 @@ class WindowAttention(LocalAttention):
         distance = query - key
         near = distance <= self.config.attention_window
         return near & (distance >= (0 if self.is_causal else -self.config.attention_window))
+
+    def _flash(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any) -> FlashWindow:
+        name, width = self.config._attn_implementation, self.config.attention_window
+        check_padding_mask(padding, "flash", "; choose attn_implementation='sdpa' or 'eager'")
+        if cache is not None and cache.is_compileable:
+            raise ValueError(
+                f"attn_implementation={name!r} with a static cache: a window would be counted from its unused room; "
+                "choose a dynamic cache, or attn_implementation='sdpa'"
+            )
+        return window_of_flash(
+            str(name), width, VanillaTransformerAttention.mask(self, embeddings, padding, cache, False)
+        )
 
 
 class BlockAttention(LocalAttention):
@@ -369,6 +406,8 @@ class ChunkAttention(BlockAttention):
     def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
         super().__init__(config, *args, **kwargs)
         self.has_step = config.chunk_summary == "none"
+        if config.chunk_summary != "none":
+            self.other_kernels = ()
 
     @property
     def reach(self) -> int:
@@ -379,6 +418,8 @@ class ChunkAttention(BlockAttention):
         return same & (key <= query) if self.is_causal else same
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
+        if self.config.chunk_summary != "none" and self.config._attn_implementation not in ("eager", "sdpa"):
+            raise ValueError(self.kernel_refusal())
         mask = super().mask(embeddings, padding, cache, is_needed)
         if self.config.chunk_summary == "none":
             return mask
