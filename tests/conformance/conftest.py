@@ -20,7 +20,7 @@ if not host_tests_folder().is_dir():
 
 from host_tests import test_fsdp_mixin, test_modeling_common, test_tensor_parallel_mixin
 
-from vanilla_transformer_hf import VanillaTransformerConfig
+from vanilla_transformer_hf import RecurrentSeq2SeqConfig, VanillaTransformerConfig
 
 
 # The suite looks classes up by name in these tables, which `AutoModel.register` does not write to.
@@ -31,6 +31,10 @@ modeling_auto.MODEL_MAPPING_NAMES[VanillaTransformerConfig.model_type] = (
 )
 modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[VanillaTransformerConfig.model_type] = (
     "VanillaTransformerForConditionalGeneration"
+)
+modeling_auto.MODEL_MAPPING_NAMES[RecurrentSeq2SeqConfig.model_type] = "RecurrentSeq2SeqModel"
+modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[RecurrentSeq2SeqConfig.model_type] = (
+    "RecurrentSeq2SeqForConditionalGeneration"
 )
 
 for table, head in (

@@ -149,6 +149,20 @@ def test_attention_weights_are_returned_and_leave_padding_out(sentences):
     assert build("sutskever")(**sentences, output_attentions=True).cross_attentions is None
 
 
+def test_hidden_states_are_embeddings_and_the_outputs_of_all_layers(model, sentences):
+    outputs = model(**sentences, output_hidden_states=True)
+    for states, stack, ids in (
+        (outputs.encoder_hidden_states, model.get_encoder(), sentences["input_ids"]),
+        (outputs.decoder_hidden_states, model.get_decoder(), sentences["decoder_input_ids"]),
+    ):
+        assert len(states) == len(stack.layers) + 1
+        torch.testing.assert_close(states[0], stack.embed_tokens(ids))
+        assert all(each.shape == states[0].shape for each in states)
+    if not model.config.input_feeding and model.config.attention == "none":
+        torch.testing.assert_close(model.lm_head(outputs.decoder_hidden_states[-1]), outputs.logits)
+    assert model(**sentences).decoder_hidden_states is None
+
+
 def test_the_loss_without_logits_has_the_same_gradients(model, sentences):
     del sentences["decoder_input_ids"]
     labels, gradients = torch.randint(3, 70, (3, 4)), []

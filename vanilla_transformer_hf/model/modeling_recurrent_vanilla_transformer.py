@@ -191,11 +191,13 @@ class RecurrentDecoder(RecurrentStack):
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """
         Target ids (B, T), or embeddings (B, T, D), the encoder's output (B, S, D) and its last states (B, L, P, D) to
-        states (B, T, D). Layers of the decoder beyond the encoder's begin as its last one.
+        states (B, T, D). Layers of the decoder beyond the encoder's begin as its last one. `hidden_states` are the
+        embeddings and the outputs of the layers, before attention that looks after each step.
 
         Raises:
             ValueError: The source is not given, or its last states are not.
@@ -213,12 +215,13 @@ class RecurrentDecoder(RecurrentStack):
         # Padding before tokens must not change the state; behind them it changes nothing that is used.
         one_by_one = self.attention.is_fed or (read is not None and not bool(read.all()))
         run = self._step_by_step if one_by_one else self._whole
-        states, weights, carried = run(embeddings, read, source, carried)
+        states, layers, weights, carried = run(embeddings, read, source, carried)
         if past_key_values is not None:
             past_key_values.state.store(carried, embeddings.shape[1])
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.dropout(states),
             past_key_values=past_key_values if use_cache else None,
+            hidden_states=(embeddings, *layers) if output_hidden_states else None,
             cross_attentions=(weights[:, None],) if output_attentions and weights is not None else None,
         )
 
@@ -236,45 +239,48 @@ class RecurrentDecoder(RecurrentStack):
             "keys": self.attention.keys(memory),
         }
 
-    def _run_layers(self, inputs: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs (B, T, D) and states (B, L, P, D) to the top layer's output (B, T, D) and the new states."""
-        after = []
+    def _run_layers(self, inputs: torch.Tensor, states: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Inputs (B, T, D) and states (B, L, P, D) to the output of each layer (B, T, D) and the new states."""
+        outputs, after = [], []
         for number, layer in enumerate(self.layers):
             found, state = layer(inputs, unpack_state(states[:, number]))
             inputs = self.step_in(number, inputs, found)
+            outputs.append(inputs)
             after.append(pack_state(state))
-        return inputs, torch.stack(after, dim=1)
+        return outputs, torch.stack(after, dim=1)
 
     def _whole(
         self, embeddings: torch.Tensor, read: torch.Tensor | None, source: Source, carried: dict[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, torch.Tensor]]:
+    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None, dict[str, torch.Tensor]]:
         """All positions of a layer in one call of torch, where no step needs the output of the one before."""
-        top, states = self._run_layers(embeddings, carried["states"])
-        outputs, weights = self.attention.after(top, embeddings, top[..., :0], source)
-        return outputs, weights, {**carried, "states": states, "output": outputs[:, -1:]}
+        layers, states = self._run_layers(embeddings, carried["states"])
+        outputs, weights = self.attention.after(layers[-1], embeddings, embeddings[..., :0], source)
+        return outputs, layers, weights, {**carried, "states": states, "output": outputs[:, -1:]}
 
     def _step_by_step(
         self, embeddings: torch.Tensor, read: torch.Tensor | None, source: Source, carried: dict[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, torch.Tensor]]:
+    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None, dict[str, torch.Tensor]]:
         """One position after the other; a position that is not `read` (B, T) leaves the state as it is."""
-        outputs, weights = [], []
+        outputs, layers, weights = [], [], []
         states, output = carried["states"], carried["output"]
         for position in range(embeddings.shape[1]):
             embedding = embeddings[:, position : position + 1]
             fed, seen = self.attention.before(states[:, -1, :1], output, source)
-            top, new_states = self._run_layers(torch.cat((embedding, fed), dim=-1), states)
-            new_output, looked = self.attention.after(top, embedding, fed, source)
+            found, new_states = self._run_layers(torch.cat((embedding, fed), dim=-1), states)
+            new_output, looked = self.attention.after(found[-1], embedding, fed, source)
             outputs.append(new_output)
+            layers.append(found)
             weights.append(seen if looked is None else looked)
             if read is not None:
                 is_read = read[:, position, None, None]
                 new_states = torch.where(is_read[..., None], new_states, states)
                 new_output = torch.where(is_read, new_output, output)
             states, output = new_states, new_output
-        found = [each for each in weights if each is not None]
+        seen_at = [each for each in weights if each is not None]
         return (
             torch.cat(outputs, dim=1),
-            torch.cat(found, dim=1) if found else None,
+            [torch.cat(layer, dim=1) for layer in zip(*layers)],
+            torch.cat(seen_at, dim=1) if seen_at else None,
             {**carried, "states": states, "output": output},
         )
 
@@ -310,6 +316,8 @@ class RecurrentSeq2SeqModel(EncoderDecoderEmbeddings, RecurrentPreTrainedModel):
         Raises:
             ValueError: Neither target ids nor target embeddings are given, or `encoder_outputs` lacks the last states.
         """
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids, attention_mask, inputs_embeds, output_hidden_states=output_hidden_states, return_dict=True
@@ -324,11 +332,13 @@ class RecurrentSeq2SeqModel(EncoderDecoderEmbeddings, RecurrentPreTrainedModel):
             inputs_embeds=decoder_inputs_embeds,
             use_cache=self.config.use_cache if use_cache is None else use_cache,
             output_attentions=self.config.output_attentions if output_attentions is None else output_attentions,
+            output_hidden_states=output_hidden_states,
             return_dict=True,
         )
         return RecurrentSeq2SeqOutput(
             last_hidden_state=decoded.last_hidden_state,
             past_key_values=decoded.past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
             cross_attentions=decoded.cross_attentions,
             encoder_last_hidden_state=encoder_outputs[0],
             encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
@@ -402,6 +412,7 @@ class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTraine
             loss=loss,
             logits=logits,
             past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
             cross_attentions=outputs.cross_attentions,
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
             encoder_hidden_states=outputs.encoder_hidden_states,
