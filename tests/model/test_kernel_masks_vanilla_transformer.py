@@ -197,13 +197,41 @@ def test_flash_in_steps(tiny_model, flash):
     """A step sees the last keys, those at most w before it; padding is on the left."""
     model = tiny_model(encoder_attention_type="window", decoder_attention_type="window", **KINDS["window"])
     source, found = torch.randint(4, 99, (2, 30)), []
-    prefix = {"decoder_input_ids": torch.randint(4, 99, (2, 14))}
+    prefix = {
+        "attention_mask": padding([30, 21], ["right"] * 2, 30),
+        "decoder_input_ids": torch.randint(4, 99, (2, 14)),
+    }
     prefix["decoder_attention_mask"] = padding([14, 9], ["left"] * 2, 14)
     for name in ("eager", FLASH[0]):
         model.config._attn_implementation = name
         found.append(model.generate(source, **prefix, num_beams=2, max_new_tokens=40, min_new_tokens=40))
     assert torch.equal(*found)
     assert set(flash.windows) == {(-1, -1), (9, 9)}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("length", [7, 12])
+def test_flash_and_the_padding_of_a_source(side, length, tiny_model, flash):
+    """Also where the target is as long as the source, whose padding transformers takes for that of the target then."""
+    model, found = tiny_model(), []
+    source, target = torch.randint(4, 99, (3, 12)), torch.randint(4, 99, (3, length))
+    real = padding([12, 8, 5], [side] * 3, 12)
+    for name in ("eager", FLASH[0]):
+        model.config._attn_implementation = name
+        model.zero_grad()
+        logits = model(source, real, decoder_input_ids=target).logits
+        logits.square().sum().backward()
+        found.append((logits.detach(), [parameter.grad.clone() for parameter in model.parameters()]))
+    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-5)
+
+
+def test_memory_of_flash_leaves_out_room_of_a_static_cache():
+    memory = kernel_masks.FlashMemory.of(torch.tensor([[1, 1, 0], [0, 1, 1]]))
+    keys = torch.arange(10.0).view(2, 1, 5, 1)
+    (query, key), places = memory.flat(torch.zeros(2, 1, 4, 1), [keys])
+    assert query.shape == (1, 1, 8, 1) and key.flatten().tolist() == [0, 1, 6, 7]
+    assert (places["cu_seq_lens_q"].tolist(), places["cu_seq_lens_k"].tolist()) == ([0, 4, 8], [0, 2, 4])
+    assert (places["max_length_q"], places["max_length_k"]) == (4, 2)
 
 
 @pytest.mark.parametrize("kind", ["blocks", "chunk", "window_global"])

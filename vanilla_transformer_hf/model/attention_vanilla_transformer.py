@@ -13,9 +13,11 @@ from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.generic import is_flash_attention_requested
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .dropout_vanilla_transformer import drop_out
+from .kernel_masks_vanilla_transformer import FlashMemory
 from .positions_vanilla_transformer import Relation, Turn, keep
 from .sharing_vanilla_transformer import PROJECTIONS, Borrower
 
@@ -306,7 +308,28 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: Any, *_: Any) -> Any:  # type: ignore[override]
         """transformers' mask of the padding (B, S) in the encoder's output `memory` (B, S, D)."""
-        return create_bidirectional_mask(self.config, embeddings, padding, encoder_hidden_states=memory)
+        mask: Any = create_bidirectional_mask(self.config, embeddings, padding, encoder_hidden_states=memory)
+        if mask is not None and is_flash_attention_requested(self.config):
+            check_padding_mask(padding, "flash", "; choose attn_implementation='sdpa' or 'eager'")
+            return FlashMemory.of(mask)
+        return mask
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: Any,
+        relation: Relation | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As in self-attention."""
+        if not isinstance(attention_mask, FlashMemory):
+            return super().attend(query, key, value, attention_mask, relation, **kwargs)
+        batch = len(query)
+        (query, key, value), places = attention_mask.flat(query, [key, value])
+        output, weights = super().attend(query, key, value, None, relation, **places, **kwargs)  # (1, B T, D)
+        return output.unflatten(1, (batch, -1))[0], weights
 
     def forward(  # type: ignore[override]  # keys and values come from other states than the queries
         self,

@@ -1,8 +1,8 @@
 """
-Masks of a local kind of attention for kernels that skip what is not seen: torch's flex attention, which takes a rule
-of who sees whom, and flash attention, which takes a window. transformers' attention interface runs them.
+Masks for kernels that skip what is not seen: torch's flex attention, which takes a rule of who sees whom, and flash
+attention, which takes a window, and sequences without padding. transformers' attention interface runs them.
 
-Shapes: B sequences, T query positions, S key positions, q and k blocks of queries and of keys.
+Shapes: B sequences, T query positions, S key positions, H heads, q and k blocks of queries and of keys.
 """
 
 import inspect
@@ -54,6 +54,50 @@ def window_of_flash(name: str, width: int, padding: torch.Tensor | None) -> Flas
             f"attn_implementation={name!r}: this kernel takes no window; choose 'sdpa' or 'flex_attention'"
         )
     return FlashWindow(padding, width + 1)
+
+
+@dataclass
+class FlashMemory:
+    """
+    What flash attention hides of a source with padding; made once for all layers. transformers would take the padding
+    of the source for that of the target, too, and is therefore given the tokens alone, one sequence behind the other.
+
+    Attributes:
+        size: S; a static cache may have more room.
+        tokens: Places of the tokens among the B S positions of the source (tokens).
+        ends: Where sources begin, and where the last ends, among the tokens (B + 1).
+        longest: Tokens of the longest source.
+    """
+
+    size: int
+    tokens: torch.Tensor
+    ends: torch.Tensor
+    longest: int
+
+    @classmethod
+    def of(cls, padding: torch.Tensor) -> "FlashMemory":
+        """From 1 for a token, 0 for padding (B, S)."""
+        counts = padding.bool().sum(dim=1, dtype=torch.int32)
+        ends = F.pad(counts.cumsum(dim=0, dtype=torch.int32), (1, 0))
+        return cls(padding.shape[1], padding.flatten().nonzero().flatten(), ends, int(counts.max()))
+
+    def flat(self, query: torch.Tensor, memory: list[torch.Tensor]) -> tuple[list[torch.Tensor], dict[str, Any]]:
+        """
+        Queries (B, H, T, d) as (1, H, B T, d), keys and values (B, H, S, d) as (1, H, tokens, d), and transformers'
+        arguments that say where sequences begin.
+        """
+        batch, _, length, _ = query.shape
+        query, *memory = (  # (1, H, B T or B S, d)
+            states.transpose(0, 1).flatten(1, 2)[None]
+            for states in (query, *(states[:, :, : self.size] for states in memory))
+        )
+        places = {
+            "cu_seq_lens_q": torch.arange(batch + 1, dtype=torch.int32, device=query.device) * length,
+            "cu_seq_lens_k": self.ends,
+            "max_length_q": length,
+            "max_length_k": self.longest,
+        }
+        return [query, *(states[:, :, self.tokens] for states in memory)], places
 
 
 def flex_mask(sees: Rule, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any) -> BlockMask:
