@@ -11,10 +11,17 @@ from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.model.attention_types_vanilla_transformer import ATTENTION_TYPES
+from vanilla_transformer_hf.model.lsh_attention_vanilla_transformer import LshAttention
 
 
 SIZES = {"lsh_buckets": 4, "lsh_rounds": 2, "lsh_chunk": 3}
 FIELDS = {"encoder_attention_type": "lsh", "decoder_attention_type": "lsh", **SIZES}
+
+
+@pytest.fixture(autouse=True)
+def chunks(monkeypatch):
+    """Chunks also for short sequences."""
+    monkeypatch.setattr(LshAttention, "_is_short", lambda self, length: False)
 
 
 def attention(is_causal, kernel="sdpa", **fields):
@@ -64,6 +71,26 @@ def test_outputs_and_gradients_are_those_of_the_pairs(kernel, is_causal, fields)
     torch.testing.assert_close(found[real], expected[real], atol=1e-9, rtol=0)
     gradients = [torch.autograd.grad((each[real] @ direction).sum(), states)[0] for each in (found, expected)]
     torch.testing.assert_close(*gradients, atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_short_sequences_are_computed_whole_and_give_the_same(is_causal, monkeypatch):
+    module, states = attention(is_causal).double(), torch.randn(2, 40, 16, dtype=torch.double, requires_grad=True)
+    mask, found = module.mask(states, None, None, False), []
+    for short in (False, True):
+        monkeypatch.setattr(LshAttention, "_is_short", lambda *_, short=short: short)
+        output, weights = module(states, mask)
+        found.append((output.detach(), torch.autograd.grad(output.square().sum(), states)[0]))
+        assert weights is None
+        monkeypatch.setattr(LshAttention, "_in_chunks", None)  # from now on not called
+    torch.testing.assert_close(*found, atol=1e-9, rtol=0)
+
+
+def test_short_is_where_chunks_have_more_pairs_than_all_tokens(monkeypatch):
+    monkeypatch.undo()
+    module = attention(False, lsh_buckets=32, lsh_rounds=2, lsh_chunk=64)
+    # 900² = 810,000 and 2 rounds of (14 + 33) 64 slots with 128 keys = 770,048.
+    assert [module._is_short(length) for length in (512, 768, 900, 1024)] == [True, True, False, False]
 
 
 @torch.no_grad()

@@ -124,14 +124,22 @@ class LshAttention(VanillaTransformerAttention):
         query, key = query.to(exact), F.normalize(key[:, :, :length].to(exact), dim=-1)
         value, dtype = value[:, :, :length].to(exact), value.dtype
         buckets, weights = self.buckets(key, padding), None
-        if self.config._attn_implementation == "eager" or query.shape[2] < length:
+        is_eager = self.config._attn_implementation == "eager"
+        if is_eager or query.shape[2] < length or self._is_short(length):
             weights = self._weights(query, key, buckets)
             output = torch.matmul(weights, value)
+            weights = weights if is_eager else None
         else:
             rounds = [self._in_chunks(query, key, value, each) for each in buckets]
             outputs, totals = (torch.stack(each) for each in zip(*rounds))
             output = (totals.softmax(dim=0)[..., None] * outputs).sum(dim=0)
         return self.maps.out_proj(output.to(dtype).transpose(1, 2).flatten(-2)), weights
+
+    def _is_short(self, length: int) -> bool:
+        """Whether chunks, of which each bucket leaves one in part empty, have more pairs than all tokens have."""
+        size, rounds = self.config.lsh_chunk, self.config.lsh_rounds
+        slots = (length // size + self.config.lsh_buckets + 1) * size
+        return length * length <= rounds * slots * 2 * size
 
     def _weights(self, query: torch.Tensor, key: torch.Tensor, buckets: torch.Tensor) -> torch.Tensor:
         """Weights (B, H, T, S) of queries at the last T of S positions, in T · S."""

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers.generation.streamers import BaseStreamer
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
 from vanilla_transformer_hf.model.attention_types_vanilla_transformer import ATTENTION_TYPES
@@ -20,6 +22,7 @@ from vanilla_transformer_hf.model.configuration_vanilla_transformer import (
     SYNTHESIZERS,
     UNCAUSAL_KINDS,
 )
+from vanilla_transformer_hf.model.incremental_decoder_vanilla_transformer import IncrementalDecoder
 
 
 WIDTH, HEADS = 512, 8
@@ -178,26 +181,49 @@ def work_of(
     return step if task == "training step" else forward
 
 
+class Ticks(BaseStreamer):
+    """When the tokens of a search came."""
+
+    def __init__(self, now: Callable[[], float]):
+        self.now = now
+        self.moments: list[float] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        self.moments.append(self.now())
+
+    def end(self) -> None:
+        """Nothing is kept open."""
+
+
 def token_of(name: str, length: int, window: int, now: Callable[[], float]) -> Callable[[], float]:
-    """The time of one token of greedy search after a prompt: a search of several tokens minus a search of one
-    token."""
+    """
+    The time of one token of greedy search after a prompt. The prompt takes much longer than a token, so that the time
+    is that between tokens, and not that of a whole search minus another.
+    """
     config = VanillaTransformerConfig(
         vocab_size=1000,
         decoder_layers=1,
         is_encoder_decoder=False,
         is_decoder=True,
         decoder_attention_type=KINDS[name][0],  # type: ignore[arg-type]
-        **fields_of(name, window, length + 1 + STEPS),
+        **fields_of(name, window, length + 2 + STEPS),
     )
     model = VanillaTransformerForCausalLM(config).eval()
     prompt = torch.randint(3, 1000, (1, length))
+    options: dict[str, Any] = {"num_beams": 1, "max_new_tokens": 2 + STEPS, "min_new_tokens": 2 + STEPS}
 
     def token() -> float:
-        seconds = []
-        for tokens in (1, 1 + STEPS):
-            start = now()
-            model.generate(prompt, num_beams=1, max_new_tokens=tokens, min_new_tokens=tokens)
-            seconds.append(now() - start)
-        return (seconds[1] - seconds[0]) / STEPS
+        ticks, step = Ticks(now), IncrementalDecoder.step
+
+        def ticking(decoder: IncrementalDecoder, tokens: torch.Tensor) -> Any:
+            ticks.put(tokens)
+            return step(decoder, tokens)
+
+        if model.get_decoder().layers[0].self_attn.has_step:  # a streamer would choose transformers' loop
+            with patch.object(IncrementalDecoder, "step", ticking):
+                model.generate(prompt, **options)
+        else:
+            model.generate(prompt, streamer=ticks, **options)
+        return (ticks.moments[-1] - ticks.moments[-1 - STEPS]) / STEPS
 
     return token
