@@ -51,6 +51,7 @@ VARIANTS = {
     },
     "pooling": {"encoder_pooling": [1], **PRE},
     "lsh": {"encoder_attention_type": "lsh", "decoder_attention_type": "lsh", "lsh_buckets": 2, "lsh_chunk": 3},
+    "recurrent": {"decoder_attention_type": "recurrent", "decoder_position_encoding": "none", "memory_length": 3},
     "performer": {"encoder_attention_type": "performer", "decoder_attention_type": "performer"},
     "synthesizers": {
         "encoder_attention_type": "synthesizer_dense",

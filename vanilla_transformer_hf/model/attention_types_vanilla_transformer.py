@@ -5,6 +5,7 @@ from .global_attention_vanilla_transformer import GlobalWindowAttention
 from .linformer_attention_vanilla_transformer import LinformerAttention
 from .local_attention_vanilla_transformer import BlockAttention, ChunkAttention, WindowAttention
 from .lsh_attention_vanilla_transformer import LshAttention
+from .memory_attention_vanilla_transformer import RecurrentAttention
 from .performer_attention_vanilla_transformer import PerformerAttention
 from .synthesizer_attention_vanilla_transformer import DenseSynthesizerAttention, RandomSynthesizerAttention
 
@@ -19,6 +20,7 @@ ATTENTION_TYPES: dict[str, type[VanillaTransformerAttention]] = {
     "linformer": LinformerAttention,
     "lsh": LshAttention,
     "performer": PerformerAttention,
+    "recurrent": RecurrentAttention,
     "synthesizer_dense": DenseSynthesizerAttention,
     "synthesizer_random": RandomSynthesizerAttention,
 }

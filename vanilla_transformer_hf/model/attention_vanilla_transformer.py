@@ -99,6 +99,8 @@ class VanillaTransformerAttention(Borrower):
     other_kernels: tuple[str, ...] = ()
     # Whether the search of this package can compute it one token at a time; otherwise transformers' loop runs.
     has_step = True
+    # Whether several devices can have some of the heads each (tensor parallelism).
+    divides_heads = True
 
     q_proj: nn.Linear
     k_proj: nn.Linear

@@ -91,6 +91,7 @@ AttentionTypeName = Literal[
     "linformer",
     "lsh",
     "performer",
+    "recurrent",
     "synthesizer_dense",
     "synthesizer_random",
 ]
@@ -108,6 +109,7 @@ ATTENTION_FIELDS = {
     "lsh_seed": ("lsh",),
     "performer_features": ("performer",),
     "performer_redraw": ("performer",),
+    "memory_length": ("recurrent",),
 }
 # Kinds whose time grows with the square of the number of positions.
 QUADRATIC_KINDS = ("full", "synthesizer_dense", "synthesizer_random")
@@ -122,7 +124,7 @@ UNTURNED_KINDS = ("linformer", *SYNTHESIZERS)
 # Kinds that make no keys of their own: queries serve as keys, or there are none.
 KEYLESS_KINDS = ("lsh", *SYNTHESIZERS)
 # Kinds with parameters of heads beside the projections of queries, keys and values.
-UNPRUNED_KINDS = ("window_global", *SYNTHESIZERS)
+UNPRUNED_KINDS = ("window_global", "recurrent", *SYNTHESIZERS)
 # Fields of single variants; a saved config omits those that have their default values.
 VARIANT_FIELDS = (
     *SCHEME_FIELDS,
@@ -224,7 +226,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
             `"blocks"`: those of its block of `attention_block` positions and of the blocks next to it
             (arXiv 1802.05751); `"chunk"`: those of its own block; `"linformer"`: `linformer_k` trained sums over
             all keys (arXiv 2006.04768; not in the decoder); `"lsh"`: those that random rotations put into its bucket
-            (arXiv 2001.04451); `"performer"`: all, by random features (arXiv 2009.14794);
+            (arXiv 2001.04451); `"performer"`: all, by random features (arXiv 2009.14794); `"recurrent"`: the
+            `memory_length` positions before it, across segments (arXiv 1901.02860; in the decoder alone);
             `"synthesizer_dense"`, `"synthesizer_random"`: all, with weights made of the query's token alone, or
             trained for each pair of positions (arXiv 2005.00743). Time and memory grow with the length, not with its
             square, of all but `"full"` and the synthesizers.
@@ -236,6 +239,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         lsh_seed (`int`): Seed of its rotations.
         performer_features (`int`, *optional*): Random features of `"performer"` attention; ⌊d_k ln d_k⌋ if not given.
         performer_redraw (`int`): Passes of training after which its features are drawn anew.
+        memory_length (`int`): Positions before a query that it sees in `"recurrent"` attention, and states of each
+            layer that a decoder alone keeps for the next segment.
         attention_window (`int`): Positions on each side of `"window"` and `"window_global"` attention.
         global_tokens (`int`): Tokens at the begin of a sequence that all others see, and that see all others, in
             `"window_global"` attention; in the encoder `global_attention_mask` of a call takes their place.
@@ -346,6 +351,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     lsh_seed: int = 0
     performer_features: int | None = None
     performer_redraw: int = 1000
+    memory_length: int = 128
     encoder_norm_position: Literal["post", "pre"] = "post"
     decoder_norm_position: Literal["post", "pre"] = "post"
     encoder_final_norm: bool | None = None
@@ -496,6 +502,12 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return (self.encoder_attention_type, self.decoder_attention_type) != ("full", "full")
 
     @property
+    def sliding_window(self) -> int | None:
+        """What transformers' caches read: positions that a decoder alone with a memory sees, itself among them."""
+        has_memory = self.decoder_attention_type == "recurrent" and not self.is_encoder_decoder
+        return self.memory_length + 1 if has_memory else None
+
+    @property
     def tied_matrices(self) -> Literal["all", "decoder", "none"]:
         """Which embedding matrices are tied: `embedding_sharing`, unless `tie_word_embeddings=False` unties all."""
         return self.embedding_sharing if self.tie_word_embeddings else "none"
@@ -531,7 +543,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             "max_position_embeddings decoder_max_position_embeddings layer_norm_eps encoder_residual_alpha "
             "decoder_residual_alpha rotary_base rotary_fraction relative_buckets max_relative_distance "
             "attention_window global_tokens attention_block linformer_k lsh_buckets lsh_rounds lsh_chunk "
-            "performer_features performer_redraw"
+            "performer_features performer_redraw memory_length"
         )
         for name in positive.split():
             value = getattr(self, name)
@@ -626,6 +638,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 f"decoder_attention_type={kinds['decoder']!r}: its sums cover all positions, so that a token would "
                 "see those after it; take another type, such as 'performer' or 'window'"
             )
+        if kinds["encoder"] == "recurrent":
+            raise ValueError(
+                "encoder_attention_type='recurrent': a memory of what was read before is the decoder's; take another "
+                "type, such as 'window'"
+            )
         self._check_kinds(kinds)
         encodings = {"encoder": self.position_encoding, "decoder": self.decoder_position_encoding}
         for stack, kind in kinds.items():
@@ -681,6 +698,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise ValueError(
                     f"{name} with attention_dropout={self.attention_dropout}: its weights are never computed; set "
                     "attention_dropout=0"
+                )
+            if kind == "recurrent" and encoding != "none":
+                raise ValueError(
+                    f"{name} with {encodings[stack]}={encoding!r}: it has distances of its own, and positions would "
+                    f"begin anew with each segment; set {encodings[stack]}='none'"
                 )
             shared = self.decoder_attention_sharing and stack == "decoder"
             if kind in KEYLESS_KINDS and (shared or self.projection_sharing != "none"):
