@@ -319,6 +319,16 @@ class VanillaTransformerPerformerTest(VanillaTransformerSuite, unittest.TestCase
             super().test_init_weights_can_init_buffers()
 
 
+class VanillaTransformerMemoryTest(VanillaTransformerSuite, unittest.TestCase):
+    """Attention with a memory in the decoder."""
+
+    options = {
+        "decoder_attention_type": "recurrent",
+        "decoder_position_encoding": "none",
+        "memory_length": 4,
+    }
+
+
 class VanillaTransformerSynthesizerTest(VanillaTransformerSuite, unittest.TestCase):
     """Scores of tokens in the encoder, of pairs of positions in the decoder."""
 

@@ -116,3 +116,13 @@ class VanillaTransformerCausalLMTest(SingleStackSuite, GenerationTesterMixin, un
     config_class = VanillaTransformerConfig
     options = OURS | {"is_decoder": True}
     all_model_classes = (VanillaTransformerDecoderModel, VanillaTransformerForCausalLM)
+
+
+class VanillaTransformerMemoryCausalLMTest(VanillaTransformerCausalLMTest):
+    """The decoder alone with a memory, in which the cache holds the inputs of layers."""
+
+    options = VanillaTransformerCausalLMTest.options | {
+        "decoder_attention_type": "recurrent",
+        "position_encoding": "none",
+        "memory_length": 4,
+    }

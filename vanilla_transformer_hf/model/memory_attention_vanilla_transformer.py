@@ -23,12 +23,12 @@ class Distances(NamedTuple):
     Attributes:
         steps: Tokens between a query and a key, 0 to K - 1 (B or 1, T, S).
         hidden: Where a query does not see a key (B or 1, 1, T, S).
-        count: K.
+        reach: K.
     """
 
     steps: torch.Tensor
     hidden: torch.Tensor
-    count: int
+    reach: int
 
 
 class RecurrentAttention(VanillaTransformerAttention):
@@ -38,9 +38,9 @@ class RecurrentAttention(VanillaTransformerAttention):
     it (`same_length` of the authors' code), those of the segment before through a memory: the inputs of the layer
     there, of which keys and values are made anew, without their gradient.
 
-    The memory is the cache: `past_key_values` goes in and out of `forward` and `generate()`, and holds states (B, 1, S,
-    D) in the place of keys. A decoder alone keeps `memory_length` of them. So a text in segments of any lengths has the
-    outputs of the whole text. Padding is not counted as distance; columns of padding in the memory are not seen.
+    The memory is the cache: `past_key_values` goes in and out of `forward` and `generate()`, and holds states
+    (B, 1, S, D) in the place of keys. A decoder alone keeps `memory_length` of them. So a text in segments of any
+    lengths has the outputs of the whole text. Padding is not counted as distance, and not seen in the memory.
     """
 
     has_step = False
@@ -69,8 +69,8 @@ class RecurrentAttention(VanillaTransformerAttention):
         if cache is not None:
             if cache.is_compileable:
                 raise ValueError(
-                    "recurrent attention with a static cache: its memory is a DynamicCache; leave cache_implementation "
-                    "out"
+                    "recurrent attention with a static cache: its memory is a DynamicCache; leave "
+                    "cache_implementation out"
                 )
             size = cache.get_mask_sizes(length, 0)[0]
         real = torch.ones(1, size, dtype=torch.bool, device=embeddings.device)
@@ -80,8 +80,8 @@ class RecurrentAttention(VanillaTransformerAttention):
         places = counted(real)
         steps = places[:, -length:, None] - places[:, None]
         hidden = (steps < 0) | (steps > self.config.memory_length) | ~real[:, None]
-        count = min(size, self.config.memory_length + 1)
-        return Distances(steps.clamp(0, count - 1), hidden[:, None], count)
+        reach = min(size, self.config.memory_length + 1)
+        return Distances(steps.clamp(0, reach - 1), hidden[:, None], reach)
 
     def forward(
         self,
@@ -113,8 +113,8 @@ class RecurrentAttention(VanillaTransformerAttention):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As in full attention."""
-        steps, hidden, count = attention_mask
-        encoded = sinusoids(count, self.r_proj.in_features, query.device).to(query.dtype)
+        steps, hidden, reach = attention_mask
+        encoded = sinusoids(reach, self.r_proj.in_features, query.device).to(query.dtype)
         distances = self.heads(self.r_proj(encoded)[None], self.d_k)  # (1, H, K, d_k)
         scores = torch.matmul(query + self.distance_bias[:, None], distances.transpose(2, 3)) * self.scaling
         index = steps[:, None].expand(*scores.shape[:3], steps.shape[-1])

@@ -410,7 +410,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.post_init()
         for name in FEED_FORWARDS[config.feed_forward_type][1]:
             self.tp_plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
-        own = self.layers[0].self_attn
+        own: Any = self.layers[0].self_attn
         if embed_positions.is_relative or not own.divides_heads:  # scores of all heads: each device computes all
             for name in [name for name in self.tp_plan if ".self_attn." in name]:
                 del self.tp_plan[name]
