@@ -124,6 +124,15 @@ def test_segments_with_memory_are_the_whole_text(language_model, implementation,
     assert memory.get_seq_length() == 12
 
 
+def test_transformers_name_of_the_length_is_the_same_field(language_model, tiny_config):
+    config = language_model().config
+    assert config.sliding_window == 5
+    config.sliding_window = 3
+    assert config.memory_length == 2
+    assert "sliding_window" not in config.to_dict()
+    assert not hasattr(tiny_config(), "sliding_window")
+
+
 def test_memory_has_no_gradient_but_its_projections_do(language_model):
     model = language_model()
     ids = torch.randint(4, 99, (1, 8))

@@ -502,10 +502,19 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return (self.encoder_attention_type, self.decoder_attention_type) != ("full", "full")
 
     @property
-    def sliding_window(self) -> int | None:
-        """What transformers' caches read: positions that a decoder alone with a memory sees, itself among them."""
-        has_memory = self.decoder_attention_type == "recurrent" and not self.is_encoder_decoder
-        return self.memory_length + 1 if has_memory else None
+    def sliding_window(self) -> int:
+        """What transformers' caches read: `memory_length` and the query itself, in a decoder alone with a memory."""
+        self._check_memory()
+        return self.memory_length + 1
+
+    @sliding_window.setter
+    def sliding_window(self, value: int):
+        self._check_memory()
+        self.memory_length = value - 1
+
+    def _check_memory(self):
+        if self.decoder_attention_type != "recurrent" or self.is_encoder_decoder:  # then hasattr() must be False
+            raise AttributeError("sliding_window: only a decoder alone with decoder_attention_type='recurrent' has it")
 
     @property
     def tied_matrices(self) -> Literal["all", "decoder", "none"]:
