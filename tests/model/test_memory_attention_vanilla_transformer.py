@@ -10,6 +10,7 @@ from transformers import DynamicCache, XLNetConfig
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 from vanilla_transformer_hf import VanillaTransformerForCausalLM
+from vanilla_transformer_hf.export import ctranslate2, onnx, torch_export
 from vanilla_transformer_hf.model.memory_attention_vanilla_transformer import RecurrentAttention, sinusoids
 
 
@@ -226,6 +227,12 @@ def test_the_decoder_of_a_translation_model_in_steps(tiny_model, batch):
 def test_what_cannot_be_is_refused(tiny_config, fields, message):
     with pytest.raises(StrictDataclassError, match=message):
         tiny_config(**{**FIELDS, **fields})
+
+
+def test_exports_refuse_it_by_name(tiny_config):
+    config = tiny_config(**{**FIELDS, "position_encoding": "sinusoidal", "decoder_position_encoding": "none"})
+    for target in (ctranslate2, onnx, torch_export):
+        assert "decoder_attention_type='recurrent': must be" in "\n".join(target.problems(config))
 
 
 def test_what_cannot_be_in_a_call_is_refused(language_model):

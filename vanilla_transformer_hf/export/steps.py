@@ -41,6 +41,8 @@ def problems_of_steps(config: VanillaTransformerConfig) -> list[str]:
     found = [f"type_vocab_size={count}: must be 0, because the steps take no token_type_ids"] if count else []
     if pooling is not None:
         found.append(f"encoder_pooling={pooling}: must be None, because the steps take one length of the source")
+    if (kind := config.decoder_attention_type) == "recurrent":
+        found.append(f"decoder_attention_type={kind!r}: must be another, because the steps carry keys, not states")
     return found
 
 
