@@ -1,5 +1,6 @@
 """Attention with a memory: equal to the paper's equations and to XLNet's code, in segments of any lengths."""
 
+import copy
 import math
 
 import pytest
@@ -180,7 +181,10 @@ def test_the_next_segment_after_padding_on_the_left(language_model):
     whole = model(ids).logits[:, 5:]
     padded, mask = F.pad(ids, (2, 0)), F.pad(torch.ones_like(ids), (2, 0))
     memory = model(padded[:, :7], attention_mask=mask[:, :7], use_cache=True).past_key_values
-    found = model(padded[:, 7:], attention_mask=mask, past_key_values=memory).logits
+    found = model(padded[:, 7:], attention_mask=mask, past_key_values=copy.deepcopy(memory)).logits
+    torch.testing.assert_close(found, whole, atol=1e-10, rtol=0)
+    # The mask of the segment alone: the memory has no padding any more.
+    found = model(padded[:, 7:], attention_mask=mask[:, 7:], past_key_values=memory).logits
     torch.testing.assert_close(found, whole, atol=1e-10, rtol=0)
 
 
@@ -227,6 +231,13 @@ def test_the_decoder_of_a_translation_model_in_steps(tiny_model, batch):
 def test_what_cannot_be_is_refused(tiny_config, fields, message):
     with pytest.raises(StrictDataclassError, match=message):
         tiny_config(**{**FIELDS, **fields})
+
+
+def test_devices_do_not_divide_its_heads(language_model, tiny_model):
+    decoder = language_model().model.decoder
+    assert not [name for name in decoder.tp_plan if ".self_attn." in name]
+    assert [name for name in decoder.tp_plan if ".fc1" in name]
+    assert [name for name in tiny_model().get_decoder().tp_plan if ".self_attn." in name]
 
 
 def test_exports_refuse_it_by_name(tiny_config):
