@@ -227,6 +227,14 @@ class VanillaTransformerAttention(Borrower):
             )
         return mask
 
+    def check_kernel(self):
+        """
+        Raises:
+            ValueError: The attention in use (`attn_implementation`) is neither "sdpa" nor "eager".
+        """
+        if self.config._attn_implementation not in ("eager", "sdpa"):
+            raise ValueError(self.kernel_refusal())
+
     def kernel_refusal(self) -> str:
         """The message about a kernel (`attn_implementation`) that cannot compute this attention."""
         kernels = ", ".join(map(repr, ("sdpa", *self.other_kernels)))

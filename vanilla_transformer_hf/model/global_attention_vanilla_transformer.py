@@ -92,8 +92,7 @@ class GlobalWindowAttention(WindowAttention):
         return super().sees(query, key)  # global tokens are added to each block
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
-        if self.config._attn_implementation not in ("eager", "sdpa"):  # those have no sum of two attentions
-            raise ValueError(self.kernel_refusal())
+        self.check_kernel()  # others have no sum of two attentions
         mask = super().mask(embeddings, padding, cache, is_needed)
         if not self.is_causal or not isinstance(mask, Blocks):
             return mask

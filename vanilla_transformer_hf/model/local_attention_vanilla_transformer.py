@@ -418,11 +418,10 @@ class ChunkAttention(BlockAttention):
         return same & (key <= query) if self.is_causal else same
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
-        if self.config.chunk_summary != "none" and self.config._attn_implementation not in ("eager", "sdpa"):
-            raise ValueError(self.kernel_refusal())
-        mask = super().mask(embeddings, padding, cache, is_needed)
         if self.config.chunk_summary == "none":
-            return mask
+            return super().mask(embeddings, padding, cache, is_needed)
+        self.check_kernel()
+        mask = super().mask(embeddings, padding, cache, is_needed)
         check_padding_mask(padding, "chunk", "; summaries cannot hide single keys, nor use a static cache")
         length = embeddings.shape[1]
         size = length if isinstance(mask, Blocks) else mask.shape[-1]

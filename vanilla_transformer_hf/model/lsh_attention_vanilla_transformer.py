@@ -95,8 +95,7 @@ class LshAttention(VanillaTransformerAttention):
         check_padding_mask(
             padding, "LSH", "; static caches of transformers come with another: leave cache_implementation out"
         )
-        if self.config._attn_implementation not in ("eager", "sdpa"):
-            raise ValueError(self.kernel_refusal())
+        self.check_kernel()
         past = 0 if cache is None else int(cache.get_seq_length())
         return LshMask(padding, past + embeddings.shape[1])
 

@@ -63,8 +63,7 @@ class RecurrentAttention(VanillaTransformerAttention):
             ValueError: It is not a mask of padding, the cache is static, or the attention in use is of another kind.
         """
         check_padding_mask(padding, "recurrent", "")
-        if self.config._attn_implementation not in ("eager", "sdpa"):
-            raise ValueError(self.kernel_refusal())
+        self.check_kernel()
         length = size = embeddings.shape[1]
         if cache is not None:
             if cache.is_compileable:

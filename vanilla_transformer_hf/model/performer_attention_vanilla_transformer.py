@@ -92,8 +92,7 @@ class PerformerAttention(VanillaTransformerAttention):
             ", because its sums cannot hide single keys; static caches of transformers come with another: leave "
             "cache_implementation out",
         )
-        if self.config._attn_implementation not in ("eager", "sdpa"):
-            raise ValueError(self.kernel_refusal())
+        self.check_kernel()
         past = 0 if cache is None else int(cache.get_seq_length())
         return PerformerMask(padding, past + embeddings.shape[1], int(self.passes) + 1 if self.training else None)
 

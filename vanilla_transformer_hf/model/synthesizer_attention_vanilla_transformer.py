@@ -65,8 +65,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
             ValueError: The attention in use is of another kind, the mask is not one of padding, or there are more
                 positions than scores.
         """
-        if self.config._attn_implementation not in ("eager", "sdpa"):
-            raise ValueError(self.kernel_refusal())
+        self.check_kernel()
         check_padding_mask(
             padding,
             "Synthesizer",
