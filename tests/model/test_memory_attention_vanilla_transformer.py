@@ -12,7 +12,8 @@ from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 from vanilla_transformer_hf import VanillaTransformerForCausalLM
 from vanilla_transformer_hf.export import ctranslate2, onnx, torch_export
-from vanilla_transformer_hf.model.memory_attention_vanilla_transformer import RecurrentAttention, sinusoids
+from vanilla_transformer_hf.model.memory_attention_vanilla_transformer import RecurrentAttention
+from vanilla_transformer_hf.model.positions_vanilla_transformer import HalvesSinusoidalPositionEncoding
 
 
 FIELDS = {"decoder_attention_type": "recurrent", "position_encoding": "none", "memory_length": 4}
@@ -92,7 +93,7 @@ def test_scores_are_those_of_xlnet(attention):
 
     distances = torch.arange(11, -6, -1)  # what is before a query has a positive distance; the future is hidden
     signs = torch.where(distances < 0, -1.0, 1.0)[:, None].expand(-1, 16)
-    encoded = sinusoids(12, 32, torch.device("cpu"))[distances.abs()]
+    encoded = HalvesSinusoidalPositionEncoding(32, 0, 0).encode(distances.abs(), 32)
     encoded = torch.cat((encoded[:, :16] * signs, encoded[:, 16:]), dim=-1)
     hidden = torch.ones(6, 11).triu(6)[:, :, None, None]
     expected = theirs.rel_attn_core(

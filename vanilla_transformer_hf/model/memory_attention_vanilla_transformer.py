@@ -14,6 +14,7 @@ from transformers.cache_utils import Cache
 
 from .attention_vanilla_transformer import VanillaTransformerAttention, check_padding_mask
 from .position_schemes_vanilla_transformer import Relation, Turn, counted, keep
+from .positions_vanilla_transformer import HalvesSinusoidalPositionEncoding
 
 
 class Distances(NamedTuple):
@@ -48,6 +49,7 @@ class RecurrentAttention(VanillaTransformerAttention):
 
     def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
         super()._add_projections(width, key_value_width, num_heads, bias)
+        self.sinusoids = HalvesSinusoidalPositionEncoding(width, 0, 0)
         self.r_proj = nn.Linear(width, num_heads * self.d_k, bias=False)
         self.content_bias = nn.Parameter(torch.empty(num_heads, self.d_k))  # u
         self.distance_bias = nn.Parameter(torch.empty(num_heads, self.d_k))  # v
@@ -113,19 +115,13 @@ class RecurrentAttention(VanillaTransformerAttention):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As in full attention."""
         steps, hidden, reach = attention_mask
-        encoded = sinusoids(reach, self.r_proj.in_features, query.device).to(query.dtype)
-        distances = self.heads(self.r_proj(encoded)[None], self.d_k)  # (1, H, K, d_k)
+        width = self.r_proj.in_features
+        encoded = self.sinusoids.encode(torch.arange(reach, device=query.device), width)[:, :width]
+        distances = self.heads(self.r_proj(encoded.to(query.dtype))[None], self.d_k)  # (1, H, K, d_k)
         scores = torch.matmul(query + self.distance_bias[:, None], distances.transpose(2, 3)) * self.scaling
         index = steps[:, None].expand(*scores.shape[:3], steps.shape[-1])
         bias = scores.gather(-1, index).masked_fill(hidden, torch.finfo(scores.dtype).min)  # (B, H, T, S)
         return super().attend(query + self.content_bias[:, None], key, value, bias, relation, **kwargs)
-
-
-def sinusoids(count: int, width: int, device: torch.device) -> torch.Tensor:
-    """sin, then cos, of d / 10000^(2i/D) for the distances d from 0 (K, D), in float32."""
-    exponents = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
-    angles = torch.arange(count, device=device, dtype=torch.float32)[:, None] * torch.pow(10000.0, -exponents)
-    return torch.cat((angles.sin(), angles.cos()), dim=-1)[:, :width]
 
 
 __all__ = ["RecurrentAttention"]

@@ -38,16 +38,19 @@ class SinusoidalPositionEncoding(PositionEncoding):
     dtype and come back uninitialised from `from_pretrained`.
     """
 
-    def exponents(self, half: int, device: torch.device) -> torch.Tensor:
-        return torch.arange(half, device=device, dtype=torch.float32) / half  # 2i/D
+    def exponents(self, width: int, device: torch.device) -> torch.Tensor:
+        return torch.arange(0, width, 2, device=device, dtype=torch.float32) / width  # 2i/D
 
     def arrange(self, angles: torch.Tensor) -> torch.Tensor:
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 
     def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        frequencies = torch.pow(10000.0, -self.exponents(embeddings.shape[-1] // 2, embeddings.device))  # (D/2,)
-        angles = (position_ids + self.offset).float().unsqueeze(-1) * frequencies  # (B or 1, T, D/2)
-        return embeddings + self.arrange(angles).to(embeddings.dtype)
+        return embeddings + self.encode(position_ids + self.offset, embeddings.shape[-1]).to(embeddings.dtype)
+
+    def encode(self, position_ids: torch.Tensor, width: int) -> torch.Tensor:
+        """Positions of any shape to their sinusoids (..., D), of an odd D to one more, in float32."""
+        frequencies = torch.pow(10000.0, -self.exponents(width, position_ids.device))  # (D/2,)
+        return self.arrange(position_ids.float().unsqueeze(-1) * frequencies)
 
 
 class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding):
@@ -60,7 +63,8 @@ class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding):
 class InclusiveHalvesSinusoidalPositionEncoding(HalvesSinusoidalPositionEncoding):
     """Sines, then cosines, of pos / 10000^(i/(D/2 - 1)), as in tensor2tensor and fairseq."""
 
-    def exponents(self, half: int, device: torch.device) -> torch.Tensor:
+    def exponents(self, width: int, device: torch.device) -> torch.Tensor:
+        half = width // 2
         return torch.arange(half, device=device, dtype=torch.float32) / (half - 1)
 
 
