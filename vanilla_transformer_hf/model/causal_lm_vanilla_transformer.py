@@ -30,8 +30,9 @@ from .modeling_vanilla_transformer import (
     VanillaTransformerStack,
 )
 from .positions_vanilla_transformer import POSITION_ENCODINGS, Relation, Turn, keep
+from .shared_base_vanilla_transformer import tied_output
 from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, layer_order
-from .single_stack_vanilla_transformer import SingleStackModel, of_one_stack, tied_output
+from .single_stack_vanilla_transformer import SingleStackModel, of_one_stack
 
 
 class VanillaTransformerCausalLayer(VanillaTransformerLayer):

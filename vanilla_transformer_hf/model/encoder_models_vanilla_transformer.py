@@ -23,7 +23,8 @@ from .dropout_vanilla_transformer import Dropout
 from .loss_vanilla_transformer import smoothed_cross_entropy
 from .modeling_vanilla_transformer import VanillaTransformerEncoder, VanillaTransformerPreTrainedModel
 from .norms_vanilla_transformer import NORMS
-from .single_stack_vanilla_transformer import SingleStackModel, of_one_stack, tied_output
+from .shared_base_vanilla_transformer import tied_output
+from .single_stack_vanilla_transformer import SingleStackModel, of_one_stack
 
 
 class VanillaTransformerEncoderModel(SingleStackModel):

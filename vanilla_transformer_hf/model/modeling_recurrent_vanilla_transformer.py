@@ -27,7 +27,7 @@ from .configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from .dropout_vanilla_transformer import Dropout, drop_out
 from .recurrent_attention_vanilla_transformer import RECURRENT_ATTENTION, Source
 from .recurrent_cache_vanilla_transformer import RecurrentCache
-from .shared_base_vanilla_transformer import EncoderDecoderEmbeddings, SharedBase, ShiftedLabels, tied_output
+from .shared_base_vanilla_transformer import SharedBase, SharedEmbeddings, ShiftedLabels, tied_output
 
 
 CELLS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
@@ -285,7 +285,7 @@ class RecurrentDecoder(RecurrentStack):
         )
 
 
-class RecurrentSeq2SeqModel(EncoderDecoderEmbeddings, RecurrentPreTrainedModel):
+class RecurrentSeq2SeqModel(SharedEmbeddings, RecurrentPreTrainedModel):
     """Encoder and decoder, without the map to the vocabulary."""
 
     def __init__(self, config: RecurrentSeq2SeqConfig):

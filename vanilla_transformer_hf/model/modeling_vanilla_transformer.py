@@ -55,7 +55,7 @@ from .positions_vanilla_transformer import (
 )
 from .quantizer_vanilla_transformer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
 from .segments_vanilla_transformer import segments
-from .shared_base_vanilla_transformer import EncoderDecoderEmbeddings, SharedBase, ShiftedLabels, tied_output
+from .shared_base_vanilla_transformer import SharedBase, SharedEmbeddings, ShiftedLabels, tied_output
 from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, layer_order
 
 
@@ -640,7 +640,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class VanillaTransformerModel(EncoderDecoderEmbeddings, VanillaTransformerPreTrainedModel):
+class VanillaTransformerModel(SharedEmbeddings, VanillaTransformerPreTrainedModel):
     """Encoder and decoder, without the map to the vocabulary."""
 
     def __init__(self, config: VanillaTransformerConfig):

@@ -45,28 +45,29 @@ class SharedBase(PreTrainedModel):
         return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
 
 
-class EncoderDecoderEmbeddings(SharedBase):
-    """Two stacks whose embeddings are one matrix, `shared`, where the config's `tied_matrices` is "all"."""
+class SharedEmbeddings(SharedBase):
+    """A model whose stacks' embeddings are one matrix, `shared`, where the config's `tied_matrices` is "all"."""
 
-    encoder: Any
-    decoder: Any
+    @property
+    def stack_names(self) -> tuple[str, ...]:
+        """The stacks; the first has the input embeddings."""
+        return "encoder", "decoder"
 
     def share_embeddings(self):
         """Make the one matrix, of which those of the stacks are other names."""
         if self.config.tied_matrices == "all":
             self.shared = nn.Embedding(self.config.vocab_size, self.config.d_model)
-            self._tied_weights_keys = {
-                "encoder.embed_tokens.weight": "shared.weight",
-                "decoder.embed_tokens.weight": "shared.weight",
-            }
+            self._tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in self.stack_names}
 
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.embed_tokens
+        return getattr(self, self.stack_names[0]).embed_tokens
 
     def set_input_embeddings(self, value: Any):
-        self.encoder.embed_tokens = value
-        if self.config.tied_matrices == "all":
-            self.shared = self.decoder.embed_tokens = value
+        is_shared = self.config.tied_matrices == "all"
+        if is_shared:
+            self.shared = value
+        for stack in self.stack_names if is_shared else self.stack_names[:1]:
+            getattr(self, stack).embed_tokens = value
 
 
 class ShiftedLabels(SharedBase):
@@ -84,7 +85,7 @@ class ShiftedLabels(SharedBase):
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
 
 
-def tied_output(config: Any) -> dict[str, str]:
-    """The matrix that the output of an encoder–decoder is another name of, as transformers' `_tied_weights_keys`."""
-    sources = {"all": "model.shared.weight", "decoder": "model.decoder.embed_tokens.weight"}
+def tied_output(config: Any, stack: str = "decoder") -> dict[str, str]:
+    """The matrix that the output over a stack is another name of, as transformers' `_tied_weights_keys`."""
+    sources = {"all": "model.shared.weight", "decoder": f"model.{stack}.embed_tokens.weight"}
     return {"lm_head.weight": sources[config.tied_matrices]} if config.tied_matrices in sources else {}

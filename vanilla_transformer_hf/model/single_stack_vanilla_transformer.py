@@ -3,10 +3,9 @@
 import copy
 from typing import Any, ClassVar, Literal
 
-from torch import nn
-
 from .configuration_vanilla_transformer import FOLLOWERS, VanillaTransformerConfig, check_stacks
 from .modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
+from .shared_base_vanilla_transformer import SharedEmbeddings
 from .sharing_vanilla_transformer import layers_and_sets
 
 
@@ -51,7 +50,7 @@ def of_one_stack(
     return config
 
 
-class SingleStackModel(VanillaTransformerPreTrainedModel):
+class SingleStackModel(SharedEmbeddings, VanillaTransformerPreTrainedModel):
     """
     One stack and its embeddings, with the same parameter names as in the encoder-decoder, so that either loads the
     weights of the other.
@@ -63,27 +62,14 @@ class SingleStackModel(VanillaTransformerPreTrainedModel):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(of_one_stack(config, self.stack_name, type(self).__name__))
         self.add_module(self.stack_name, self.stack_class(self.config))
-        if self.config.tied_matrices == "all":
-            self.shared = nn.Embedding(self.config.vocab_size, self.config.d_model)
-            self._tied_weights_keys = {f"{self.stack_name}.embed_tokens.weight": "shared.weight"}
+        self.share_embeddings()
         self.post_init()
         if self.config.tied_matrices == "all":
             self.tp_plan["shared"] = "embedding_rowwise"
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return getattr(self, self.stack_name).embed_tokens
-
-    def set_input_embeddings(self, value: Any):
-        getattr(self, self.stack_name).embed_tokens = value
-        if self.config.tied_matrices == "all":
-            self.shared = value
+    @property
+    def stack_names(self) -> tuple[str, ...]:
+        return (self.stack_name,)
 
 
-def tied_output(config: VanillaTransformerConfig, stack: str) -> dict[str, str]:
-    """`_tied_weights_keys` of a model with an `lm_head` over one stack."""
-    sources = {"all": "model.shared.weight", "decoder": f"model.{stack}.embed_tokens.weight"}
-    source = sources.get(config.tied_matrices)
-    return {} if source is None else {"lm_head.weight": source}
-
-
-__all__ = ["SingleStackModel", "of_one_stack", "tied_output"]
+__all__ = ["SingleStackModel", "of_one_stack"]
