@@ -75,7 +75,8 @@ def add_head_gates(model: Any) -> None:
 
 def gated_projections(model: Any) -> dict[tuple[str, int], Any]:
     """The output projections with gates, by ("encoder", "decoder" or "cross", layer)."""
-    return {key: attention.out_proj for key, attention in attentions(model).items()}
+    found = {key: attention.out_proj for key, attention in attentions(model).items()}
+    return {key: projection for key, projection in found.items() if hasattr(projection, "gates")}
 
 
 def expected_open_heads(model: Any) -> torch.Tensor:

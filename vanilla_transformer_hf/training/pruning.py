@@ -207,7 +207,7 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
     for key, module in own.items():
         _cut_heads(weights, names[id(module)], module, kept[key])
     sizes, units = {}, (0, 0)
-    config = copy.deepcopy(model.config)
+    config = model.config
     inner = FEED_FORWARDS[config.feed_forward_type][1]
     for stack, owners in feed_forwards(model).items():
         for maps in owners:
@@ -220,12 +220,9 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
         sizes["decoder"] = sizes["encoder"]
     fields: dict[str, Any] = {f"{stack}_ffn_dim": size for stack, size in sizes.items()}
     fields |= _heads_by_layer(config, {key: len(left) for key, left in kept.items()})
-    config = type(config).from_dict({**config.to_dict(), **fields})
-    smaller = type(model)._from_config(config, dtype=model.dtype)
-    smaller.load_state_dict(weights)
-    smaller.generation_config = copy.deepcopy(model.generation_config)
+    smaller = _load(_empty(model, fields), weights, model)
     return Pruned(
-        smaller.train(model.training),
+        smaller,
         (before, sum(map(len, kept.values()))),
         units,
         (model.num_parameters(), smaller.num_parameters()),
@@ -269,13 +266,24 @@ def keep_layers(model: Any, encoder: int | None = None, decoder: int | None = No
                 continue
             name = f"model.{stack}.layers.{left[stack].index(place)}.{rest}"
         weights[name] = tensor
-    smaller = type(model)._from_config(type(config).from_dict({**config.to_dict(), **fields}), dtype=model.dtype)
+    smaller = _empty(model, fields)
     shapes = {name: tensor.shape for name, tensor in smaller.state_dict().items()}
     if (
         other := {name for name, tensor in weights.items() if shapes.get(name) != tensor.shape}
         | shapes.keys() - weights
     ):
         raise ValueError(f"layers cannot be removed: {min(other)} belongs to all layers together; keep all layers")
+    return _load(smaller, weights, model)
+
+
+def _empty(model: Any, fields: dict[str, Any]) -> Any:
+    """A new model with these fields of the config changed."""
+    config = type(model.config).from_dict({**model.config.to_dict(), **fields})
+    return type(model)._from_config(config, dtype=model.dtype)
+
+
+def _load(smaller: Any, weights: dict[str, Any], model: Any) -> Any:
+    """The new model with these weights, and the search and the mode of the old one."""
     smaller.load_state_dict(weights)
     smaller.generation_config = copy.deepcopy(model.generation_config)
     return smaller.train(model.training)

@@ -104,7 +104,9 @@ def prune_folder(
         check_fit(model, tokenizer)
         dtype, kept, full = model.dtype, None, model.num_parameters()
         before = model.config.encoder_layers + model.config.decoder_layers
-        model = keep_layers(model.float(), encoder_layers, decoder_layers)
+        model = model.float()
+        if encoder_layers is not None or decoder_layers is not None:
+            model = keep_layers(model, encoder_layers, decoder_layers)
         if heads and pairs is not None:
             kept = choose_heads(head_importance(model, pairs.batches(model, tokenizer)), heads)
         pruned = prune(model, kept, feed_forward)
