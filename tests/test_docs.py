@@ -107,7 +107,9 @@ def workspace(tmp_path_factory):
     (folder / "numbers.en").write_text("\n".join(ENGLISH), encoding="utf-8")
     (folder / "numbers.de").write_text("\n".join(GERMAN), encoding="utf-8")
     for language, lines in (("en", ENGLISH), ("de", GERMAN)):
-        (folder / f"test_2016_flickr.{language}").write_text("\n".join(filter(None, lines)), encoding="utf-8")
+        for kind in ("", ".lc.norm.tok"):
+            text = "\n".join(filter(None, lines))
+            (folder / f"test_2016_flickr{kind}.{language}").write_text(text, encoding="utf-8")
         for name in ("train", "val"):
             (folder / f"{name}.{language}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     tokenizer = VanillaTransformerTokenizer.train(ENGLISH, GERMAN, vocab_size=300, show_progress=False)

@@ -3,6 +3,7 @@
 import gzip
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -14,9 +15,26 @@ from vanilla_transformer_hf.publishing.model_card import CardFacts, is_edited
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 
 
-FOLDER = ROOT / "model_cards" / "multi30k_raw_en_de"
 # Multi30k's text is for research and is not part of this repository.
-CORPUS = Path(__file__).parents[2] / "shared" / "data" / "multi30k" / "raw"
+CORPUS = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
+
+
+class Shipped(NamedTuple):
+    """A model of this repository, the files of its test text, and BLEU and chrF of the first 100 sentences there."""
+
+    name: str
+    text: str
+    first_hundred: tuple[float, float]
+    tokenize: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        return ROOT / "model_cards" / self.name
+
+
+RAW = Shipped("multi30k_raw_en_de", "raw/test_2016_flickr", (40.25, 64.18))
+TOKENIZED = Shipped("multi30k_tiny_en_de", "tok/test_2016_flickr.lc.norm.tok", (39.88, 64.40), tokenize="none")
+both = pytest.mark.parametrize("shipped", [RAW, TOKENIZED], ids=lambda one: one.name)
 
 SENTENCES = """
 A brown dog is running through the snow.
@@ -42,39 +60,47 @@ Ein kleiner Junge isst im Park Eis.
 """.strip().splitlines()
 
 
-@pytest.fixture(scope="module")
-def translator():
-    return Translator.from_pretrained(FOLDER)
-
-
-def test_it_is_what_an_upload_sends():
+@both
+def test_it_is_what_an_upload_sends(shipped):
     """The code is left to the package, which adds its own to an upload."""
-    plan = plan_upload(FOLDER, "multi30k_raw_en_de")
-    names = {path.name for path in FOLDER.iterdir()}
+    plan = plan_upload(shipped.folder, shipped.name)
+    names = {path.name for path in shipped.folder.iterdir()}
     assert names == {file.name for file in plan.files if not file.name.endswith(".py")} | {"card_facts.json"}
     assert "modeling_vanilla_transformer.py" in {file.name for file in plan.files}
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 6e6
-    assert not is_edited(FOLDER) and plan.card.startswith("---\n")
+    assert sum(path.stat().st_size for path in shipped.folder.iterdir()) <= 6e6
+    assert not is_edited(shipped.folder) and plan.card.startswith("---\n")
 
 
-def test_it_translates(translator):
+def test_the_model_of_natural_text_translates():
+    translator = Translator.from_pretrained(RAW.folder)
     assert translator.model.dtype == torch.float32  # computes so, although the file is in bfloat16
     assert translator.translate(SENTENCES[::2]) == SENTENCES[1::2]
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason="needs the text of Multi30k")
-def test_the_first_hundred_sentences_of_the_test_text(translator):
+def test_the_model_of_tokenized_text_translates():
+    translator = Translator.from_pretrained(TOKENIZED.folder)
+    assert translator.model.dtype == torch.float32
+    found = translator.translate(["a brown dog is running through the snow .", "people are waiting for the train ."])
+    assert found == ["ein brauner hund rennt durch den schnee .", "leute warten auf den zug ."]
+
+
+@both
+def test_the_first_hundred_sentences_of_the_test_text(shipped):
+    if not CORPUS.is_dir():
+        pytest.skip("needs the text of Multi30k")
     sources, references = (
-        gzip.decompress((CORPUS / f"test_2016_flickr.{side}.gz").read_bytes()).decode().splitlines()[:100]
+        gzip.decompress((CORPUS / f"{shipped.text}.{side}.gz").read_bytes()).decode().splitlines()[:100]
         for side in ("en", "de")
     )
-    scores = score_translations(translator.translate(sources), references, "de")
-    assert (round(scores.bleu, 2), round(scores.chrf, 2)) == (40.25, 64.18)
+    translations = Translator.from_pretrained(shipped.folder).translate(sources)
+    scores = score_translations(translations, references, "de", shipped.tokenize)
+    assert (round(scores.bleu, 2), round(scores.chrf, 2)) == shipped.first_hundred
 
 
-def test_the_page_of_results_states_its_scores():
-    scored = {part.role: part.scores for part in CardFacts.read(FOLDER).scored}
+@both
+def test_the_page_of_results_states_its_scores(shipped):
+    scored = {part.role: part.scores for part in CardFacts.read(shipped.folder).scored}
     assert list(scored) == ["validation", "test"] and scored["test"].sentences == 1000
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    section = re.search(r"^## The model in this repository\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)[1]
+    section = re.search(r"^## The models in this repository\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)[1]
     assert all(f"{value:.2f}" in section for one in scored.values() for value in (one.bleu, one.chrf))
