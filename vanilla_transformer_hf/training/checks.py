@@ -15,7 +15,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.heads_vanilla_transformer import HEAD_FIELDS, heads_of_layers
 from ..publishing.model_card import check_metadata, check_project_url
 from .build import make_generation_config, paper_learning_rate, plan_config
-from .recipe import CHANGEABLE_FIELDS, SENTENCE_FIELDS, RunArguments
+from .recipe import CHANGEABLE_FIELDS, KINDS_OF_ONE_WEIGHT, SENTENCE_FIELDS, RunArguments
 
 
 # Metrics for the best checkpoint.
@@ -161,6 +161,26 @@ def _check_config_fields(run: RunArguments, config: PreTrainedConfig) -> None:
             raise ValueError(
                 f"{field}={value} contradicts {name}, which has {field}={getattr(config, field)}; remove it."
             )
+    _check_attention_weights(run, config)
+
+
+def _check_attention_weights(run: RunArguments, config: PreTrainedConfig) -> None:
+    """Another kind of attention has the weights of the model."""
+    for field in ("encoder_attention_type", "decoder_attention_type"):
+        before = getattr(config, field, None)
+        wanted = run.config.get(field, before)
+        if wanted != before and not {wanted, before} <= set(KINDS_OF_ONE_WEIGHT):
+            raise ValueError(
+                f"{field}={wanted}: its weights are not those of {before}, which {run.model.model_name_or_path} has; "
+                f"choose one of {', '.join(KINDS_OF_ONE_WEIGHT)}, or train a new model."
+            )
+    kinds = {run.config.get("encoder_attention_type"), getattr(config, "encoder_attention_type", None)}
+    projections = run.config.get("global_projections", getattr(config, "global_projections", None))
+    if len(kinds - {None}) == 2 and "window_global" in kinds and projections != "shared":
+        raise ValueError(
+            "encoder_attention_type=window_global: global tokens have projections of their own, which "
+            f"{run.model.model_name_or_path} does not have; add global_projections=shared."
+        )
 
 
 def _check_head_gates(run: RunArguments, config: PreTrainedConfig) -> None:

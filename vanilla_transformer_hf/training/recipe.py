@@ -269,8 +269,14 @@ SENTENCE_FIELDS = (
     *("dataloader_drop_last", "dataloader_prefetch_factor", "dataloader_persistent_workers"),
 )
 TOKEN_FIELDS = ("tokens_per_step", "per_device_train_tokens", "bpe_dropout", "streaming", "shuffle_buffer_size")
+# Kinds of attention with the weights of full attention; of `window_global`, those with shared projections.
+KINDS_OF_ONE_WEIGHT = ("full", "window", "blocks", "chunk", "window_global")
 # Fields of the config that may change when a model is trained further; its weights depend on the others.
-CHANGEABLE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
+CHANGEABLE_FIELDS = (
+    *("dropout", "attention_dropout", "activation_dropout", "label_smoothing"),
+    *("encoder_attention_type", "decoder_attention_type", "attention_window", "attention_block", "chunk_summary"),
+    *("global_tokens", "global_projections"),
+)
 # A field -> those that it excludes.
 EXCLUDED = {
     "tokens_per_step": SENTENCE_FIELDS,
