@@ -466,6 +466,45 @@ def test_a_config_field_that_contradicts_the_model_is_refused(prepare, tmp_path)
 
 
 @pytest.mark.parametrize(
+    "kind",
+    [
+        {"encoder_attention_type": "window", "attention_window": 2, "decoder_attention_type": "blocks"},
+        {"encoder_attention_type": "chunk", "attention_block": 2, "chunk_summary": "mean"},
+        {"encoder_attention_type": "window_global", "global_tokens": 2, "global_projections": "shared"},
+    ],
+    ids=lambda kind: kind["encoder_attention_type"],
+)
+def test_a_model_is_trained_further_with_attention_of_the_same_weights(prepare, tmp_path, kind):
+    before = prepare().trainer
+    before.save_model(tmp_path / "base")
+    further = {**size_fields_removed(prepare), "model_name_or_path": str(tmp_path / "base")}
+    model = prepare(**further, **kind, output_dir=str(tmp_path / "more")).trainer.model
+    assert {name: getattr(model.config, name) for name in kind} == kind
+    assert type(model.get_encoder().layers[0].self_attn) is not type(before.model.get_encoder().layers[0].self_attn)
+    weights = before.model.state_dict()
+    assert all(torch.equal(weights[name].cpu(), tensor.cpu()) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "kind, message",
+    [
+        (
+            {"encoder_attention_type": "linformer"},
+            "encoder_attention_type=linformer: its weights are not those of full",
+        ),
+        ({"decoder_attention_type": "lsh"}, "decoder_attention_type=lsh: its weights are not those of full"),
+        ({"encoder_attention_type": "window_global"}, "projections of their own, .* add global_projections=shared"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_attention_of_other_weights_is_refused_before_any_text_is_read(prepare, tmp_path, monkeypatch, kind, message):
+    prepare().trainer.save_model(tmp_path / "base")
+    monkeypatch.setattr(training, "load_corpora", None)
+    with pytest.raises(ValueError, match=message):
+        prepare(**size_fields_removed(prepare), **kind, model_name_or_path=str(tmp_path / "base"))
+
+
+@pytest.mark.parametrize(
     "settings, message",
     [
         ({"validation_source": None}, "eval_strategy=steps needs validation_source"),

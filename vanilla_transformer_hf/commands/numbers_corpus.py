@@ -5,11 +5,12 @@ Write the quickstart's corpus, numbers and dates spelled out in English and Germ
     vanilla-transformer numbers-corpus outputs/multilingual-data --both_directions
     vanilla-transformer numbers-corpus outputs/divisible --divisible_by 3
     vanilla-transformer numbers-corpus outputs/places --place_values
+    vanilla-transformer numbers-corpus outputs/look-up --look_up 2048
     vanilla-transformer numbers-corpus outputs/lists --numbers_per_line 1 3 --digits 3
 
-The third and fourth write numbers and classes, for `task: classification` and `task: token_classification`. The last
-writes lists such as "twelve; three hundred and five": models that are trained on short lists can be tested on longer
-ones.
+The third writes numbers and their classes, for `task: classification`, the fourth and the fifth the classes of words,
+for `task: token_classification`. The last writes lists such as "twelve; three hundred and five": models that are trained
+on short lists can be tested on longer ones.
 """
 
 from ..common.command_line import make_parser
@@ -46,15 +47,27 @@ def main(prog: str, argv: list[str]) -> None:
         help="numbers in English, as .en files, and for each of their words whether it counts ones, hundreds, "
         "thousands or hundred thousands, as .class files",
     )
+    parser.add_argument(
+        "--look_up",
+        type=int,
+        metavar="WORDS",
+        help="texts of so many words, as .en files: a table of letters and their values, then letters alone; and the "
+        "value of each letter, as .class files; texts for training are shorter, too",
+    )
     arguments = parser.parse_args(argv)
     lists = arguments.numbers_per_line and tuple(arguments.numbers_per_line)
     try:
-        if arguments.divisible_by is not None or arguments.place_values:
-            both = arguments.divisible_by is not None and arguments.place_values
-            if both or arguments.both_directions or lists or arguments.digits != 6:
-                name = "--place_values" if arguments.place_values else "--divisible_by"
-                raise ValueError(f"{name} has numbers of its own: give no other option but --seed beside it.")
-            sizes = write_labelled_corpus(arguments.folder, arguments.divisible_by, arguments.seed)
+        labels = {
+            "--divisible_by": arguments.divisible_by,
+            "--place_values": arguments.place_values or None,
+            "--look_up": arguments.look_up,
+        }
+        if given := [name for name, value in labels.items() if value is not None]:
+            if len(given) > 1 or arguments.both_directions or lists or arguments.digits != 6:
+                raise ValueError(f"{given[-1]} has text of its own: give no other option but --seed beside it.")
+            sizes = write_labelled_corpus(
+                arguments.folder, arguments.divisible_by, arguments.seed, arguments.look_up
+            )
         else:
             sizes = write_numbers_corpus(
                 arguments.folder, arguments.seed, arguments.both_directions, lists, arguments.digits

@@ -24,6 +24,9 @@ HELD_OUT = {"valid": 500, "test": 1_000}
 FULL_STOP_EVERY, LIST_EVERY, LONGEST_LIST = 4, 6, 3
 BETWEEN_PHRASES = (". ", "; ", ", ", " ")
 LISTS = 12_000  # lines of a corpus of lists of numbers
+# Texts of the look-up, the letters of its table, and their values. An entry such as "cx" becomes one piece; digits would
+# not, and then an entry takes two steps to read.
+LOOK_UPS, LETTERS, VALUES = 3_500, "abcdefghijklmnop", "wxyz"
 
 
 def _is_well_spelled(number: int) -> bool:
@@ -141,17 +144,48 @@ def make_tagged(seed: int = 0) -> list[tuple[str, str]]:
     return [(spelled, place_values(spelled)) for spelled in map(num2words, numbers)]
 
 
-def write_labelled_corpus(folder: str | os.PathLike, divisor: int | None = None, seed: int = 0) -> dict[str, int]:
+def make_look_up(words: int, seed: int = 0) -> list[tuple[str, str]]:
+    """
+    (text, classes of its words): a text begins with a table of all letters in random order, each with a value, such as
+    "cz aw by", and goes on with letters alone. The class of a letter is its value in the table, that of an entry of the
+    table is "entry". Held-out texts have so many words; those for training 1/32 to all of them, because the task is
+    learnt from short texts.
+
+    Raises:
+        ValueError: `words` leaves short texts no room for letters after the table, or is more than 100,000.
+    """
+    fewest = 2 * len(LETTERS)
+    if not fewest <= words <= 100_000:
+        raise ValueError(f"look_up={words}: must be from {fewest} to 100,000 words.")
+    rng = random.Random(seed)
+    found = []
+    for place in range(LOOK_UPS):
+        is_held_out = place >= LOOK_UPS - sum(HELD_OUT.values())  # the last ones are
+        size = words if is_held_out else max(fewest, words >> rng.randrange(6))
+        table = {letter: rng.choice(VALUES) for letter in rng.sample(LETTERS, len(LETTERS))}
+        asked = rng.choices(LETTERS, k=size - len(table))
+        entries = [letter + value for letter, value in table.items()]
+        classes = ["entry"] * len(table) + [table[letter] for letter in asked]
+        found.append((" ".join([*entries, *asked]), " ".join(classes)))
+    return found
+
+
+def write_labelled_corpus(
+    folder: str | os.PathLike, divisor: int | None = None, seed: int = 0, look_up: int | None = None
+) -> dict[str, int]:
     """
     Write `train`, `valid` and `test` as `.en` files of spelled-out numbers and `.class` files that say whether each is
     divisible by `divisor`, or without a divisor what each word counts; return the sizes. No number stands in two of
-    them.
+    them. With `look_up`, the files have texts of so many words (`make_look_up`).
 
     Raises:
         ModuleNotFoundError: num2words is missing.
-        ValueError: As `make_labelled`.
+        ValueError: As `make_labelled` and `make_look_up`.
     """
-    pairs = make_tagged(seed) if divisor is None else make_labelled(divisor, seed)
+    if look_up is not None:
+        pairs = make_look_up(look_up, seed)
+    else:
+        pairs = make_tagged(seed) if divisor is None else make_labelled(divisor, seed)
     return _write_parts(folder, pairs, ("en", "class"))
 
 
