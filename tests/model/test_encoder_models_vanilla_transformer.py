@@ -19,6 +19,7 @@ from transformers import (
 from vanilla_transformer_hf import (
     VanillaTransformerConfig,
     VanillaTransformerEncoderModel,
+    VanillaTransformerForCausalLM,
     VanillaTransformerForMaskedLM,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
@@ -92,6 +93,26 @@ def test_the_config_of_one_stack_means_that_stack_and_the_given_one_stays(tiny_c
     assert (found.vocab_size, found.source_vocab_size, found.decoder_layers) == (120, None, 3)
     assert model.model.config is found
     assert VanillaTransformerConfig.from_dict(found.to_dict()).stacks == "encoder"
+
+
+@pytest.mark.parametrize(
+    "kind, model_class, fields",
+    [
+        ("linformer", VanillaTransformerEncoderModel, {"encoder_attention_type": "linformer"}),
+        (
+            "recurrent",
+            VanillaTransformerForCausalLM,
+            {"decoder_attention_type": "recurrent", "decoder_position_encoding": "none"},
+        ),
+    ],
+)
+def test_a_kind_that_only_one_stack_can_have_is_saved_with_that_stack_alone(
+    tiny_config, tmp_path, kind, model_class, fields
+):
+    model_class(tiny_config(**fields)).save_pretrained(tmp_path)
+    stack = model_class.from_pretrained(tmp_path).get_decoder() if kind == "recurrent" else None
+    stack = stack or model_class.from_pretrained(tmp_path).encoder
+    assert type(stack.layers[0].self_attn).__name__.lower().startswith(kind)
 
 
 def test_auto_classes_open_a_config_as_what_it_says(tiny_config):

@@ -642,12 +642,13 @@ class VanillaTransformerConfig(PreTrainedConfig):
                     f"{name}={getattr(self, name)!r}: only attention of the type {' or '.join(map(repr, users))} has "
                     f"it; leave {name} out, or set encoder_attention_type or decoder_attention_type"
                 )
-        if kinds["decoder"] in UNCAUSAL_KINDS:
+        # A model of one stack has the kind of that stack in both fields.
+        if self.stacks != "encoder" and kinds["decoder"] in UNCAUSAL_KINDS:
             raise ValueError(
                 f"decoder_attention_type={kinds['decoder']!r}: its sums cover all positions, so that a token would "
                 "see those after it; take another type, such as 'performer' or 'window'"
             )
-        if kinds["encoder"] == "recurrent":
+        if self.stacks != "decoder" and kinds["encoder"] == "recurrent":
             raise ValueError(
                 "encoder_attention_type='recurrent': a memory of what was read before is the decoder's; take another "
                 "type, such as 'window'"
