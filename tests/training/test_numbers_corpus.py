@@ -120,3 +120,29 @@ def test_classes_say_what_divides_a_number(small, tmp_path):
     assert not set(files["train.en"]) & {*files["valid.en"], *files["test.en"]}
     with pytest.raises(ValueError, match="divisible_by=1: must be from 2"):
         numbers_corpus.make_labelled(1)
+
+
+def test_a_look_up_asks_at_the_end_for_what_stands_at_the_begin(monkeypatch, tmp_path):
+    monkeypatch.setattr(numbers_corpus, "HELD_OUT", {"valid": 20, "test": 30})
+    monkeypatch.setattr(numbers_corpus, "LOOK_UPS", 250)
+    sizes = numbers_corpus.write_labelled_corpus(tmp_path / "a", look_up=640)
+    assert sizes == {"valid": 20, "test": 30, "train": 200}
+    numbers_corpus.write_labelled_corpus(tmp_path / "b", look_up=640)
+    files = read(tmp_path / "a")
+    assert files == read(tmp_path / "b") and sorted(files)[0] == "test.class"
+    letters = set(numbers_corpus.LETTERS)
+    for part in sizes:
+        for text, classes in zip(files[f"{part}.en"], files[f"{part}.class"], strict=True):
+            words, found = text.split(), classes.split()
+            table = {entry[0]: entry[1] for entry in words[: len(letters)]}
+            assert table.keys() == letters and set(table.values()) <= set(numbers_corpus.VALUES)
+            assert found == ["entry"] * len(letters) + [table[word] for word in words[len(letters) :]]
+    assert {len(text.split()) for part in ("valid", "test") for text in files[f"{part}.en"]} == {640}
+    assert {len(text.split()) for text in files["train.en"]} == {640, 320, 160, 80, 40, 32}
+
+
+@pytest.mark.parametrize("words", [31, 100_001])
+def test_a_look_up_of_a_wrong_length_is_refused(words, tmp_path):
+    with pytest.raises(ValueError, match=f"look_up={words}: must be from 32 to 100,000 words"):
+        numbers_corpus.write_labelled_corpus(tmp_path / "out", look_up=words)
+    assert not (tmp_path / "out").exists()

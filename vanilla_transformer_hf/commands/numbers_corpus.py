@@ -9,8 +9,8 @@ Write the quickstart's corpus, numbers and dates spelled out in English and Germ
     vanilla-transformer numbers-corpus outputs/lists --numbers_per_line 1 3 --digits 3
 
 The third writes numbers and their classes, for `task: classification`, the fourth and the fifth the classes of words,
-for `task: token_classification`. The last writes lists such as "twelve; three hundred and five": models that are trained
-on short lists can be tested on longer ones.
+for `task: token_classification`. The last writes lists such as "twelve; three hundred and five": models that are
+trained on short lists can be tested on longer ones.
 """
 
 from ..common.command_line import make_parser
@@ -65,9 +65,7 @@ def main(prog: str, argv: list[str]) -> None:
         if given := [name for name, value in labels.items() if value is not None]:
             if len(given) > 1 or arguments.both_directions or lists or arguments.digits != 6:
                 raise ValueError(f"{given[-1]} has text of its own: give no other option but --seed beside it.")
-            sizes = write_labelled_corpus(
-                arguments.folder, arguments.divisible_by, arguments.seed, arguments.look_up
-            )
+            sizes = write_labelled_corpus(arguments.folder, arguments.divisible_by, arguments.seed, arguments.look_up)
         else:
             sizes = write_numbers_corpus(
                 arguments.folder, arguments.seed, arguments.both_directions, lists, arguments.digits
