@@ -79,8 +79,11 @@ SMALL = {
     f"{PROG} benchmark attention": "--lengths 16 --widths 64 --layer_length 8 --window 4 --kinds full window"
     " --tasks forward layer --rounds 1",
     f"{PROG} benchmark predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
+    f"{PROG} train look_up": "--max_steps 1 --vocab_size 300 --max_source_length 64",
     f"{PROG} train": RUN,
     f"{PROG} prune": "--heads 0",  # the workspace's model has one head
+    f"{PROG} compare multi30k_documents": "--max_steps 1 --max_source_length 16 --max_target_length 16"
+    " --generation_max_length 16",
     f"{PROG} compare": f"--variants mine.yaml {RUN}",
     "accelerate launch": RUN,
     f"{PROG} attention": "--target eins",  # an untrained model's translation is too long for a picture
@@ -316,6 +319,10 @@ def test_command_runs(command, workspace, tmp_path):
             make(name, workspace)
         if arguments[:2] in (["compare", "quickstart"], ["train", "quickstart"]) and "--train_source" not in arguments:
             make("outputs/quickstart-data", workspace)
+        if arguments[:2] == ["train", "look_up"]:
+            make("outputs/look-up", workspace)
+        if "multi30k_documents" in command:
+            run_python("long_sequences.md", workspace, dict(os.environ))
         if arguments[:2] == ["compare", "lists"]:
             make("outputs/lists", workspace)
             make("outputs/longer", workspace)
@@ -343,7 +350,7 @@ def test_command_runs(command, workspace, tmp_path):
 def run_python(name: str, workspace: Path, environment: dict[str, str]) -> list[str]:
     """All blocks of Python of a page in one process, as a reader would type them; returns the printed lines."""
     source = "\n".join(PAGES[name].blocks("python"))
-    written = re.findall(r'save_pretrained\("(outputs/[\w-]+)"', source)
+    written = re.findall(r'(?:save_pretrained|Path)\("(outputs/[\w-]+)"', source)
     for folder in re.findall(r'"(outputs/[\w-]+)[/"]', source):
         if folder not in written:
             make(folder, workspace)
