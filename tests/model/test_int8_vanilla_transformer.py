@@ -10,9 +10,12 @@ from vanilla_transformer_hf import VanillaTransformerForCausalLM
 from vanilla_transformer_hf.model import int8_vanilla_transformer
 from vanilla_transformer_hf.model.candidates_vanilla_transformer import int8_product
 from vanilla_transformer_hf.model.int8_vanilla_transformer import (
+    LastRounded,
     dequantize_rows,
     exact_product,
+    has_product_of_few,
     int8_map,
+    product_of_few,
     quantize_rows,
 )
 from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import StepWeights
@@ -76,6 +79,40 @@ def test_without_instructions_for_int8_the_numbers_are_the_same(monkeypatch):
     assert torch.equal(slow, int8_map(weight, None)(states))
 
 
+@pytest.mark.skipif(not has_product_of_few(), reason="needs FBGEMM and instructions for int8")
+@pytest.mark.parametrize("shape", [(40, 512), (33, 2048), (7, 5)], ids=str)
+def test_the_kernel_that_rounds_inside_gives_the_same_numbers(shape):
+    weight = matrix(*shape)
+    states = torch.randn(9, shape[1], generator=torch.Generator().manual_seed(2))
+    states[3], states[5] = 0, 1  # no magnitude, and only the largest
+    torch.testing.assert_close(
+        int8_map(weight, None, few_rows=True)(states), int8_map(weight, None)(states), rtol=1e-6, atol=0
+    )
+    engine = torch.backends.quantized.engine
+    product_of_few(*quantize_rows(weight))
+    assert torch.backends.quantized.engine == engine
+
+
+def test_maps_of_the_same_states_round_them_once(monkeypatch):
+    rounded = LastRounded()
+    monkeypatch.setattr(int8_vanilla_transformer, "LAST_ROUNDED", rounded)
+    first, second = int8_map(matrix(48, 96), None), int8_map(matrix(32, 96), None)
+    states = torch.randn(4, 96)
+    first(states)
+    kept = rounded.kept
+    before = second(states)
+    assert rounded.kept is kept
+    states.mul_(2)  # seen, and rounded again
+    assert torch.equal(second(states), 2 * before) and rounded.kept is not kept
+    del states
+    assert rounded.kept is None
+    with torch.inference_mode():  # changes in place are not counted there
+        states = torch.randn(4, 96)
+        before = first(states)
+        states.mul_(2)
+        assert torch.equal(first(states), 2 * before)
+
+
 def test_weights_that_are_not_finite_are_refused():
     with pytest.raises(ValueError, match="a weight is infinite or NaN"):
         quantize_rows(torch.tensor([[1.0, torch.nan]]))
@@ -86,9 +123,9 @@ class RoundingLinear(nn.Linear):
 
     def forward(self, states):
         whole, steps = quantize_rows(self.weight)
-        own = states.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30).mul(1 / 127)
-        numbers = (states / own).round().double() @ whole.double().T
-        found = numbers.float() * steps * own
+        largest = states.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30)
+        numbers = (states / largest * 127).round().double() @ whole.double().T
+        found = numbers.float() * (steps / 127) * largest
         return found if self.bias is None else found + self.bias
 
 

@@ -87,7 +87,10 @@ def for_few_rows(
 # `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
 INT8_METHOD = "vanilla_transformer_int8"
 # Quantization of a search -> how it makes a map: of the few rows of a step, and of whole sequences.
-MAKERS: dict[str | None, tuple[Callable, Callable]] = {None: (for_few_rows, pack), "int8": (int8_map, int8_map)}
+MAKERS: dict[str | None, tuple[Callable, Callable]] = {
+    None: (for_few_rows, pack),
+    "int8": (partial(int8_map, few_rows=True), int8_map),
+}
 
 
 def side_by_side(
