@@ -10,11 +10,13 @@ from vanilla_transformer_hf import VanillaTransformerForCausalLM
 from vanilla_transformer_hf.model import int8_vanilla_transformer
 from vanilla_transformer_hf.model.candidates_vanilla_transformer import int8_product
 from vanilla_transformer_hf.model.int8_vanilla_transformer import (
+    FEW,
+    Int8Map,
     LastRounded,
     dequantize_rows,
     exact_product,
     has_product_of_few,
-    int8_map,
+    int8_map_of_step,
     product_of_few,
     quantize_rows,
 )
@@ -49,7 +51,7 @@ def test_rounded_weights_are_near_and_stay_the_same_when_rounded_again(shape):
 def test_products_are_those_of_rounded_factors(bias):
     weight, states = matrix(48, 96), torch.randn(3, 5, 96, generator=torch.Generator().manual_seed(1))
     offset = torch.linspace(-1, 1, 48) if bias else None
-    found = int8_map(weight, offset, "relu")(states)
+    found = Int8Map(weight, offset, "relu")(states)
     steps = states.abs().amax(dim=-1, keepdim=True) / 127
     whole, weight_steps = quantize_rows(weight)
     expected = rounded_to(states, steps) @ dequantize_rows(whole, weight_steps).double().T
@@ -62,7 +64,7 @@ def test_products_are_those_of_rounded_factors(bias):
 
 
 def test_a_row_depends_on_no_other_row():
-    apply, states = int8_map(matrix(48, 96), torch.ones(48)), torch.randn(9, 96) * torch.logspace(-3, 3, 9)[:, None]
+    apply, states = Int8Map(matrix(48, 96), torch.ones(48)), torch.randn(9, 96) * torch.logspace(-3, 3, 9)[:, None]
     assert torch.equal(apply(states)[3], apply(states[3:4])[0])
     assert torch.equal(apply(states.bfloat16())[3], apply(states[3:4].bfloat16())[0])
 
@@ -74,9 +76,9 @@ def test_without_instructions_for_int8_the_numbers_are_the_same(monkeypatch):
     assert torch.equal(exact_product(whole, steps)(rows), int8_product(whole, steps)(rows))
     monkeypatch.setattr(int8_vanilla_transformer, "has_int8", lambda: False)
     weight, states = matrix(48, 96), torch.randn(4, 96)
-    slow = int8_map(weight, None)(states)
+    slow = Int8Map(weight, None)(states)
     monkeypatch.undo()
-    assert torch.equal(slow, int8_map(weight, None)(states))
+    assert torch.equal(slow, Int8Map(weight, None)(states))
 
 
 @pytest.mark.skipif(not has_product_of_few(), reason="needs FBGEMM and instructions for int8")
@@ -85,9 +87,9 @@ def test_the_kernel_that_rounds_inside_gives_the_same_numbers(shape):
     weight = matrix(*shape)
     states = torch.randn(9, shape[1], generator=torch.Generator().manual_seed(2))
     states[3], states[5] = 0, 1  # no magnitude, and only the largest
-    torch.testing.assert_close(
-        int8_map(weight, None, few_rows=True)(states), int8_map(weight, None)(states), rtol=1e-6, atol=0
-    )
+    many = Int8Map(weight, None)(states.repeat(FEW, 1))
+    torch.testing.assert_close(Int8Map(weight, None)(states).repeat(FEW, 1), many, rtol=1e-6, atol=0)
+    torch.testing.assert_close(int8_map_of_step(weight, None)(states.repeat(FEW, 1)), many, rtol=1e-6, atol=0)
     engine = torch.backends.quantized.engine
     product_of_few(*quantize_rows(weight))
     assert torch.backends.quantized.engine == engine
@@ -96,8 +98,8 @@ def test_the_kernel_that_rounds_inside_gives_the_same_numbers(shape):
 def test_maps_of_the_same_states_round_them_once(monkeypatch):
     rounded = LastRounded()
     monkeypatch.setattr(int8_vanilla_transformer, "LAST_ROUNDED", rounded)
-    first, second = int8_map(matrix(48, 96), None), int8_map(matrix(32, 96), None)
-    states = torch.randn(4, 96)
+    first, second = Int8Map(matrix(48, 96), None), Int8Map(matrix(32, 96), None)
+    states = torch.randn(FEW + 1, 96)
     first(states)
     kept = rounded.kept
     before = second(states)
@@ -107,7 +109,7 @@ def test_maps_of_the_same_states_round_them_once(monkeypatch):
     del states
     assert rounded.kept is None
     with torch.inference_mode():  # changes in place are not counted there
-        states = torch.randn(4, 96)
+        states = torch.randn(FEW + 1, 96)
         before = first(states)
         states.mul_(2)
         assert torch.equal(first(states), 2 * before)

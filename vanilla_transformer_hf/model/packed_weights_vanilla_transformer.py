@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from .candidates_vanilla_transformer import ScreenedMostLikely, has_int8, most_likely
 from .change_detection_vanilla_transformer import KeptValues, LoadedMemory, address, is_copy_on_write
 from .file_pages_vanilla_transformer import FilePages
-from .int8_vanilla_transformer import int8_map
+from .int8_vanilla_transformer import Int8Map, int8_map_of_step
 
 
 def is_unchanged(module: nn.Module) -> bool:
@@ -63,25 +63,26 @@ def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Ca
 
 
 def pack(
-    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none"
+    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none", copied: Callable[[], None] = lambda: None
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The same with W packed once, where oneDNN is available."""
+    """The same with W packed once, where oneDNN is available; `copied` is called then."""
     if not is_packable(weight):
         return plain_map(weight, bias, after)
     # oneDNN asks for addresses to write to, although it only reads: a copy-on-write tensor would move.
     own_weight, own_bias = weight.detach(), None if bias is None else bias.detach().clone()
     own_weight = own_weight.clone() if is_copy_on_write(own_weight) else own_weight
     packed = torch.ops.mkldnn._reorder_linear_weight(own_weight)
+    copied()
     linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
     return lambda states: linear(states.to(dtype), packed, own_bias, after, [], "")
 
 
 def for_few_rows(
-    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none"
+    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none", copied: Callable[[], None] = lambda: None
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """The same, packed only where that is faster for the few rows of a step."""
     small = weight.dtype == torch.float32 and weight.numel() < SMALL
-    return (plain_map if small else pack)(weight, bias, after)
+    return plain_map(weight, bias, after) if small else pack(weight, bias, after, copied)
 
 
 # `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
@@ -89,7 +90,7 @@ INT8_METHOD = "vanilla_transformer_int8"
 # Quantization of a search -> how it makes a map: of the few rows of a step, and of whole sequences.
 MAKERS: dict[str | None, tuple[Callable, Callable]] = {
     None: (for_few_rows, pack),
-    "int8": (partial(int8_map, few_rows=True), int8_map),
+    "int8": (int8_map_of_step, Int8Map),
 }
 
 
@@ -106,14 +107,14 @@ def side_by_side(
         return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
     weights: list[Any] = [module.weight for module in modules]
     biases: list[Any] = [module.bias for module in modules]
+
+    def leave() -> None:
+        for weight in weights if pages is not None else ():
+            pages.leave(weight)  # type: ignore[union-attr]
+
     if len(modules) == 1:
-        made = make(weights[0], biases[0], after)
-    else:
-        made = make(torch.cat(weights), None if biases[0] is None else torch.cat(biases), after)
-    if pages is not None:
-        for weight in weights:
-            pages.leave(weight)
-    return made
+        return make(weights[0], biases[0], after, leave)
+    return make(torch.cat(weights), None if biases[0] is None else torch.cat(biases), after, leave)
 
 
 class WhenUsed:
