@@ -70,12 +70,12 @@ class CausalDecoder(IncrementalDecoder):
         layers: list[Any] = cache.layers
         if self.sums is not None:
             own = [layer.self_attn for layer in self.decoder.layers_in_order]
-            sums = [each.state_of(layer.keys, layer.values, mask) for each, layer in zip(own, layers)]
-            self.sums = LayerTensors.stack([each.expand(-1, -1, self.beams, -1) for each in sums])
+            sums = (each.state_of(layer.keys, layer.values, mask) for each, layer in zip(own, layers))
+            (self.sums,) = LayerTensors.stack(([each.expand(-1, -1, self.beams, -1)] for each in sums), self.heads)
             return
         self.filled = length
-        keys = LayerTensors.stack([self._turned(layer.keys.masked_fill(hidden, 0)) for layer in layers])
-        values = LayerTensors.stack([layer.values.masked_fill(hidden, 0) for layer in layers])
+        shown = ((layer.keys.masked_fill(hidden, 0), layer.values.masked_fill(hidden, 0)) for layer in layers)
+        keys, values = LayerTensors.stack(((self._turned(keys), values) for keys, values in shown), self.heads)
         self.keys = keys.map(lambda group: resized(group, self.key_dim, slots))
         self.values = values.map(lambda group: resized(group, -2, slots))
         seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)

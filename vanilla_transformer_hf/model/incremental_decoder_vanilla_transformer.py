@@ -69,12 +69,14 @@ class IncrementalDecoder:
     ):
         self._begin(model, weights, memory, beams, record_attention, shortlist)
         attention_mask = memory_padding(self.decoder.config, attention_mask)
-        with weights.reading_the_source():
-            crosses = [layer.encoder_attn for layer in self.decoder.layers]
-            projected = [cross.project_keys_values(memory, attention_mask) for cross in crosses]
+        crosses = [layer.encoder_attn for layer in self.decoder.layers]
         # One entry for each set of weights, M ≤ N: layers with the same weights have the same keys and values.
-        self.source_keys = LayerTensors.stack([self._turned(keys) for keys, _ in projected])  # as they are stored
-        self.source_values = LayerTensors.stack([values for _, values in projected])  # (B, H, S, d_v)
+        projected = (cross.project_keys_values(memory, attention_mask) for cross in crosses)
+        stored = ((self._turned(keys), values) for keys, values in projected)  # values (B, H, S, d_v)
+        with weights.reading_the_source():
+            self.source_keys, self.source_values = LayerTensors.stack(
+                stored, heads_of_layers(self.decoder.config, "cross")
+            )
         self.source_mask = None
         if attention_mask is not None and not crosses[0].attends_to_sums and not attention_mask.all():
             hidden = (attention_mask == 0) & attention_mask.any(
@@ -111,8 +113,8 @@ class IncrementalDecoder:
     def _make_slots(self, states: torch.Tensor, batch: int):
         """Allocate the keys and values of the first steps."""
         own = self.decoder.layers[0].self_attn
-        heads = heads_of_layers(self.decoder.config, "decoder")
-        heads = [heads[place] for place in self.decoder.layer_order]
+        each = heads_of_layers(self.decoder.config, "decoder")
+        self.heads = heads = [each[place] for place in self.decoder.layer_order]
         scheme, slots = self.decoder.embed_positions, ROOM * self.beams
         key_width, value_width = own.d_k + scheme.kept_features, own.d_v
         # Sums in place of keys and values, in float32 (B, H, n, state_size); zeros before the first token.

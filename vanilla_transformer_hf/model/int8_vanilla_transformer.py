@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from .candidates_vanilla_transformer import ROWS_AT_ONCE, has_int8, int8_product
+from .candidates_vanilla_transformer import ROWS_AT_ONCE, Leave, has_int8, int8_product, keep_in_memory
 
 
 logger = logging.get_logger(__name__)
@@ -33,22 +33,25 @@ FEW = 64
 LARGE = 2**14
 
 
-def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_rows(weight: torch.Tensor, leave: Leave = keep_in_memory) -> tuple[torch.Tensor, torch.Tensor]:
     """
     A matrix (O, D) as int8 from -127 to 127 (O, D) and the step of each row (O), in float32: weight ≈ int8 · step.
+    `leave` gets rows that have been read.
 
     Raises:
         ValueError: A weight is infinite or NaN.
     """
     parts, steps = [], []
-    for rows in weight.detach().split(ROWS_AT_ONCE):
-        rows = rows.float()
+    for part in weight.detach().split(ROWS_AT_ONCE):
+        rows = part.float()
         mantissa, exponent = torch.frexp((rows.abs().amax(dim=1) / LARGEST).clamp_(min=SMALLEST))
         step = torch.ldexp((mantissa * 2**STEP_BITS).round_() / 2**STEP_BITS, exponent)
         if not step.isfinite().all():
             raise ValueError("int8: a weight is infinite or NaN; the model cannot be quantized")
         parts.append((rows / step[:, None]).round_().to(torch.int8))
         steps.append(step)
+        leave(part)
+    leave(weight)
     return torch.cat(parts), torch.cat(steps)
 
 
@@ -103,7 +106,7 @@ class Int8Map:
     many rows come, for the kernel that is faster for so many.
 
     Args:
-        copied: Called when they have been packed.
+        leave: Called with rows of the weight when they have been packed.
 
     Raises:
         ValueError: When rows come, if a weight is infinite or NaN.
@@ -114,9 +117,9 @@ class Int8Map:
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         after: str = "none",
-        copied: Callable[[], None] = lambda: None,
+        leave: Leave = keep_in_memory,
     ):
-        self.weight, self.after, self.copied = weight, after, copied
+        self.weight, self.after, self.leave = weight, after, leave
         self.bias = None if bias is None else bias.detach().float()
 
     @cached_property
@@ -131,10 +134,8 @@ class Int8Map:
         return self._made(int8_product if self.weight.device.type == "cpu" and has_int8() else exact_product)
 
     def _made(self, make: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
-        whole, steps = quantize_rows(self.weight)
-        product = make(whole, steps / LARGEST)
-        self.copied()
-        return product
+        whole, steps = quantize_rows(self.weight, self.leave)
+        return make(whole, steps / LARGEST)
 
     def takes_few(self, rows: int) -> bool:
         """Whether the kernel for few rows is the faster one."""

@@ -4,7 +4,7 @@ Keys or values of all layers in one tensor or, where layers differ in their numb
 Shapes: N layers with the same number of heads, B sentences, H heads, T positions, d features of a head.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -23,13 +23,20 @@ class LayerTensors:
         self.groups, self.places = groups, places
 
     @classmethod
-    def stack(cls, tensors: Sequence[torch.Tensor]) -> "LayerTensors":
-        """From the tensors of the layers in their order (B, H, T, d)."""
-        places = cls._places([tensor.shape[1] for tensor in tensors])
-        members: dict[int, list[torch.Tensor]] = {}
-        for (heads, _), tensor in zip(places, tensors):
-            members.setdefault(heads, []).append(tensor)
-        return cls({heads: torch.stack(group) for heads, group in members.items()}, places)
+    def stack(cls, layers: Iterable[Sequence[torch.Tensor]], heads: Sequence[int]) -> list["LayerTensors"]:
+        """
+        From the tensors of each layer, such as its keys and its values (B, H, T, d), one of them for each. They are
+        copied as they come, so that those of one layer at a time are in memory twice; `heads` are the numbers of heads
+        of the layers.
+        """
+        places, found = cls._places(heads), list[LayerTensors]()
+        for (each, place), tensors in zip(places, layers):
+            found = found or [cls({}, places) for _ in tensors]
+            for kept, tensor in zip(found, tensors):
+                if each not in kept.groups:
+                    kept.groups[each] = tensor.new_empty(heads.count(each), *tensor.shape)
+                kept.groups[each][place] = tensor
+        return found
 
     @classmethod
     def zeros(cls, like: torch.Tensor, heads: Sequence[int], batch: int, *sizes: int) -> "LayerTensors":

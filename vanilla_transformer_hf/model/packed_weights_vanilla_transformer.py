@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from .candidates_vanilla_transformer import ScreenedMostLikely, has_int8, most_likely
+from .candidates_vanilla_transformer import Leave, ScreenedMostLikely, has_int8, keep_in_memory, most_likely
 from .change_detection_vanilla_transformer import KeptValues, LoadedMemory, address, is_copy_on_write
 from .file_pages_vanilla_transformer import FilePages
 from .int8_vanilla_transformer import Int8Map, int8_map_of_step
@@ -63,26 +63,26 @@ def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Ca
 
 
 def pack(
-    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none", copied: Callable[[], None] = lambda: None
+    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none", leave: Leave = keep_in_memory
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The same with W packed once, where oneDNN is available; `copied` is called then."""
+    """The same with W packed once, where oneDNN is available; `leave` gets what has been read then."""
     if not is_packable(weight):
         return plain_map(weight, bias, after)
     # oneDNN asks for addresses to write to, although it only reads: a copy-on-write tensor would move.
     own_weight, own_bias = weight.detach(), None if bias is None else bias.detach().clone()
     own_weight = own_weight.clone() if is_copy_on_write(own_weight) else own_weight
     packed = torch.ops.mkldnn._reorder_linear_weight(own_weight)
-    copied()
+    leave(weight)
     linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
     return lambda states: linear(states.to(dtype), packed, own_bias, after, [], "")
 
 
 def for_few_rows(
-    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none", copied: Callable[[], None] = lambda: None
+    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none", leave: Leave = keep_in_memory
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """The same, packed only where that is faster for the few rows of a step."""
     small = weight.dtype == torch.float32 and weight.numel() < SMALL
-    return plain_map(weight, bias, after) if small else pack(weight, bias, after, copied)
+    return plain_map(weight, bias, after) if small else pack(weight, bias, after, leave)
 
 
 # `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
@@ -107,14 +107,13 @@ def side_by_side(
         return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
     weights: list[Any] = [module.weight for module in modules]
     biases: list[Any] = [module.bias for module in modules]
-
-    def leave() -> None:
-        for weight in weights if pages is not None else ():
-            pages.leave(weight)  # type: ignore[union-attr]
-
+    leave = keep_in_memory if pages is None else pages.leave
     if len(modules) == 1:
         return make(weights[0], biases[0], after, leave)
-    return make(torch.cat(weights), None if biases[0] is None else torch.cat(biases), after, leave)
+    joined, bias = torch.cat(weights), None if biases[0] is None else torch.cat(biases)
+    for weight in weights:
+        leave(weight)
+    return make(joined, bias, after)
 
 
 class WhenUsed:
@@ -221,10 +220,8 @@ class StepWeights:
         if not (is_screened and has_int8()):
             return most_likely(self.head)
         # The embedded tokens are read from the same matrix, so a packed copy would be one more.
-        screened = ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"))
-        if self.pages is not None:
-            self.pages.leave(head.weight)
-        return screened
+        leave = keep_in_memory if self.pages is None else self.pages.leave
+        return ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"), leave)
 
     @cached_property
     def source(self) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
