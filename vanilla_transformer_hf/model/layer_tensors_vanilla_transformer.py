@@ -29,14 +29,14 @@ class LayerTensors:
         copied as they come, so that those of one layer at a time are in memory twice; `heads` are the numbers of heads
         of the layers.
         """
-        places, found = cls._places(heads), list[LayerTensors]()
+        places, found = cls._places(heads), list[dict[int, torch.Tensor]]()
         for (each, place), tensors in zip(places, layers):
-            found = found or [cls({}, places) for _ in tensors]
-            for kept, tensor in zip(found, tensors):
-                if each not in kept.groups:
-                    kept.groups[each] = tensor.new_empty(heads.count(each), *tensor.shape)
-                kept.groups[each][place] = tensor
-        return found
+            found = found or [{} for _ in tensors]
+            for groups, tensor in zip(found, tensors):
+                if each not in groups:
+                    groups[each] = tensor.new_empty(heads.count(each), *tensor.shape)
+                groups[each][place] = tensor
+        return [cls(groups, places) for groups in found]
 
     @classmethod
     def zeros(cls, like: torch.Tensor, heads: Sequence[int], batch: int, *sizes: int) -> "LayerTensors":
