@@ -1,6 +1,7 @@
 """The loss against the paper's equation, in pieces as whole, and where logits are needed."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -85,9 +86,10 @@ def test_loss_in_pieces_is_differentiated_correctly(pieces):
     states, projection = torch.randn(8, 5).double().requires_grad_(), nn.Linear(5, 99).double()
     labels = torch.randint(0, 99, (8,))
     labels[4] = -100
+    smoothed = partial(loss_module.cross_entropy_rows, 0.1)
 
     def loss(states, weight, bias):
-        return loss_module.ProjectedCrossEntropy.apply(states, weight, bias, labels, 0.1, 7, torch.float64)
+        return loss_module.ProjectedLoss.apply(states[None], weight, bias, labels, smoothed, 7, torch.float64)
 
     torch.autograd.gradcheck(loss, (states, projection.weight, projection.bias))
     value = loss(states, projection.weight, projection.bias)

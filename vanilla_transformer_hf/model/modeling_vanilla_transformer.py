@@ -41,6 +41,7 @@ from .feed_forward_vanilla_transformer import FEED_FORWARDS, FeedForwardMaps, Sh
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .heads_vanilla_transformer import heads_of_layers
 from .linformer_attention_vanilla_transformer import CROSS_ATTENTION_TYPES
+from .loss_vanilla_transformer import RowLoss
 from .norms_vanilla_transformer import NORMS
 from .packed_weights_vanilla_transformer import StepWeights
 from .positions_vanilla_transformer import (
@@ -758,6 +759,7 @@ class VanillaTransformerForConditionalGeneration(
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
+        row_loss: RowLoss | None = None,
         token_type_ids: torch.Tensor | None = None,
         global_attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -769,7 +771,8 @@ class VanillaTransformerForConditionalGeneration(
         plain cross-entropy, whose exponential is the perplexity.
 
         With `return_logits=False`, training with labels does not return them: the loss does not need all of them at
-        once, and they are by far the largest tensor.
+        once, and they are by far the largest tensor. `row_loss` replaces the smoothed loss in training; then there may
+        be K times as many states as labels, of K passes over the same sentences.
         """
         if labels is not None:
             use_cache = False
@@ -791,7 +794,8 @@ class VanillaTransformerForConditionalGeneration(
             global_attention_mask=global_attention_mask,
             **kwargs,
         )
-        loss, logits = self.predict(outputs[0], labels, num_items_in_batch, return_logits, logits_to_keep)
+        wanted = num_items_in_batch, return_logits, logits_to_keep, row_loss
+        loss, logits = self.predict(outputs[0], labels, *wanted)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

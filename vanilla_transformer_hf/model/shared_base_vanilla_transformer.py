@@ -1,6 +1,7 @@
 """What the Transformer and the recurrent models have in common: tied embeddings, shifted labels and the loss."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,7 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 
-from .loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
+from .loss_vanilla_transformer import (
+    RowLoss,
+    cross_entropy_rows,
+    loss_by_rows,
+    projected_loss,
+    smoothed_cross_entropy,
+)
 
 
 class SharedBase(PreTrainedModel):
@@ -29,19 +36,23 @@ class SharedBase(PreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
         logits_to_keep: int | torch.Tensor = 0,
+        row_loss: RowLoss | None = None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """
         Last states (B, T, D) to the loss, if labels (B, T) are given, and logits (B, T, V), for models with an
-        `lm_head`. In training the loss is smoothed and the logits may be left out.
+        `lm_head`. In training the loss is smoothed, or `row_loss`, and the logits may be left out.
         """
         smoothing = self.config.label_smoothing if self.training else 0.0
         if self.training and labels is not None and not return_logits:
-            loss = projected_cross_entropy(states, self.lm_head, labels, smoothing, num_items_in_batch)
+            wanted = row_loss or partial(cross_entropy_rows, smoothing)
+            loss = projected_loss(states, self.lm_head, labels, wanted, num_items_in_batch)
             if loss is not None:
                 return loss, None
         logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
         if labels is None:
             return None, logits
+        if row_loss is not None:
+            return loss_by_rows(logits, labels, row_loss, num_items_in_batch), logits
         return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
 
 
