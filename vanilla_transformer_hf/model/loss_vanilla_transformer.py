@@ -23,8 +23,8 @@ VALUES_AT_ONCE = 2**19
 VALUES_AT_ONCE_ELSEWHERE = 2**24
 
 # What computes a loss of some rows: (logits (K, R, V), label (R, 1), share (R, 1), gradient (K, R, V) or None, rows)
-# to the sum of the rows' losses times their shares. It writes the derivative by the logits into `gradient`, whose memory
-# may be that of the logits. Labels that do not count are 0 and have no share; `rows` is the slice of R of all N.
+# to the sum of the rows' losses times their shares. It writes the derivative by the logits into `gradient`, whose
+# memory may be that of the logits. Labels that do not count are 0 and have no share; `rows` is the slice of R of all N.
 RowLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, slice], torch.Tensor]
 
 
