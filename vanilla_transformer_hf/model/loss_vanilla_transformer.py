@@ -24,7 +24,7 @@ VALUES_AT_ONCE_ELSEWHERE = 2**24
 
 # What computes a loss of some rows: (logits (K, R, V), label (R, 1), share (R, 1), gradient (K, R, V) or None, rows)
 # to the sum of the rows' losses times their shares. It writes the derivative by the logits into `gradient`, whose
-# memory may be that of the logits. Labels that do not count are 0 and have no share; `rows` is the slice of R of all N.
+# memory may be that of the logits. Labels that do not count are 0 and have no share; `rows` are their places.
 RowLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, slice], torch.Tensor]
 
 
@@ -210,6 +210,7 @@ def projected_loss(
     labels: torch.Tensor,
     row_loss: RowLoss,
     num_items_in_batch: torch.Tensor | int | None = None,
+    weight: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
     """
     The loss of states (K B, T, D) and labels (B, T) in pieces, or None where the logits have to be computed as a
@@ -224,4 +225,5 @@ def projected_loss(
         return None
     count = count_of(labels, num_items_in_batch)
     states = states.reshape(-1, labels.numel(), states.shape[-1])
-    return ProjectedLoss.apply(states, projection.weight, projection.bias, labels.flatten(), row_loss, count, dtype)
+    weight = projection.weight if weight is None else weight
+    return ProjectedLoss.apply(states, weight, projection.bias, labels.flatten(), row_loss, count, dtype)

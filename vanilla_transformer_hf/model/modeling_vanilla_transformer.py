@@ -43,7 +43,7 @@ from .heads_vanilla_transformer import heads_of_layers
 from .linformer_attention_vanilla_transformer import CROSS_ATTENTION_TYPES
 from .loss_vanilla_transformer import RowLoss
 from .norms_vanilla_transformer import NORMS
-from .packed_weights_vanilla_transformer import StepWeights
+from .packed_weights_vanilla_transformer import StepWeights, is_plain
 from .positions_vanilla_transformer import (
     POSITION_ENCODINGS,
     PositionEncoding,
@@ -774,10 +774,19 @@ class VanillaTransformerForConditionalGeneration(
         once, and they are by far the largest tensor. `row_loss` replaces the smoothed loss in training; then there may
         be K times as many states as labels, of K passes over the same sentences.
         """
+        weight = None
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            if not return_logits:
+                # Autograd comes back to what was made first last: gradients of rows are added in place to that of the
+                # whole matrix if that one is the last.
+                weight = self.lm_head.weight.view_as(self.lm_head.weight) if is_plain(self.lm_head) else None
+                input_ids, inputs_embeds = self.tied_rows(self.model.encoder, input_ids, inputs_embeds)
+                decoder_input_ids, decoder_inputs_embeds = self.tied_rows(
+                    self.model.decoder, decoder_input_ids, decoder_inputs_embeds
+                )
         outputs: Seq2SeqModelOutput = self.model(
             input_ids,
             attention_mask,
@@ -794,7 +803,7 @@ class VanillaTransformerForConditionalGeneration(
             global_attention_mask=global_attention_mask,
             **kwargs,
         )
-        wanted = num_items_in_batch, return_logits, logits_to_keep, row_loss
+        wanted = num_items_in_batch, return_logits, logits_to_keep, row_loss, weight
         loss, logits = self.predict(outputs[0], labels, *wanted)
         return Seq2SeqLMOutput(
             loss=loss,

@@ -16,6 +16,7 @@ from .loss_vanilla_transformer import (
     projected_loss,
     smoothed_cross_entropy,
 )
+from .packed_weights_vanilla_transformer import is_plain, is_unchanged
 
 
 class SharedBase(PreTrainedModel):
@@ -37,15 +38,17 @@ class SharedBase(PreTrainedModel):
         return_logits: bool = True,
         logits_to_keep: int | torch.Tensor = 0,
         row_loss: RowLoss | None = None,
+        weight: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """
         Last states (B, T, D) to the loss, if labels (B, T) are given, and logits (B, T, V), for models with an
-        `lm_head`. In training the loss is smoothed, or `row_loss`, and the logits may be left out.
+        `lm_head`. In training the loss is smoothed, or `row_loss`, and the logits may be left out; `weight` is then
+        used for that of the `lm_head`, if given.
         """
         smoothing = self.config.label_smoothing if self.training else 0.0
         if self.training and labels is not None and not return_logits:
             wanted = row_loss or partial(cross_entropy_rows, smoothing)
-            loss = projected_loss(states, self.lm_head, labels, wanted, num_items_in_batch)
+            loss = projected_loss(states, self.lm_head, labels, wanted, num_items_in_batch, weight)
             if loss is not None:
                 return loss, None
         logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
@@ -54,6 +57,23 @@ class SharedBase(PreTrainedModel):
         if row_loss is not None:
             return loss_by_rows(logits, labels, row_loss, num_items_in_batch), logits
         return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
+
+    def tied_rows(
+        self, stack: Any, ids: torch.Tensor | None, embeddings: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """
+        Ids (B, T) or embeddings (B, T, D) of a stack as they are, or the embeddings in place of the ids where their
+        gradient can be added to rows of the output's: where both are one matrix, and the loss needs its product.
+        torch would make another matrix of that size for each look-up, almost all of it zeros.
+        """
+        embedding, head = stack.embed_tokens, self.lm_head
+        plain = type(embedding) is nn.Embedding and is_unchanged(embedding) and is_plain(head)
+        if ids is None or not (self.training and plain and embedding.weight is head.weight):
+            return ids, embeddings
+        # Accelerators add sparse gradients in any order. Ids out of range are left to the message about them.
+        if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.max() >= len(head.weight) or ids.min() < 0:
+            return ids, embeddings
+        return None, F.embedding(ids, embedding.weight, sparse=True)
 
 
 class SharedEmbeddings(SharedBase):
