@@ -780,8 +780,8 @@ class VanillaTransformerForConditionalGeneration(
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             if not return_logits:
-                # Autograd comes back to what was made first last: gradients of rows are added in place to that of the
-                # whole matrix if that one is the last.
+                # Autograd comes back last to what was made first: the gradients of rows are joined before they are
+                # added to that of the whole matrix, which torch copies for it once instead of twice.
                 weight = self.lm_head.weight.view_as(self.lm_head.weight) if is_plain(self.lm_head) else None
                 input_ids, inputs_embeds = self.tied_rows(self.model.encoder, input_ids, inputs_embeds)
                 decoder_input_ids, decoder_inputs_embeds = self.tied_rows(
