@@ -59,9 +59,21 @@ def test_three_engines_train_on_text_and_on_a_made_up_corpus(tmp_path):
     for row in rows:
         assert row["ratio"] == pytest.approx(rows[0]["tokens_per_second"] / row["tokens_per_second"])
         assert row["name"] in done.stdout
-    done = run("train", *small, "--dtypes", "float32", "--loads", "step", "--against", "torch")
+    done = run(
+        "train",
+        *small,
+        "--dtypes",
+        "float32",
+        "--loads",
+        "step",
+        "--against",
+        "torch",
+        "r_drop",
+        "--clock",
+        "processor",
+    )
     assert done.returncode == 0, done.stderr
-    assert "smoke, float32, step" in done.stdout
+    assert "smoke, float32, step" in done.stdout and "ours with R-Drop" in done.stdout
 
 
 @pytest.mark.slow
@@ -101,6 +113,7 @@ def test_both_sides_have_the_same_backend_somewhere():
         ("ours", "onednn"),
         ("marian", "default"),
         ("torch", "default"),
+        ("r_drop", "onednn"),
         ("ours", "default"),
         ("marian", "onednn"),
     ]

@@ -37,3 +37,15 @@ def test_dropout_at_its_ends():
         assert torch.equal(dropped[dropped != 0], 2 * states.to(dtype)[dropped != 0])
     module = dropout.Dropout(0.5)
     assert module(states).eq(0).any() and torch.equal(module.eval()(states), states)
+
+
+def test_the_mask_is_not_kept():
+    states, kept = torch.randn(8, 64).requires_grad_(), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        dropped = dropout.drop_out(states, 0.5, training=True)
+    assert not kept
+    # Drawn again on the way back, and on the way back from there.
+    (gradient,) = torch.autograd.grad(dropped.square().sum(), states, create_graph=True)
+    torch.testing.assert_close(gradient, 2 * dropped * (dropped != 0) * 2)
+    (second,) = torch.autograd.grad(gradient.sum(), states)
+    torch.testing.assert_close(second, 8.0 * (dropped != 0))

@@ -1,6 +1,7 @@
 """The loss against the paper's equation, in pieces as whole, and where logits are needed."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -80,14 +81,30 @@ def test_loss_in_pieces_has_the_gradients_of_the_whole(fields, sharing, pieces, 
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+def test_look_ups_make_no_gradients_of_the_whole_matrix_where_the_loss_makes_one(tiny_model, batch):
+    labels = torch.randint(3, 90, (2, 6))
+    operations = []
+    for sharing in ("all", "none"):
+        model = tiny_model(embedding_sharing=sharing).train()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            model(**batch, labels=labels, return_logits=False).loss.backward()
+        assert all(parameter.grad.layout == torch.strided for parameter in model.parameters())
+        operations.append({event.key for event in profile.key_averages()})
+    dense = "aten::embedding_dense_backward"
+    assert dense not in operations[0] and dense in operations[1]
+    with pytest.raises(IndexError, match="token id"):
+        model(**{**batch, "input_ids": torch.full((2, 5), 99)}, labels=labels, return_logits=False)
+
+
 def test_loss_in_pieces_is_differentiated_correctly(pieces):
     """Numerically, in float64; a second backward through the same graph included."""
     states, projection = torch.randn(8, 5).double().requires_grad_(), nn.Linear(5, 99).double()
     labels = torch.randint(0, 99, (8,))
     labels[4] = -100
+    smoothed = partial(loss_module.cross_entropy_rows, 0.1)
 
     def loss(states, weight, bias):
-        return loss_module.ProjectedCrossEntropy.apply(states, weight, bias, labels, 0.1, 7, torch.float64)
+        return loss_module.ProjectedLoss.apply(states[None], weight, bias, labels, smoothed, 7, torch.float64)
 
     torch.autograd.gradcheck(loss, (states, projection.weight, projection.bias))
     value = loss(states, projection.weight, projection.bias)
@@ -140,3 +157,4 @@ def test_logits_are_computed_whole_where_a_hook_or_adapter_needs_them(pieces, ti
         out = model(**batch, labels=labels)
         loss = loss_module.smoothed_cross_entropy(out.logits, labels, 0.1)
         torch.testing.assert_close(out.loss, loss)
+        torch.testing.assert_close(model(**batch, labels=labels, return_logits=False).loss, loss)

@@ -1,10 +1,14 @@
 """R-Drop against the equations of its paper."""
 
+from functools import partial
+
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from vanilla_transformer_hf.training.r_drop import r_drop_loss
+from vanilla_transformer_hf.model import loss_vanilla_transformer as loss_module
+from vanilla_transformer_hf.training.r_drop import r_drop_loss, r_drop_rows
 
 
 def r_drop_by_the_equations(logits, labels, smoothing, weight):
@@ -40,12 +44,27 @@ def test_it_is_the_papers_equation(smoothing, weight):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("rows_at_once", [1, 5, 100])
 def test_its_gradient_is_that_of_the_equations_in_pieces_of_any_size(monkeypatch, smoothing, rows_at_once):
-    monkeypatch.setattr("vanilla_transformer_hf.training.loss_by_rows.VALUES_AT_ONCE", 11 * rows_at_once)
+    monkeypatch.setattr("vanilla_transformer_hf.model.loss_vanilla_transformer.VALUES_AT_ONCE", 11 * rows_at_once)
     logits, labels = torch.randn(6, 4, 11, dtype=torch.double, requires_grad=True), torch.randint(0, 11, (3, 4))
     labels[1, 1:] = -100
     (gradient,) = torch.autograd.grad(3 * r_drop_loss(logits, labels, smoothing, 5.0), logits)
     (wanted,) = torch.autograd.grad(3 * r_drop_by_the_equations(logits, labels, smoothing, 5.0), logits)
     torch.testing.assert_close(gradient, wanted)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_from_the_last_states_it_has_the_gradients_of_the_equations_by_states_and_weights(monkeypatch, bias):
+    monkeypatch.setattr(loss_module, "LOGITS_AT_ONCE", 2 * 11 * 5)  # five places of both passes: 12 are no multiple
+    monkeypatch.setattr(loss_module, "VALUES_AT_ONCE", 2 * 11 * 2)
+    states, projection = torch.randn(6, 4, 7).double().requires_grad_(), nn.Linear(7, 11, bias=bias).double()
+    labels = torch.randint(0, 11, (3, 4))
+    labels[1, 1:] = -100
+    found = loss_module.projected_loss(states, projection, labels, partial(r_drop_rows, 0.1, 5.0))
+    wanted = r_drop_by_the_equations(projection(states), labels, 0.1, 5.0)
+    torch.testing.assert_close(found, wanted)
+    leaves = states, *projection.parameters()
+    for one, other in zip(torch.autograd.grad(3 * found, leaves), torch.autograd.grad(3 * wanted, leaves)):
+        torch.testing.assert_close(one, other)
 
 
 def test_float16_keeps_the_small_gradients_that_a_scaled_loss_makes_large():

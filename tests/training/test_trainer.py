@@ -47,6 +47,9 @@ def test_r_drop_trains_on_two_dropout_masks_and_evaluates_as_ever(prepare):
     first, second = outputs.logits.chunk(2)
     assert first.shape[:2] == batch["labels"].shape and not torch.allclose(first, second)
     torch.testing.assert_close(loss, r_drop_loss(outputs.logits, batch["labels"], 0.1, 5.0))
+    torch.manual_seed(1)
+    in_pieces = trainer.compute_loss(model, dict(batch))  # as in training: nothing needs all logits
+    torch.testing.assert_close(in_pieces, loss)
     plain = trainer.compute_loss(model.eval(), dict(batch))
     torch.testing.assert_close(plain, smoothed_cross_entropy(model(**batch).logits, batch["labels"], 0.0))
 

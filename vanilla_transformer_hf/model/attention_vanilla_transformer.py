@@ -15,6 +15,7 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import is_flash_attention_requested
 
+from .autocast_maps_vanilla_transformer import apply_maps
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .dropout_vanilla_transformer import drop_out
 from .kernel_masks_vanilla_transformer import FlashMemory
@@ -184,7 +185,8 @@ class VanillaTransformerAttention(Borrower):
     def project(self, states: torch.Tensor, roles: list[tuple[str, int]]) -> list[torch.Tensor]:
         """States (B, T, D) in each role (B, H, T, d); a projection that serves several is computed once."""
         maps = self.maps
-        made = {name: getattr(maps, name)(states) for name in dict(roles)}
+        names = list(dict(roles))
+        made = dict(zip(names, apply_maps([getattr(maps, name) for name in names], states)))
         return [self.heads(made[name], width) for name, width in roles]
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
@@ -282,7 +284,8 @@ class VanillaTransformerAttention(Borrower):
             scaling=self.scaling,
             **kwargs,
         )
-        return self.maps.out_proj(output.flatten(-2)), weights
+        (output,) = apply_maps([self.maps.out_proj], output.flatten(-2))
+        return output, weights
 
     def forward(
         self,

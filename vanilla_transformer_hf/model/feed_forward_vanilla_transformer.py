@@ -12,21 +12,27 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
+from .autocast_maps_vanilla_transformer import apply_maps
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .dropout_vanilla_transformer import Dropout, drop_out
 from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, Borrower
 
 
+def leave(maps: Any, wide: torch.Tensor) -> torch.Tensor:
+    """Dropout and W₂: activations (B, T, d_ff) to (B, T, D)."""
+    return apply_maps([maps.fc2], drop_out(wide, maps.activation_dropout, maps.training))[0]
+
+
 def dense_feed_forward(maps: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     """activation(x W₁ + b₁) W₂ + b₂, section 3.3."""
-    hidden_states = maps.activation_fn(maps.fc1(hidden_states))  # (B, T, d_ff)
-    return maps.fc2(drop_out(hidden_states, maps.activation_dropout, maps.training))  # (B, T, D)
+    (wide,) = apply_maps([maps.fc1], hidden_states)
+    return leave(maps, maps.activation_fn(wide))
 
 
 def gated_feed_forward(maps: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     """(activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂; Shazeer 2020, arXiv 2002.05202."""
-    hidden_states = maps.activation_fn(maps.fc1(hidden_states)) * maps.fc3(hidden_states)  # (B, T, d_ff)
-    return maps.fc2(drop_out(hidden_states, maps.activation_dropout, maps.training))  # (B, T, D)
+    wide, gate = apply_maps([maps.fc1, maps.fc3], hidden_states)
+    return leave(maps, maps.activation_fn(wide) * gate)
 
 
 FEED_FORWARDS: dict[str, tuple[Callable, list[str]]] = {

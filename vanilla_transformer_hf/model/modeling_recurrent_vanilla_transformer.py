@@ -25,6 +25,7 @@ from transformers.utils import can_return_tuple
 
 from .configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from .dropout_vanilla_transformer import Dropout, drop_out
+from .loss_vanilla_transformer import RowLoss
 from .recurrent_attention_vanilla_transformer import RECURRENT_ATTENTION, Source
 from .recurrent_cache_vanilla_transformer import RecurrentCache
 from .shared_base_vanilla_transformer import SharedBase, SharedEmbeddings, ShiftedLabels, tied_output
@@ -383,12 +384,13 @@ class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTraine
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
+        row_loss: RowLoss | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """
         Source ids (B, S) and target ids (B, T) to logits (B, T, V), and the loss if labels (B, T) are given, from
         which target ids are made where none are given. The loss is smoothed in training; with `return_logits=False`
-        training with labels does not return logits.
+        training with labels does not return logits. `row_loss` is as in the Transformer.
         """
         if labels is not None:
             use_cache = False
@@ -407,7 +409,8 @@ class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTraine
             return_dict=True,
             **kwargs,
         )
-        loss, logits = self.predict(outputs[0], labels, num_items_in_batch, return_logits, logits_to_keep)
+        wanted = num_items_in_batch, return_logits, logits_to_keep, row_loss
+        loss, logits = self.predict(outputs[0], labels, *wanted)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

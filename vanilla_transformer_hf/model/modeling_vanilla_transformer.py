@@ -41,8 +41,9 @@ from .feed_forward_vanilla_transformer import FEED_FORWARDS, FeedForwardMaps, Sh
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .heads_vanilla_transformer import heads_of_layers
 from .linformer_attention_vanilla_transformer import CROSS_ATTENTION_TYPES
+from .loss_vanilla_transformer import RowLoss
 from .norms_vanilla_transformer import NORMS
-from .packed_weights_vanilla_transformer import StepWeights
+from .packed_weights_vanilla_transformer import StepWeights, is_plain
 from .positions_vanilla_transformer import (
     POSITION_ENCODINGS,
     PositionEncoding,
@@ -758,6 +759,7 @@ class VanillaTransformerForConditionalGeneration(
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
+        row_loss: RowLoss | None = None,
         token_type_ids: torch.Tensor | None = None,
         global_attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -769,12 +771,22 @@ class VanillaTransformerForConditionalGeneration(
         plain cross-entropy, whose exponential is the perplexity.
 
         With `return_logits=False`, training with labels does not return them: the loss does not need all of them at
-        once, and they are by far the largest tensor.
+        once, and they are by far the largest tensor. `row_loss` replaces the smoothed loss in training; then there may
+        be K times as many states as labels, of K passes over the same sentences.
         """
+        weight = None
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            if not return_logits:
+                # Autograd comes back last to what was made first: the gradients of rows are joined before they are
+                # added to that of the whole matrix, which torch copies for it once instead of twice.
+                weight = self.lm_head.weight.view_as(self.lm_head.weight) if is_plain(self.lm_head) else None
+                input_ids, inputs_embeds = self.tied_rows(self.model.encoder, input_ids, inputs_embeds)
+                decoder_input_ids, decoder_inputs_embeds = self.tied_rows(
+                    self.model.decoder, decoder_input_ids, decoder_inputs_embeds
+                )
         outputs: Seq2SeqModelOutput = self.model(
             input_ids,
             attention_mask,
@@ -791,7 +803,8 @@ class VanillaTransformerForConditionalGeneration(
             global_attention_mask=global_attention_mask,
             **kwargs,
         )
-        loss, logits = self.predict(outputs[0], labels, num_items_in_batch, return_logits, logits_to_keep)
+        wanted = num_items_in_batch, return_logits, logits_to_keep, row_loss, weight
+        loss, logits = self.predict(outputs[0], labels, *wanted)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

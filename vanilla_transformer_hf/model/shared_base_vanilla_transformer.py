@@ -1,6 +1,7 @@
 """What the Transformer and the recurrent models have in common: tied embeddings, shifted labels and the loss."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,7 +9,14 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 
-from .loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
+from .loss_vanilla_transformer import (
+    RowLoss,
+    cross_entropy_rows,
+    loss_by_rows,
+    projected_loss,
+    smoothed_cross_entropy,
+)
+from .packed_weights_vanilla_transformer import is_plain, is_unchanged
 
 
 class SharedBase(PreTrainedModel):
@@ -29,20 +37,43 @@ class SharedBase(PreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
         logits_to_keep: int | torch.Tensor = 0,
+        row_loss: RowLoss | None = None,
+        weight: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """
         Last states (B, T, D) to the loss, if labels (B, T) are given, and logits (B, T, V), for models with an
-        `lm_head`. In training the loss is smoothed and the logits may be left out.
+        `lm_head`. In training the loss is smoothed, or `row_loss`, and the logits may be left out; `weight` is then
+        used for that of the `lm_head`, if given.
         """
         smoothing = self.config.label_smoothing if self.training else 0.0
         if self.training and labels is not None and not return_logits:
-            loss = projected_cross_entropy(states, self.lm_head, labels, smoothing, num_items_in_batch)
+            wanted = row_loss or partial(cross_entropy_rows, smoothing)
+            loss = projected_loss(states, self.lm_head, labels, wanted, num_items_in_batch, weight)
             if loss is not None:
                 return loss, None
         logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
         if labels is None:
             return None, logits
+        if row_loss is not None:
+            return loss_by_rows(logits, labels, row_loss, num_items_in_batch), logits
         return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
+
+    def tied_rows(
+        self, stack: Any, ids: torch.Tensor | None, embeddings: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """
+        Ids (B, T) or embeddings (B, T, D) of a stack as they are, or the embeddings in place of the ids where their
+        gradient can be added to rows of the output's: where both are one matrix, and the loss needs its product.
+        torch would make another matrix of that size for each look-up, almost all of it zeros.
+        """
+        embedding, head = stack.embed_tokens, self.lm_head
+        plain = type(embedding) is nn.Embedding and is_unchanged(embedding) and is_plain(head)
+        if ids is None or not (self.training and plain and embedding.weight is head.weight):
+            return ids, embeddings
+        # Accelerators add sparse gradients in any order. Ids out of range are left to the message about them.
+        if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.max() >= len(head.weight) or ids.min() < 0:
+            return ids, embeddings
+        return None, F.embedding(ids, embedding.weight, sparse=True)
 
 
 class SharedEmbeddings(SharedBase):

@@ -2,6 +2,7 @@
 1503.02531; Kim and Rush 2016, arXiv 1606.07947, section 3.1)."""
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,41 +12,38 @@ from transformers.utils import CONFIG_NAME
 
 from ..common.checksums import digest_of_all
 from ..common.opening import open_model, vocabularies
-from ..model.loss_vanilla_transformer import count_of
+from ..model.loss_vanilla_transformer import loss_by_rows
 from ..publishing.weight_files import weight_paths
-from .loss_by_rows import LossByRows
 
 
-class DistillationLoss(LossByRows):
-    """`distillation_loss` over a few rows of the logits at a time."""
-
-    @staticmethod
-    def forward(ctx: Any, logits, wanted, labels, label_smoothing: float, weight: float, temperature: float, count):
-        """Logits of student and teacher (N, V), labels (N)."""
-        exact = torch.promote_types(logits.dtype, torch.float32)
-        loss, vocab_size = logits.new_zeros((), dtype=exact), logits.shape[-1]
-        gradient = LossByRows.gradient_of(logits, exact) if ctx.needs_input_grad[0] else None
-        ctx.dtype = logits.dtype
-        for rows in LossByRows.rows_of(logits, len(labels)):
-            label = labels[rows, None]  # (R, 1)
-            share, label = (label != -100).to(exact) / count, label.clamp(min=0)
-            scores = logits[rows].to(exact).log_softmax(dim=-1)  # (R, V)
-            soft = scores if temperature == 1 else (logits[rows].to(exact) / temperature).log_softmax(dim=-1)
-            target = (wanted[rows].to(exact) / temperature).log_softmax(dim=-1)
-            found, mean = scores.gather(-1, label), scores.mean(dim=-1, keepdim=True)  # (R, 1)
-            likelihood = (1 - label_smoothing) * found + label_smoothing * mean
-            probabilities = target.exp()
-            divergence = (probabilities * target.sub_(soft)).sum(dim=-1, keepdim=True)
-            loss += (share * (weight * temperature**2 * divergence - (1 - weight) * likelihood)).sum()
-            if gradient is None:
-                continue
-            # By the logits: (1 - w) (softmax - smoothed target) + w τ (softmax of logits / τ - the teacher's).
-            d_logits = probabilities.mul_(-weight * temperature).add_(soft.exp(), alpha=weight * temperature)
-            d_logits.add_(scores.exp_(), alpha=1 - weight).sub_((1 - weight) * label_smoothing / vocab_size)
-            d_logits.scatter_add_(-1, label, torch.full_like(share, (1 - weight) * (label_smoothing - 1)))
-            torch.mul(d_logits, share, out=gradient[rows])
-        ctx.save_for_backward(gradient)
-        return loss
+def distillation_rows(
+    label_smoothing: float,
+    weight: float,
+    temperature: float,
+    wanted: torch.Tensor,
+    logits: torch.Tensor,
+    label: torch.Tensor,
+    share: torch.Tensor,
+    gradient: torch.Tensor | None,
+    rows: slice,
+) -> torch.Tensor:
+    """`distillation_loss` as a `RowLoss`, where `wanted` are the teacher's logits (N, V)."""
+    logits, label, target = logits.to(share.dtype), label.expand(len(logits), -1, -1), wanted[rows].to(share.dtype)
+    scores = logits.log_softmax(dim=-1)  # (1, R, V)
+    soft = scores if temperature == 1 else (logits / temperature).log_softmax(dim=-1)
+    target = (target / temperature).log_softmax(dim=-1)  # (R, V)
+    found, mean = scores.gather(-1, label), scores.mean(dim=-1, keepdim=True)  # (1, R, 1)
+    likelihood = (1 - label_smoothing) * found + label_smoothing * mean
+    probabilities = target.exp()
+    divergence = (probabilities * target.sub(soft)).sum(dim=-1, keepdim=True)
+    loss = (share * (weight * temperature**2 * divergence - (1 - weight) * likelihood)).sum()
+    if gradient is not None:
+        # By the logits: (1 - w) (softmax - smoothed target) + w τ (softmax of logits / τ - the teacher's).
+        d_logits = soft.exp().mul_(weight * temperature).sub_(probabilities, alpha=weight * temperature)
+        d_logits.add_(scores.exp(), alpha=1 - weight).sub_((1 - weight) * label_smoothing / logits.shape[-1])
+        d_logits.scatter_add_(-1, label, torch.full_like(found, (1 - weight) * (label_smoothing - 1)))
+        torch.mul(d_logits, share, out=gradient)
+    return loss
 
 
 def distillation_loss(
@@ -69,15 +67,8 @@ def distillation_loss(
         temperature: τ.
         num_items_in_batch: Labels of all accumulated batches.
     """
-    return DistillationLoss.apply(
-        logits.flatten(0, 1),
-        teacher_logits.flatten(0, 1),
-        labels.flatten(),
-        label_smoothing,
-        weight,
-        temperature,
-        count_of(labels, num_items_in_batch),
-    )
+    options = label_smoothing, weight, temperature, teacher_logits.flatten(0, 1)
+    return loss_by_rows(logits, labels, partial(distillation_rows, *options), num_items_in_batch)
 
 
 def open_teacher(

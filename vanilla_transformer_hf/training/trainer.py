@@ -1,6 +1,7 @@
 """The Trainer of translation models: token batches, R-Drop, scores of generated text, runs that can be continued."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import datasets
@@ -10,11 +11,12 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PrinterCallback, ProgressCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+from ..model.loss_vanilla_transformer import RowLoss
 from .collator import TranslationCollator
-from .distillation import distillation_loss, logits_of
+from .distillation import distillation_rows, logits_of
 from .progress import TOKENS_PER_SECOND, Progress, Speedometer
 from .publishing_trainer import PublishingTrainer
-from .r_drop import r_drop_loss
+from .r_drop import r_drop_rows
 from .token_batches import TokenBatchSampler, TokenBatchStream
 
 
@@ -153,14 +155,17 @@ class TranslationTrainer(PublishingTrainer):
         shift: Any = self.model.prepare_decoder_input_ids_from_labels
         inputs["decoder_input_ids"] = shift(labels)
         smoothing = self.model.config.label_smoothing
+        row_loss: RowLoss
         if self.teacher is not None:
-            wanted = logits_of(self.teacher, inputs, inputs["decoder_input_ids"])
-            outputs = model(**inputs)
+            wanted = logits_of(self.teacher, inputs, inputs["decoder_input_ids"]).flatten(0, 1)
             options = smoothing, self.args.distillation_weight, self.args.distillation_temperature
-            loss = distillation_loss(outputs.logits, wanted, labels, *options, num_items_in_batch)
+            row_loss = partial(distillation_rows, *options, wanted)
         else:
-            outputs = model(**{name: torch.cat((value, value)) for name, value in inputs.items()})
-            loss = r_drop_loss(outputs.logits, labels, smoothing, self.args.r_drop, num_items_in_batch)
+            inputs = {name: torch.cat((value, value)) for name, value in inputs.items()}
+            row_loss = partial(r_drop_rows, smoothing, self.args.r_drop)
+        count = {"num_items_in_batch": num_items_in_batch}
+        outputs = model(**inputs, **count, labels=labels, return_logits=return_outputs, row_loss=row_loss)
+        loss = outputs.loss
         if self.args.average_tokens_across_devices and num_items_in_batch is not None:
             loss = loss * self.accelerator.num_processes  # gradients are averaged over processes
         return (loss, outputs) if return_outputs else loss

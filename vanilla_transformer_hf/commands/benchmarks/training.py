@@ -19,7 +19,7 @@ from vanilla_transformer_hf.common.matmul import (
     probe_matmul,
 )
 
-from .turns import Engine
+from .turns import CLOCKS, Engine
 
 
 # Name -> preset of the config, and the fields that differ. "smoke" is for tests; its speed means nothing.
@@ -48,12 +48,14 @@ BFLOAT16_ROWS = [
     Row("ours", "ours", "eager", "default"),
     Row("MarianMT", "marian", "sdpa", "default"),
     Row("torch.nn.Transformer", "torch", "sdpa", "default"),
+    Row("ours with R-Drop", "r_drop", "eager", "default"),
 ]
+OURS = ("ours", "r_drop")
 
 
 def float32_rows(chosen: str) -> list[Row]:
     """The default settings and, if another backend was chosen, pairs with the same backend on both sides."""
-    rows = [row._replace(matmul=chosen) if row.engine == "ours" else row for row in BFLOAT16_ROWS]
+    rows = [row._replace(matmul=chosen) if row.engine in OURS else row for row in BFLOAT16_ROWS]
     if chosen != "default":
         rows.append(Row("ours, default matmul", "ours", "eager", "default"))
         rows.append(Row(f"MarianMT, {chosen}", "marian", "eager", chosen))
@@ -68,11 +70,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--presets", nargs="+", choices=SIZES, default=["base", "tiny"])
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
     parser.add_argument("--loads", nargs="+", choices=["step", "run"], default=["step", "run"])
-    parser.add_argument("--against", nargs="+", choices=["marian", "torch"], default=["marian", "torch"])
+    parser.add_argument(
+        "--against",
+        nargs="+",
+        choices=["marian", "torch", "r_drop"],
+        default=["marian", "torch"],
+        help="r_drop: our own step with R-Drop, of as many sentences (default: marian torch)",
+    )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (default: 5)")
     parser.add_argument("--block", type=int, default=2, help="steps of a turn (default: 2)")
     parser.add_argument("--tokens", type=int, default=2048, help="tokens of a batch of a run (default: 2048)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each engine")
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="processor: processor time, on a busy machine (default: wall)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
 
 
@@ -102,8 +113,9 @@ def measure(rows: list[Row], settings: dict[str, Any], arguments: argparse.Names
     engines: list[Engine] = []
     try:
         for row in rows:
-            own = {"engine": row.engine, "attention": row.attention, "matmul": row.matmul, "block": arguments.block}
-            environment = SCRIPT_ENVIRONMENT if row.engine == "ours" else {}
+            own = {"engine": row.engine, "attention": row.attention, "matmul": row.matmul}
+            own |= {"block": arguments.block, "clock": arguments.clock}
+            environment = SCRIPT_ENVIRONMENT if row.engine in OURS else {}
             engines.append(Engine(row.name, "training_engine", settings | own, arguments.threads, environment))
         for _ in range(arguments.rounds):
             for engine in engines:
@@ -181,7 +193,8 @@ def run(arguments: argparse.Namespace) -> None:
                 rows = [row for row in wanted if row.engine in ("ours", *arguments.against)]
                 rate = matmul_rate(getattr(torch, dtype), chosen)
                 for load in arguments.loads:
-                    part = measure(rows, settings | {"dtype": dtype, "load": load}, arguments)
+                    of_load = [row for row in rows if load == "step" or row.engine != "r_drop"]
+                    part = measure(of_load, settings | {"dtype": dtype, "load": load}, arguments)
                     print_table(part, gflops_per_token(config), rate)
                     found += part
     if arguments.json:

@@ -10,6 +10,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.common.matmul import set_matmul
 from vanilla_transformer_hf.training.collator import TranslationCollator
+from vanilla_transformer_hf.training.r_drop import r_drop_rows
 from vanilla_transformer_hf.training.recipe import TranslationTrainingArguments
 from vanilla_transformer_hf.training.trainer import TranslationTrainer
 
@@ -89,7 +91,20 @@ class TorchTransformer(nn.Module):
 def build_ours(config: VanillaTransformerConfig, attention: str) -> tuple[nn.Module, Callable[..., torch.Tensor]]:
     config._attn_implementation = attention
     model = VanillaTransformerForConditionalGeneration(config)
-    return model, lambda **batch: model(**batch).loss
+    return model, lambda **batch: model(**batch, return_logits=False).loss  # as our Trainer
+
+
+def build_r_drop(config: VanillaTransformerConfig, attention: str) -> tuple[nn.Module, Callable[..., torch.Tensor]]:
+    """Ours with R-Drop: each sentence twice, as in our Trainer."""
+    model: Any = build_ours(config, attention)[0]
+    row_loss = partial(r_drop_rows, 0.1, 5.0)
+
+    def loss(labels: torch.Tensor, **batch: torch.Tensor) -> torch.Tensor:
+        batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
+        twice = {name: torch.cat((value, value)) for name, value in batch.items()}
+        return model(**twice, labels=labels, return_logits=False, row_loss=row_loss).loss
+
+    return model, loss
 
 
 def build_marian(config: VanillaTransformerConfig, attention: str) -> tuple[nn.Module, Callable[..., torch.Tensor]]:
@@ -113,7 +128,7 @@ def build_torch(config: VanillaTransformerConfig, attention: str) -> tuple[nn.Mo
 
 
 # Name -> function of (config, attention) that returns (model, function for the loss of a batch).
-ENGINES = {"ours": build_ours, "marian": build_marian, "torch": build_torch}
+ENGINES = {"ours": build_ours, "r_drop": build_r_drop, "marian": build_marian, "torch": build_torch}
 
 
 class Counting(DataCollatorForSeq2Seq):
@@ -218,7 +233,7 @@ def trainer_loop(
 
 
 def main(settings: dict[str, Any]) -> None:
-    turns = Turns(settings["block"])
+    turns = Turns(settings["block"], settings["clock"])
     torch.manual_seed(0)
     set_matmul(settings["matmul"])
     config = VanillaTransformerConfig.from_preset(settings["preset"], **settings["sizes"])
