@@ -30,7 +30,7 @@ def small_blocks(monkeypatch):
     """Blocks also for short sequences."""
     monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", 4)
     monkeypatch.setattr(local_attention, "SMALLEST_BLOCK_OF_PROCESSORS", 2)
-    monkeypatch.setattr(local_attention, "DENSE_BLOCKS", 1)
+    monkeypatch.setattr(local_attention, "DENSE", 0.7)
 
 
 @pytest.fixture
@@ -179,8 +179,8 @@ def test_scores_of_distances_are_added_in_blocks(kind, scheme, local_model, monk
     blocks, found = [], []
     attend = Blocks.attend
     monkeypatch.setattr(Blocks, "attend", lambda self, *states: blocks.append(self) or attend(self, *states))
-    for largest in (1, 99):  # in blocks, and as one product
-        monkeypatch.setattr(local_attention, "DENSE_BLOCKS", largest)
+    for largest in (0, 99):  # in blocks, and as one product
+        monkeypatch.setattr(local_attention, "DENSE", largest)
         model.zero_grad()
         logits = model(source, real, **inputs).logits[own.bool()]
         logits.square().sum().backward()

@@ -30,8 +30,8 @@ from .position_schemes_vanilla_transformer import BlockMask, counted
 from .positions_vanilla_transformer import Relation
 
 
-# Up to this number of blocks, one masked product is as fast as products of blocks.
-DENSE_BLOCKS = 4
+# In sequences of up to so many times the keys that a block sees, one masked product is as fast as products of blocks.
+DENSE = 1.25
 # Positions of a block at least, so that products are large enough. torch's kernel for processors takes 32 queries at a
 # time, and blocks of as many have the fewest keys that no query sees.
 SMALLEST_BLOCK, SMALLEST_BLOCK_OF_PROCESSORS = 64, 32
@@ -226,6 +226,11 @@ class LocalAttention(VanillaTransformerAttention, ABC):
     def reach(self) -> int:
         """How far before (and, where it is not causal, behind) its own block a block sees keys."""
 
+    @property
+    def keys_of_block(self) -> int:
+        """k."""
+        return self.block + (1 if self.is_causal else 2) * self.reach
+
     @abstractmethod
     def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         """
@@ -248,7 +253,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
             return self._flash(embeddings, padding, cache)
         past = 0 if cache is None else cache.get_seq_length()
         length, is_2d = embeddings.shape[1], padding is None or padding.dim() == 2
-        is_dense = self.config._attn_implementation == "eager" or length <= DENSE_BLOCKS * self.block
+        is_dense = self.config._attn_implementation == "eager" or length <= DENSE * self.keys_of_block
         if is_dense or not is_2d or isinstance(past, torch.Tensor) or past:
             return self._masked(super().mask(embeddings, padding, cache, True), padding, past, length)
         if self.config._attn_implementation != "sdpa":
@@ -294,8 +299,10 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         real_queries, real_keys = (
             real[:, torch.where(each < 0, last, each).clamp(max=length)] for each in (queries, keys)
         )
+        seen = near & real_keys[:, :, None]  # (B or 1, C, b, k)
         # A query that is padding sees all, and not nothing: its output is not used, and must not be NaN.
-        seen = near & real_keys[:, :, None] | ~real_queries[..., None]  # (B or 1, C, b, k)
+        some = slice(-1, None) if padding is None else slice(None)
+        seen[:, some] |= ~real_queries[:, some, :, None]
         seen = seen.expand(len(embeddings), -1, -1, -1).flatten(0, 1)[:, None]  # (B C, 1, b, k)
         return Blocks(seen, len(embeddings), block, left, right, order, places)
 
