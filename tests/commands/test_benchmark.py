@@ -388,6 +388,24 @@ def test_speeds_are_relative_to_the_faster_full(monkeypatch):
     assert speeds == {"full": 0.5, "window": 2.0, "full, onednn": 1.0}
 
 
+@pytest.mark.parametrize("task", ["forward", "training step", "token"])
+@pytest.mark.parametrize("name", attention_engines.INSTALLED)
+def test_each_kind_of_attention_runs(name, task):
+    work = attention_engines.work_of(name, task, 12, 4)
+    if task == "token" and ("linformer" in name or name not in attention_engines.KINDS):
+        assert work is None
+    else:
+        assert work() > 0
+
+
+@torch.no_grad()
+def test_segments_are_those_of_one_pass():
+    module = attention_engines.Segments(4, 12).double()
+    states = torch.randn(1, 12, 512, dtype=torch.double)
+    whole = module.attention(states, module.attention.mask(states, None, None, False))[0]
+    torch.testing.assert_close(module(states), whole, atol=1e-10, rtol=0)
+
+
 def test_products_of_all_kinds_are_packed_and_of_the_chosen_library(monkeypatch):
     used = []
     monkeypatch.setattr(attention_engines, "pack", lambda weight, bias: lambda states: used.append(0) or F.linear(

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
@@ -32,18 +33,25 @@ STEPS = 24
 # Name -> kind of attention, and fields of the config beside it.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     **{kind: (kind, {}) for kind in ATTENTION_TYPES},
+    "recurrent": ("recurrent", {"position_encoding": "none"}),
     "chunk_mean": ("chunk", {"chunk_summary": "mean"}),
     "eager": ("full", {"attn_implementation": "eager"}),
 }
 # Positions up to which a kind is measured that keeps 8 n² numbers, once in a table or several times in a step.
 LARGEST = {"eager": 8192, **dict.fromkeys(SYNTHESIZERS, 2048)}
+# The same for prompts, which are read in one pass.
+LARGEST_PROMPT = LARGEST | {"recurrent": 4096}
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
 def fields_of(name: str, window: int, length: int) -> dict[str, Any]:
     """The fields of a config for a kind with this window or block, if it has one, and this number of positions."""
     kind, fields = KINDS[name]
-    sizes = {field: window for field in ("attention_window", "attention_block") if kind in ATTENTION_FIELDS[field]}
+    sizes = {
+        field: window
+        for field in ("attention_window", "attention_block", "memory_length")
+        if kind in ATTENTION_FIELDS[field]
+    }
     return {"max_position_embeddings": max(length, 2), "attn_implementation": "sdpa"} | sizes | fields
 
 
@@ -59,6 +67,27 @@ class Ours(nn.Module):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         mask = self.attention.mask(states, None, None, False)
         return self.attention(states, self.attention.show_globals(mask, states, None, None))[0]
+
+
+class Segments(nn.Module):
+    """Attention with a memory of the `window` positions before, in segments of as many."""
+
+    def __init__(self, window: int, length: int):
+        super().__init__()
+        fields = fields_of("recurrent", window, length)
+        self.config = VanillaTransformerConfig(
+            d_model=WIDTH, is_encoder_decoder=False, is_decoder=True, decoder_attention_type="recurrent", **fields
+        )
+        self.attention = ATTENTION_TYPES["recurrent"](self.config, WIDTH, WIDTH, HEADS, is_causal=True)
+        self.attention.draw()
+        self.window = window
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        memory, read = DynamicCache(config=self.config), []
+        for segment in states.split(self.window, dim=1):
+            mask = self.attention.mask(segment, None, memory, False)
+            read.append(self.attention(segment, mask, memory)[0])
+        return torch.cat(read, dim=1)
 
 
 class LongT5(nn.Module):
@@ -116,6 +145,7 @@ def performer_peer(window: int, length: int) -> nn.Module:
 # Name -> function that makes the module for a window size and a length.
 ENGINES: dict[str, Callable[[int, int], nn.Module]] = {
     **{name: partial(Ours, name) for name in KINDS},
+    "recurrent": Segments,
     "LongT5": LongT5,
     "local-attention": LocalAttentionPeer,
     "linformer-package": linformer_peer,
@@ -179,7 +209,7 @@ def work_of(
     """
     torch.manual_seed(0)
     now = CLOCKS[clock]
-    if length > LARGEST.get(name, length):
+    if length > (LARGEST_PROMPT if task == "token" else LARGEST).get(name, length):
         return None
     if task == "token":
         has_token = name in KINDS and KINDS[name][0] not in UNCAUSAL_KINDS
