@@ -1,6 +1,7 @@
 """`vanilla-transformer benchmark`: that it measures what it says, on sizes that say nothing about speed."""
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -9,10 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import GenerationMixin
 
 from vanilla_transformer_hf import (
@@ -22,6 +25,7 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.commands.benchmarks import (
     attention,
+    attention_engines,
     corpus,
     generation,
     generation_engine,
@@ -33,6 +37,7 @@ from vanilla_transformer_hf.commands.benchmarks import (
     turns,
     variants,
 )
+from vanilla_transformer_hf.common.matmul import MatmulRow
 from vanilla_transformer_hf.conversion.converter import example_batch, logits_of
 
 
@@ -323,11 +328,17 @@ def test_growth_is_drawn():
     assert memory.lines[1].get_xydata().tolist() == [[1, 100], [8, 800], [32, 3200]]
 
 
+FILES_OF_ATTENTION = {"json": "json", "picture": "png", "markdown": "md"}
+
+
 @pytest.mark.slow
-def test_kinds_of_attention_take_turns(tmp_path, capsys):
+def test_kinds_of_attention_take_turns(tmp_path, capsys, monkeypatch):
     sizes = {"lengths": [16, 32], "widths": [16, 64], "layer_length": 24, "window": 4}
     settings = {**sizes, "rounds": 1, "threads": 1, "tasks": list(attention.TASKS), "clock": "processor"}
-    files = {"json": str(tmp_path / "attention.json"), "picture": str(tmp_path / "attention.png")}
+    settings |= {"matmul": "default", "dtype": "float32"}
+    monkeypatch.setattr(attention, "probe_matmul", lambda: [MatmulRow("default", 9, 0.0), MatmulRow("onednn", 1, 0.0)])
+    monkeypatch.setattr(attention, "available_matmuls", lambda: ["default"])  # a second row of full is tested below
+    files = {name: str(tmp_path / f"attention.{end}") for name, end in FILES_OF_ATTENTION.items()}
     attention.run(argparse.Namespace(**settings, **files, kinds=["full", "eager", "chunk_mean", "LongT5"]))
     rows = json.loads((tmp_path / "attention.json").read_text())
     places = [(row["task"], row["length"], row["kind"]) for row in rows]
@@ -343,6 +354,82 @@ def test_kinds_of_attention_take_turns(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "forward        full               grows with n^" in printed
     assert re.search(r"layer +feed-forward +grows with d\^\S+ \(operations: n d²\)", printed)
+    written = (tmp_path / "attention.md").read_text()
+    heads = [line.split(" | ")[0].removeprefix("| ") for line in written.splitlines() if " | 16 | " in line]
+    assert heads == [
+        "forward, speed (`full`: ms)",
+        "training step, speed (`full`: ms)",
+        "training step, MiB",
+        "token, ms",
+        "layer, ms",
+        "layer, ms",
+    ]
+
+
+def test_tables_compare_with_the_faster_library_of_products():
+    def row(kind, length, seconds, **more):
+        place = {"task": "forward", "over": "length", "length": length, "width": 512}
+        return place | {"kind": kind, "seconds": seconds, "mib": 3.0, **more}
+
+    rows = [
+        row("full", 512, 0.02),
+        row("full", 1024, 0.08),
+        row("window", 512, 0.01, speed={"full": 1.5}),
+        row("full, onednn", 512, 0.015),
+        row("full, onednn", 1024, 0.12),
+    ]
+    assert attention.tables(rows, "one thread") == (
+        "one thread\n\n"
+        "| forward, speed (`full`: ms) | 512 | 1,024 | grows with |\n"
+        "| --- | ---: | ---: | ---: |\n"
+        "| `full` | 20.00 | 80.00 | n^2.00 |\n"
+        "| `window` | 1.50 | – | – |\n"
+        "| `full, onednn` | 15.00 | 120 | n^3.00 |\n"
+    )
+
+
+def test_speeds_are_relative_to_the_faster_full(monkeypatch):
+    """Each turn of `full` takes 4 seconds, of `full` with the other library 2, of `window` 1."""
+    settings = {"kinds": ["full", "window"], "window": 4, "threads": 1, "rounds": 2, "clock": "wall"}
+    settings |= {"dtype": "float32", "matmul": "default", "other_matmuls": ["onednn"]}
+    times = {("full", "default"): 4.0, ("full", "onednn"): 2.0, ("window", "default"): 1.0}
+    monkeypatch.setattr(attention, "work_of", lambda name, *rest: lambda: times[name, rest[-1]])
+    with ThreadPoolExecutor() as here:
+        monkeypatch.setattr(attention, "memory_of", lambda *_: 1.0)
+        rows = attention.take_turns("forward", 16, 512, argparse.Namespace(**settings), here)
+    speeds = {row["kind"]: row["speed"]["full"] for row in rows}
+    assert speeds == {"full": 0.5, "window": 2.0, "full, onednn": 1.0}
+
+
+@pytest.mark.parametrize("task", ["forward", "training step", "token"])
+@pytest.mark.parametrize("name", attention_engines.INSTALLED)
+def test_each_kind_of_attention_runs(name, task):
+    work = attention_engines.work_of(name, task, 12, 4)
+    if task == "token" and ("linformer" in name or name not in attention_engines.KINDS):
+        assert work is None
+    else:
+        assert work() > 0
+
+
+@torch.no_grad()
+def test_segments_are_those_of_one_pass():
+    module = attention_engines.Segments(4, 12).double()
+    states = torch.randn(1, 12, 512, dtype=torch.double)
+    whole = module.attention(states, module.attention.mask(states, None, None, False))[0]
+    torch.testing.assert_close(module(states), whole, atol=1e-10, rtol=0)
+
+
+def test_products_of_all_kinds_are_packed_and_of_the_chosen_library(monkeypatch):
+    used = []
+    monkeypatch.setattr(attention_engines, "pack", lambda weight, bias: lambda states: used.append(0) or F.linear(
+        states, weight, bias))  # fmt: skip
+    chosen = []
+    monkeypatch.setattr(attention_engines, "matmul", lambda name: chosen.append(name) or contextlib.nullcontext())
+    for name in ("full", "window", "LongT5"):
+        used.clear()
+        attention_engines.work_of(name, "forward", 16, 4, products="onednn")()
+        assert len(used) == (4 if attention_engines.is_packable(torch.ones(2)) else 0)
+    assert chosen == ["onednn"] * 3
 
 
 @pytest.mark.slow

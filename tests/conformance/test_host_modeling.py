@@ -266,6 +266,12 @@ class VanillaTransformerBlocksTest(VanillaTransformerSuite, unittest.TestCase):
     options = {"encoder_attention_type": "blocks", "decoder_attention_type": "chunk", "attention_block": 3}
 
 
+class VanillaTransformerChunksAndBlocksTest(VanillaTransformerSuite, unittest.TestCase):
+    """The same the other way round."""
+
+    options = {"encoder_attention_type": "chunk", "decoder_attention_type": "blocks", "attention_block": 3}
+
+
 class VanillaTransformerLshTest(VanillaTransformerSuite, unittest.TestCase):
     """One bucket in both stacks: the suite compares kernels in bfloat16, where rounding moves tokens to others."""
 
@@ -333,6 +339,12 @@ class VanillaTransformerSynthesizerTest(VanillaTransformerSuite, unittest.TestCa
     """Scores of tokens in the encoder, of pairs of positions in the decoder."""
 
     options = {"encoder_attention_type": "synthesizer_dense", "decoder_attention_type": "synthesizer_random"}
+
+
+class VanillaTransformerSynthesizersTurnedTest(VanillaTransformerSuite, unittest.TestCase):
+    """The same the other way round."""
+
+    options = {"encoder_attention_type": "synthesizer_random", "decoder_attention_type": "synthesizer_dense"}
 
 
 class VanillaTransformerLinformerTest(VanillaTransformerSuite, unittest.TestCase):

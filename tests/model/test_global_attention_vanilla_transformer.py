@@ -25,7 +25,7 @@ PROJECTIONS = [(role, f"global_{role}") for role in ("q_proj", "k_proj", "v_proj
 def small_blocks(monkeypatch):
     """Blocks also for short sequences."""
     monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", 4)
-    monkeypatch.setattr(local_attention, "DENSE_BLOCKS", 1)
+    monkeypatch.setattr(local_attention, "DENSE", 0.7)
 
 
 def attention(is_causal=False, implementation="sdpa", **fields):

@@ -29,7 +29,8 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 def small_blocks(monkeypatch):
     """Blocks also for short sequences."""
     monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", 4)
-    monkeypatch.setattr(local_attention, "DENSE_BLOCKS", 1)
+    monkeypatch.setattr(local_attention, "SMALLEST_BLOCK_OF_PROCESSORS", 2)
+    monkeypatch.setattr(local_attention, "DENSE", 0.7)
 
 
 @pytest.fixture
@@ -178,8 +179,8 @@ def test_scores_of_distances_are_added_in_blocks(kind, scheme, local_model, monk
     blocks, found = [], []
     attend = Blocks.attend
     monkeypatch.setattr(Blocks, "attend", lambda self, *states: blocks.append(self) or attend(self, *states))
-    for largest in (1, 99):  # in blocks, and as one product
-        monkeypatch.setattr(local_attention, "DENSE_BLOCKS", largest)
+    for largest in (0, 99):  # in blocks, and as one product
+        monkeypatch.setattr(local_attention, "DENSE", largest)
         model.zero_grad()
         logits = model(source, real, **inputs).logits[own.bool()]
         logits.square().sum().backward()
@@ -320,15 +321,15 @@ def test_blocks_without_gradients_are_smaller_and_give_the_same():
     with torch.no_grad():
         mask = module.mask(states, real, None, False)
         found = module(states, mask)[0]
-    assert (mask.block, mask.size) == (4, 22)
+    assert (mask.block, mask.size) == (2, 20)
     torch.testing.assert_close(found[real.bool()], expected[real.bool()], atol=1e-10, rtol=0)
 
 
 def test_blocks_share_the_memory_of_keys_and_layers_share_the_mask():
     states = torch.randn(2, 16, 3, 5)
-    near = local_attention.NearStates.apply(states, 4, 8)
-    assert near.shape == (2, 3, 8, 3, 5)
-    assert near.untyped_storage().data_ptr() == states.untyped_storage().data_ptr()
+    near = local_attention.NearStates.apply(states, 4, 2, 2)
+    assert near.shape == (8, 8, 3, 5)
+    assert near.untyped_storage().nbytes() == states.nbytes + 4 * 3 * 5 * 4  # once, and what is before and behind
     seen = torch.ones(6, 1, 4, 8, dtype=torch.bool)
     mask = Blocks(seen, 2, 4, 2, 2, None, None)
     assert mask.added(torch.float32) is mask.added(torch.float32)

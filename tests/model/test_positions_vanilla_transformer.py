@@ -144,5 +144,5 @@ def test_hierarchical_positions():
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(found[:5], table)
     assert scheme.longest == 25
-    with pytest.raises(IndexError, match="position 25 lies outside 0 to 24, the 25 of this model"):
+    with pytest.raises(IndexError, match="position 25 lies outside 0 to 24, the 25 of this model: cut the text, or"):
         scheme(torch.zeros(1, 1, 8), torch.tensor([[25]]))

@@ -67,6 +67,7 @@ class GlobalWindowAttention(WindowAttention):
     """
 
     other_kernels: tuple[str, ...] = ()
+    copies_keys = True  # to put those of global tokens behind them
 
     def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
         super()._add_projections(width, key_value_width, num_heads, bias)

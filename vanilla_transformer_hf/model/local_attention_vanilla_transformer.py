@@ -30,10 +30,11 @@ from .position_schemes_vanilla_transformer import BlockMask, counted
 from .positions_vanilla_transformer import Relation
 
 
-# Up to this number of blocks, one masked product is as fast as products of blocks.
-DENSE_BLOCKS = 4
-# Positions of a block at least, so that products are large enough.
-SMALLEST_BLOCK = 64
+# In sequences of up to so many times the keys that a block sees, one masked product is as fast as products of blocks.
+DENSE = 1.25
+# Positions of a block at least, so that products are large enough. torch's kernel for processors takes 32 queries at a
+# time, and blocks of as many have the fewest keys that no query sees.
+SMALLEST_BLOCK, SMALLEST_BLOCK_OF_PROCESSORS = 64, 32
 
 
 @dataclass
@@ -98,14 +99,15 @@ class Blocks(BlockMask):
         if self.seen.dtype != torch.bool:
             return self.seen
         if dtype not in self._added:
-            self._added[dtype] = torch.zeros_like(self.seen, dtype=dtype).masked_fill_(~self.seen, float("-inf"))
+            zero, hidden = (torch.tensor(value, dtype=dtype, device=self.seen.device) for value in (0.0, -torch.inf))
+            self._added[dtype] = torch.where(self.seen, zero, hidden)
         return self._added[dtype]
 
     def positions(self, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        states = self._ordered(position_ids.expand(self.batch, -1)[:, None, :, None])  # (B, 1, T, 1)
-        queries = self._padded(states, 0, 0).view(-1, self.block)
-        keys = self._padded(states, self.left, self.right).view(self.batch, -1)
-        return queries, keys.unfold(1, self.size, self.block).flatten(0, 1)
+        ordered = self._ordered(position_ids.expand(self.batch, -1)[:, None, :, None])[:, 0, :, 0]  # (B, T)
+        whole = F.pad(ordered, (0, -ordered.shape[1] % self.block))
+        keys = F.pad(whole, (self.left, self.right)).unfold(1, self.size, self.block)
+        return whole.reshape(-1, self.block), keys.flatten(0, 1)
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kernel: Callable[..., torch.Tensor]
@@ -118,13 +120,14 @@ class Blocks(BlockMask):
         """
         length = query.shape[2]
         shared = [self._shared(states) for states in (key, value)]
-        query, key, value = (self._ordered(states) for states in (query, key[:, :, :length], value[:, :, :length]))
-        query = self._padded(query, 0, 0).unflatten(1, (-1, self.block))  # (B, C, b, H, d)
-        key, value = (
-            NearStates.apply(self._padded(states, self.left, self.right), self.block, self.size)
-            for states in (key, value)
-        )  # (B, C, k, H, d)
-        query, key, value = (states.flatten(0, 1).transpose(1, 2) for states in (query, key, value))
+        query, key, value = (
+            self._ordered(states).transpose(1, 2) for states in (query, key[:, :, :length], value[:, :, :length])
+        )  # (B, T, H, d)
+        if tail := -length % self.block:
+            query = F.pad(query, (0, 0, 0, 0, 0, tail))
+        query = query.unflatten(1, (-1, self.block)).flatten(0, 1)  # (B C, b, H, d)
+        key, value = (NearStates.apply(states, self.block, self.left, self.right) for states in (key, value))
+        query, key, value = (states.transpose(1, 2) for states in (query, key, value))
         if self.shared is not None:
             key, value = (torch.cat(both, dim=2) for both in zip((key, value), shared))
         output = kernel(query, key, value, self.added(query.dtype)).unflatten(0, self.rows)
@@ -146,32 +149,43 @@ class Blocks(BlockMask):
             return states
         return states.gather(2, self.order[:, None, :, None].expand_as(states))
 
-    def _padded(self, states: torch.Tensor, left: int, right: int) -> torch.Tensor:
-        """States (B, H, T, d), with zeros before and behind so that all blocks are whole, as (B, left + …, H, d)."""
-        return F.pad(states.transpose(1, 2), (0, 0, 0, 0, left, right + -states.shape[2] % self.block))
-
 
 class NearStates(torch.autograd.Function):
     """
-    For each block the states that it sees, as views that overlap, so that nothing is copied: from (B, left + C b +
-    right, H, d) to (B, C, k, H, d). Gradients are summed by slices of b positions that do not overlap: torch's own
-    gradient of `unfold` takes several times as long, and one copy of the states for each block needs k / b times the
-    memory.
+    For each block the states that it sees, as views that overlap, so that nothing is copied for a block: from (B, T,
+    H, d) to (B C, k, H, d). The rows of a batch follow each other, so that a block at the end of one may reach into
+    the next: the mask hides what is not its own. Gradients are summed by slices of b positions that do not overlap:
+    torch's own gradient of `unfold` takes several times as long, and one copy of the states for each block needs
+    k / b times the memory.
     """
 
     @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, block: int, size: int) -> torch.Tensor:  # type: ignore[override]
-        ctx.shape, ctx.block = states.shape, block
-        return states.unfold(1, size, block).permute(0, 1, 4, 2, 3)
+    def forward(ctx: Any, states: torch.Tensor, block: int, left: int, right: int) -> torch.Tensor:  # type: ignore[override]
+        batch, length, *rest = states.shape
+        whole = length + -length % block
+        size = left + batch * whole + right
+        ctx.block, ctx.size, ctx.rows = block, size, (left, batch, length, whole)
+        flat = states.new_empty(size, *rest)
+        flat[:left], flat[size - right :] = 0, 0
+        rows = flat[left : size - right].unflatten(0, (batch, whole))
+        rows[:, length:] = 0
+        rows[:, :length] = states
+        return views_of_blocks(flat, block, left + block + right)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
-        size, total = gradient.shape[2], gradient.new_zeros(ctx.shape)
-        views = total.unfold(1, size, ctx.block).permute(0, 1, 4, 2, 3)
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+        size, (left, batch, length, whole) = gradient.shape[1], ctx.rows
+        total = gradient.new_zeros(ctx.size, *gradient.shape[2:])
+        views = views_of_blocks(total, ctx.block, size)
         for first in range(0, size, ctx.block):
             part = slice(first, first + ctx.block)
-            views[:, :, part].add_(gradient[:, :, part])
-        return total, None, None
+            views[:, part].add_(gradient[:, part])
+        return total[left : left + batch * whole].unflatten(0, (batch, whole))[:, :length], None, None, None
+
+
+def views_of_blocks(flat: torch.Tensor, block: int, size: int) -> torch.Tensor:
+    """Views of `size` states that begin at each multiple of b, of (…, H, d), as (C, size, H, d)."""
+    return flat.unfold(0, size, block).permute(0, 3, 1, 2)
 
 
 def near_blocks(count: int, block: int, left: int, right: int, device: torch.device) -> torch.Tensor:
@@ -212,6 +226,11 @@ class LocalAttention(VanillaTransformerAttention, ABC):
     def reach(self) -> int:
         """How far before (and, where it is not causal, behind) its own block a block sees keys."""
 
+    @property
+    def keys_of_block(self) -> int:
+        """k."""
+        return self.block + (1 if self.is_causal else 2) * self.reach
+
     @abstractmethod
     def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         """
@@ -234,7 +253,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
             return self._flash(embeddings, padding, cache)
         past = 0 if cache is None else cache.get_seq_length()
         length, is_2d = embeddings.shape[1], padding is None or padding.dim() == 2
-        is_dense = self.config._attn_implementation == "eager" or length <= DENSE_BLOCKS * self.block
+        is_dense = self.config._attn_implementation == "eager" or length <= DENSE * self.keys_of_block
         if is_dense or not is_2d or isinstance(past, torch.Tensor) or past:
             return self._masked(super().mask(embeddings, padding, cache, True), padding, past, length)
         if self.config._attn_implementation != "sdpa":
@@ -270,16 +289,22 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         queries = near_blocks(count, block, 0, 0, embeddings.device)  # (C, b)
         keys = near_blocks(count, block, left, right, embeddings.device)  # (C, k)
         near = self.sees_in_block(queries[-1, :, None], keys[-1])  # (b, k)
-        seen = near & ((keys >= 0) & (keys < length))[:, None]  # (C, b, k)
-        order = places = None
-        if padding is None:
-            seen = seen.expand(len(embeddings), -1, -1, -1)  # (B, C, b, k)
-        else:
+        real, order, places = queries.new_ones(1, length, dtype=torch.bool), None, None  # (B or 1, T)
+        if padding is not None:
             order = padding.bool().logical_not().byte().argsort(dim=1, stable=True)
             places = order.argsort(dim=1)
-            real = padding.bool().gather(1, order)[:, keys.clamp(0, length - 1)]  # (B, C, k)
-            seen = seen & real[:, :, None]
-        return Blocks(mask_of_blocks(seen), len(embeddings), block, left, right, order, places)
+            real = padding.bool().gather(1, order)
+        # One false position stands for all that are before the first and behind the last.
+        real, last = F.pad(real, (0, 1)), queries.new_tensor(length)
+        real_queries, real_keys = (
+            real[:, torch.where(each < 0, last, each).clamp(max=length)] for each in (queries, keys)
+        )
+        seen = near & real_keys[:, :, None]  # (B or 1, C, b, k)
+        # A query that is padding sees all, and not nothing: its output is not used, and must not be NaN.
+        some = slice(-1, None) if padding is None else slice(None)
+        seen[:, some] |= ~real_queries[:, some, :, None]
+        seen = seen.expand(len(embeddings), -1, -1, -1).flatten(0, 1)[:, None]  # (B C, 1, b, k)
+        return Blocks(seen, len(embeddings), block, left, right, order, places)
 
     def attend(
         self,
@@ -326,12 +351,18 @@ class WindowAttention(LocalAttention):
     """
 
     other_kernels: tuple[str, ...] = ("flex_attention", "flash_attention_2", "flash_attention_3")
+    # Whether the keys of each block are copied, so that small blocks cost more.
+    copies_keys = False
 
     @property
     def block(self) -> int:
         # Smaller blocks have fewer keys that no query sees; larger ones have fewer gradients that overlap.
         width = self.config.attention_window
-        return max(width if torch.is_grad_enabled() else width // 2, SMALLEST_BLOCK)
+        if torch.is_grad_enabled():
+            return max(width, SMALLEST_BLOCK)
+        if next(self.maps.parameters()).device.type == "cpu" and not self.copies_keys:
+            return SMALLEST_BLOCK_OF_PROCESSORS
+        return max(width // 2, SMALLEST_BLOCK)
 
     @property
     def reach(self) -> int:

@@ -241,7 +241,8 @@ def check_rows(ids: torch.Tensor, count: int, what: str):
         return
     wrong = ids[(ids < 0) | (ids >= count)]
     if len(wrong):
-        raise IndexError(f"{what} {wrong[0].item()} lies outside 0 to {count - 1}, the {count} of this model")
+        advice = ": cut the text, or train a model with more positions" if what == "position" else ""
+        raise IndexError(f"{what} {wrong[0].item()} lies outside 0 to {count - 1}, the {count} of this model{advice}")
 
 
 def counted(padding: torch.Tensor) -> torch.Tensor:

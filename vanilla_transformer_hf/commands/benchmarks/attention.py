@@ -2,24 +2,28 @@
 time and memory of each kind of self-attention over the length of a sequence
 
 One attention module of the base model's width (512, 8 heads), with a batch size of 1. The kinds take turns in one
-process. Memory is the peak in a separate process, minus what that process held before the call. "token" is one step of
-greedy search in a decoder of one layer after a prompt of the given length. "layer" is each row of the paper's table of
-complexity, over the length and, at --layer_length tokens, over the width. The exponents are fitted to the times: an
-exponent of 2 over the length means n², of 1 means n.
+process. Memory is the peak in a separate process, minus what that process held before the call. "forward" has packed
+weights, as an encoder has in generate(). "token" is one step of greedy search in a decoder of one layer after a prompt
+of the given length. "layer" is each row of the paper's table of complexity, over the length and, at --layer_length
+tokens, over the width. The exponents are fitted to the times: an exponent of 2 over the length means n², of 1 means n.
 
-    vanilla-transformer benchmark attention --json attention.json --picture attention.png
+    vanilla-transformer benchmark attention --markdown attention.md --json attention.json --picture attention.png
     vanilla-transformer benchmark attention --lengths 512 8192 --window 128 --kinds full window
     vanilla-transformer benchmark attention --tasks layer --lengths 512 1024 2048 4096 --widths 256 512 1024
     vanilla-transformer benchmark attention --kinds full window --clock processor --threads 1   # on a busy machine
 
-"full" is torch's fused kernel, which keeps no n × n scores; "eager" keeps them. "chunk_mean" is `chunk` with
-chunk_summary="mean". Peers are the local attention of LongT5 in transformers and, if they are installed,
-local-attention, linformer and performer-pytorch.
+All kinds and peers run alike with the library of float32 products that --matmul chooses, as train chooses it, and in
+large pages of memory, as train asks for them. "full" is torch's fused kernel, which keeps no n × n scores; it is
+measured with the other library, too, and speeds are relative to the faster of both. "eager" keeps the scores.
+"chunk_mean" is `chunk` with chunk_summary="mean"; "recurrent" reads segments of as many positions as --window, with a
+memory of as many, and a prompt in one pass. Peers are the local attention of LongT5 in transformers and, if they
+are installed, local-attention, linformer and performer-pytorch.
 """
 
 import argparse
 import json
 import math
+import os
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_all_start_methods, get_context
 from statistics import median
@@ -28,12 +32,24 @@ from typing import Any
 import torch
 
 from vanilla_transformer_hf.common.files import new_file, open_output, refuse_overwriting
+from vanilla_transformer_hf.common.matmul import (
+    MATMULS,
+    TOLERANCE,
+    available_matmuls,
+    choose_matmul,
+    describe_matmul,
+    probe_matmul,
+)
 
 from .attention_engines import CLOCKS, ENGINES, HEADS, INSTALLED, LAYERS, WIDTH, work_of
 from .generation_engine import forget_peak, peak_memory
 
 
+# Large pages on Linux: torch asks for them once, at its first tensor.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
 TASKS = ("forward", "training step", "token", "layer")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Engines with which others are compared.
 BASELINES = ("full", "eager")
 
@@ -55,14 +71,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="wall",
         help="time that passes (default), or that of the processor, which other programs disturb less",
     )
+    parser.add_argument(
+        "--matmul",
+        choices=["auto", *MATMULS],
+        default="auto",
+        help="library of float32 products: the fastest that does not round (default), torch's own, or oneDNN",
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="type of weights and states (float32)")
+    parser.add_argument("--markdown", metavar="FILE", help="write a table for each task here, in Markdown")
     parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
     parser.add_argument("--picture", metavar="FILE", help="draw time and memory over the length here, as PNG")
 
 
-def memory_of(name: str, task: str, length: int, window: int, threads: int) -> float:
+def memory_of(name: str, task: str, length: int, window: int, dtype: str, products: str, threads: int) -> float:
     """Peak memory of a call in MiB, minus what this process held before."""
     torch.set_num_threads(threads)
-    work = work_of(name, task, length, window)
+    work = work_of(name, task, length, window, dtype=DTYPES[dtype], products=products)
     if work is None:
         return math.nan
     forget_peak()
@@ -107,12 +131,23 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+def kind_of(name: str) -> str:
+    """The kind of a row: `full` of "full, onednn", which is `full` with another library of products than others."""
+    return name.partition(", ")[0]
+
+
 def take_turns(
     task: str, length: int, width: int, arguments: argparse.Namespace, processes: Executor
 ) -> list[dict[str, Any]]:
     """The rows of one task at one length and width."""
-    kinds = LAYERS if task == "layer" else arguments.kinds
-    works = {name: work_of(name, task, length, arguments.window, width, arguments.clock) for name in kinds}
+    kinds = dict.fromkeys(LAYERS if task == "layer" else arguments.kinds, arguments.matmul)
+    if "full" in kinds:
+        kinds |= {f"full, {other}": other for other in arguments.other_matmuls}
+    places = (task, length, arguments.window)
+    works = {
+        name: work_of(kind_of(name), *places, width, arguments.clock, DTYPES[arguments.dtype], products)
+        for name, products in kinds.items()
+    }
     turns: dict[str, list[float]] = {name: [] for name, work in works.items() if work is not None}
     for _ in range(arguments.rounds + 1):
         for name, seconds in turns.items():
@@ -121,12 +156,17 @@ def take_turns(
     for name, seconds in turns.items():
         found[name] = {"task": task, "length": length, "width": width, "kind": name, "seconds": median(seconds[1:])}
         if task != "layer":
-            where = (name, task, length, arguments.window, arguments.threads)
+            where = (kind_of(name), *places, arguments.dtype, kinds[name], arguments.threads)
             found[name]["mib"] = processes.submit(memory_of, *where).result()
     for name, row in found.items():
-        bases = [base for base in BASELINES if base in found]
-        row["speed"] = {base: median(a / b for a, b in zip(turns[base][1:], turns[name][1:])) for base in bases}
-        row["memory"] = {base: row["mib"] / found[base]["mib"] for base in bases if found[base]["mib"]}
+        row["speed"], row["memory"] = {}, {}
+        for base in BASELINES:
+            same = [other for other in found if kind_of(other) == base]
+            if same:
+                fastest = min(same, key=lambda other: found[other]["seconds"])
+                row["speed"][base] = median(a / b for a, b in zip(turns[fastest][1:], turns[name][1:]))
+                if found[base].get("mib"):
+                    row["memory"][base] = row["mib"] / found[base]["mib"]
     return list(found.values())
 
 
@@ -159,6 +199,45 @@ def describe_growth(rows: list[dict[str, Any]]) -> list[str]:
                     note = f" (operations: {LAYERS[kind][1]})" if task == "layer" else ""
                     found.append(f"{task:14} {kind:18} grows with {letter}^{exponent(points):.2f}{note}")
     return found
+
+
+def tables(rows: list[dict[str, Any]], about: str) -> str:
+    """
+    In Markdown, a table for each task, with a column for each length or width: the speed relative to the faster
+    `full`, whose row has milliseconds; the memory of a training step; the milliseconds of a token and of a layer.
+    """
+    found = [about]
+    panels = [(task, "length", "seconds") for task in TASKS] + [("layer", "width", "seconds")]
+    panels.insert(2, ("training step", "length", "mib"))
+    for task, over, key in panels:
+        lines = curves(rows, task, over, key)
+        if not lines:
+            continue
+        places = sorted({place for points in lines.values() for place, _ in points})
+        fastest = {
+            place: min((dict(lines[name])[place] for name in lines if kind_of(name) == "full"), default=0.0)
+            for place in places
+        }
+        is_speed = key == "seconds" and task in TASKS[:2] and all(fastest.values())
+        title = f"{task}, MiB" if key == "mib" else f"{task}, speed (`full`: ms)" if is_speed else f"{task}, ms"
+        heads = [f"{place:,}" for place in places] + (["grows with"] if key == "seconds" else [])
+        found += ["", f"| {title} | {' | '.join(heads)} |", "| --- |" + " ---: |" * len(heads)]
+        for name, points in lines.items():
+            own, cells = dict(points), []
+            for place in places:
+                if place not in own:
+                    cells.append("–")
+                elif key == "mib":
+                    cells.append(f"{own[place]:,.0f}")
+                elif is_speed and kind_of(name) != "full":
+                    row = next(row for row in rows if (row["task"], row["kind"], row["length"]) == (task, name, place))
+                    cells.append(f"{row['speed']['full']:.2f}")
+                else:
+                    cells.append(f"{1e3 * own[place]:,.{0 if own[place] >= 0.1 else 2}f}")
+            if key == "seconds":
+                cells.append(f"{'n' if over == 'length' else 'd'}^{exponent(points):.2f}" if len(points) > 1 else "–")
+            found.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(found) + "\n"
 
 
 def draw(rows: list[dict[str, Any]], path: str) -> None:
@@ -207,12 +286,26 @@ def run(arguments: argparse.Namespace) -> None:
     wrong = [width for width in arguments.widths if width < HEADS or width % HEADS]
     if wrong:
         raise ValueError(f"--widths {wrong[0]}: must be a multiple of {HEADS}, the number of heads")
-    for path in (arguments.json, arguments.picture):
+    for path in (arguments.markdown, arguments.json, arguments.picture):
         if path:
             refuse_overwriting(path, [])
     torch.set_num_threads(arguments.threads)
+    about = f"{arguments.dtype}, {arguments.threads} threads, window {arguments.window}, {arguments.rounds} rounds"
+    arguments.other_matmuls = []
+    if arguments.dtype == "float32":  # bfloat16 has no choice
+        measured = probe_matmul()
+        arguments.matmul = choose_matmul(arguments.matmul, measured)
+        exact = {row.name for row in measured if row.error <= TOLERANCE}
+        arguments.other_matmuls = [name for name in available_matmuls() if name in exact - {arguments.matmul}]
+        about += f"; {describe_matmul(arguments.matmul, measured)}"
+    else:
+        arguments.matmul = "default"
+    print(about, flush=True)
     rows = measure(arguments)
     print("\n".join(describe_growth(rows)))
+    if arguments.markdown:
+        with open_output(arguments.markdown) as file:
+            file.write(tables(rows, about).encode())
     if arguments.json:
         with open_output(arguments.json) as file:
             file.write((json.dumps(rows, indent=2) + "\n").encode())

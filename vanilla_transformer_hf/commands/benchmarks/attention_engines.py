@@ -13,9 +13,11 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
+from vanilla_transformer_hf.common.matmul import matmul
 from vanilla_transformer_hf.model.attention_types_vanilla_transformer import ATTENTION_TYPES
 from vanilla_transformer_hf.model.configuration_vanilla_transformer import (
     ATTENTION_FIELDS,
@@ -23,6 +25,7 @@ from vanilla_transformer_hf.model.configuration_vanilla_transformer import (
     UNCAUSAL_KINDS,
 )
 from vanilla_transformer_hf.model.incremental_decoder_vanilla_transformer import IncrementalDecoder
+from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import PackedProducts, is_packable, is_plain, pack
 
 
 WIDTH, HEADS = 512, 8
@@ -30,18 +33,25 @@ STEPS = 24
 # Name -> kind of attention, and fields of the config beside it.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     **{kind: (kind, {}) for kind in ATTENTION_TYPES},
+    "recurrent": ("recurrent", {"position_encoding": "none"}),
     "chunk_mean": ("chunk", {"chunk_summary": "mean"}),
     "eager": ("full", {"attn_implementation": "eager"}),
 }
 # Positions up to which a kind is measured that keeps 8 n² numbers, once in a table or several times in a step.
 LARGEST = {"eager": 8192, **dict.fromkeys(SYNTHESIZERS, 2048)}
+# The same for prompts, which are read in one pass.
+LARGEST_PROMPT = LARGEST | {"recurrent": 4096}
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
 def fields_of(name: str, window: int, length: int) -> dict[str, Any]:
     """The fields of a config for a kind with this window or block, if it has one, and this number of positions."""
     kind, fields = KINDS[name]
-    sizes = {field: window for field in ("attention_window", "attention_block") if kind in ATTENTION_FIELDS[field]}
+    sizes = {
+        field: window
+        for field in ("attention_window", "attention_block", "memory_length")
+        if kind in ATTENTION_FIELDS[field]
+    }
     return {"max_position_embeddings": max(length, 2), "attn_implementation": "sdpa"} | sizes | fields
 
 
@@ -57,6 +67,27 @@ class Ours(nn.Module):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         mask = self.attention.mask(states, None, None, False)
         return self.attention(states, self.attention.show_globals(mask, states, None, None))[0]
+
+
+class Segments(nn.Module):
+    """Attention with a memory of the `window` positions before, in segments of as many."""
+
+    def __init__(self, window: int, length: int):
+        super().__init__()
+        fields = fields_of("recurrent", window, length)
+        self.config = VanillaTransformerConfig(
+            d_model=WIDTH, is_encoder_decoder=False, is_decoder=True, decoder_attention_type="recurrent", **fields
+        )
+        self.attention = ATTENTION_TYPES["recurrent"](self.config, WIDTH, WIDTH, HEADS, is_causal=True)
+        self.attention.draw()
+        self.window = window
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        memory, read = DynamicCache(config=self.config), []
+        for segment in states.split(self.window, dim=1):
+            mask = self.attention.mask(segment, None, memory, False)
+            read.append(self.attention(segment, mask, memory)[0])
+        return torch.cat(read, dim=1)
 
 
 class LongT5(nn.Module):
@@ -114,6 +145,7 @@ def performer_peer(window: int, length: int) -> nn.Module:
 # Name -> function that makes the module for a window size and a length.
 ENGINES: dict[str, Callable[[int, int], nn.Module]] = {
     **{name: partial(Ours, name) for name in KINDS},
+    "recurrent": Segments,
     "LongT5": LongT5,
     "local-attention": LocalAttentionPeer,
     "linformer-package": linformer_peer,
@@ -153,23 +185,42 @@ LAYERS: dict[str, tuple[Callable[[int], nn.Module], str]] = {
 }
 
 
+def packed_products(module: nn.Module) -> PackedProducts:
+    """A context in which the module's linear maps have packed weights, as those of an encoder in generate()."""
+    plain: list[Any] = [part for part in module.modules() if is_plain(part) and is_packable(part.weight)]  # type: ignore[arg-type]
+    return PackedProducts({id(part.weight): pack(part.weight, part.bias) for part in plain})
+
+
 def work_of(
-    name: str, task: str, length: int, window: int, width: int = WIDTH, clock: str = "wall"
+    name: str,
+    task: str,
+    length: int,
+    window: int,
+    width: int = WIDTH,
+    clock: str = "wall",
+    dtype: torch.dtype = torch.float32,
+    products: str = "default",
 ) -> Callable[[], float] | None:
-    """A function that runs the task once and returns the seconds; None if the engine does not support the task."""
+    """
+    A function that runs the task once and returns the seconds; None if the engine does not support the task.
+
+    Args:
+        products: Key of `common.matmul.MATMULS`, the library of float32 products.
+    """
     torch.manual_seed(0)
     now = CLOCKS[clock]
-    if length > LARGEST.get(name, length):
+    if length > (LARGEST_PROMPT if task == "token" else LARGEST).get(name, length):
         return None
     if task == "token":
         has_token = name in KINDS and KINDS[name][0] not in UNCAUSAL_KINDS
-        return token_of(name, length, window, now) if has_token else None
-    module = LAYERS[name][0](width) if task == "layer" else ENGINES[name](window, length)
-    states = torch.randn(1, length, width)
+        return under(products, token_of(name, length, window, now, dtype)) if has_token else None
+    module = (LAYERS[name][0](width) if task == "layer" else ENGINES[name](window, length)).to(dtype)
+    states = torch.randn(1, length, width, dtype=dtype)
+    packed = packed_products(module)
 
     def forward() -> float:
         start = now()
-        with torch.no_grad():
+        with torch.no_grad(), packed:
             module(states)
         return now() - start
 
@@ -178,7 +229,17 @@ def work_of(
         module(states.requires_grad_()).sum().backward()
         return now() - start
 
-    return step if task == "training step" else forward
+    return under(products, step if task == "training step" else forward)
+
+
+def under(products: str, work: Callable[[], float]) -> Callable[[], float]:
+    """The work with this library of float32 products."""
+
+    def run() -> float:
+        with matmul(products):
+            return work()
+
+    return run
 
 
 class Ticks(BaseStreamer):
@@ -195,7 +256,7 @@ class Ticks(BaseStreamer):
         """Nothing is kept open."""
 
 
-def token_of(name: str, length: int, window: int, now: Callable[[], float]) -> Callable[[], float]:
+def token_of(name: str, length: int, window: int, now: Callable[[], float], dtype: torch.dtype) -> Callable[[], float]:
     """
     The time of one token of greedy search after a prompt. The prompt takes much longer than a token, so that the time
     is that between tokens, and not that of a whole search minus another.
@@ -208,7 +269,7 @@ def token_of(name: str, length: int, window: int, now: Callable[[], float]) -> C
         decoder_attention_type=KINDS[name][0],  # type: ignore[arg-type]
         **fields_of(name, window, length + 2 + STEPS),
     )
-    model = VanillaTransformerForCausalLM(config).eval()
+    model = VanillaTransformerForCausalLM(config).eval().to(dtype)
     prompt = torch.randint(3, 1000, (1, length))
     options: dict[str, Any] = {"num_beams": 1, "max_new_tokens": 2 + STEPS, "min_new_tokens": 2 + STEPS}
 
