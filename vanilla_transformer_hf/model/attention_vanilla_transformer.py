@@ -160,12 +160,12 @@ class VanillaTransformerAttention(Borrower):
     @property
     def num_heads(self) -> int:
         """H, the heads that this attention has; pruning may have removed some."""
-        return self.maps.out_proj.in_features // self.d_v
+        return self.owner.out_proj.in_features // self.d_v
 
     @property
     def projections(self) -> list[nn.Linear]:
         """The maps of self-attention's input; a search computes them as one."""
-        return [getattr(self.maps, name) for name in dict(self.roles)]
+        return [getattr(self.owner, name) for name in dict(self.roles)]
 
     def divide(self, projected: torch.Tensor) -> list[torch.Tensor]:
         """
