@@ -181,7 +181,7 @@ class IncrementalDecoder:
             keys, values = self._columns(self.source_keys.flat[place]), self.source_values.flat[place]
             output, weights = self.attend(query, keys, values, self.source_masks[query.shape[1]], cross.scaling)
             if self.record_attention:  # that of the last layer is kept
-                self.attention = weights.mean(dim=1, dtype=torch.float32)  # (B, n, S)
+                self.attention = weights.unflatten(0, query.shape[:2]).mean(dim=1, dtype=torch.float32)  # (B, n, S)
             return maps.cross_out(output)
 
         attend_to_target = self._attention(number, own_slots, masks, turn, relation)
@@ -418,7 +418,11 @@ def used_length(mask: torch.Tensor) -> int:
 def resized(tensor: torch.Tensor, dim: int, size: int, value: float = 0.0) -> torch.Tensor:
     """The tensor with its dimension `dim` < 0 cut to `size`, or padded to it with `value`."""
     missing = size - tensor.shape[dim]
-    return F.pad(tensor, [0, 0] * (-dim - 1) + [0, missing], value=value) if missing else tensor
+    if missing <= 0:
+        return tensor.narrow(dim, 0, size).contiguous() if missing else tensor
+    shape = [*tensor.shape]
+    shape[dim] = missing
+    return torch.cat((tensor, tensor.new_full(shape, value)), dim=dim)  # `F.pad` writes everything twice
 
 
 def picked(tensor: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor:
@@ -468,17 +472,17 @@ def attend(
 ) -> tuple[torch.Tensor, Any]:
     """
     softmax(Q Kᵀ / √d_k) V, section 3.2.1, of queries (B, H, n, d_k), keys (B H, d_k, T), values (B H, T, d_v) and a
-    mask (B H, 1 or n, T) to outputs (B, n, H d_v) and weights (B, H, n, T). For a few queries plain products are
+    mask (B H, 1 or n, T) to outputs (B, n, H d_v) and weights (B H, n, T). For a few queries plain products are
     faster than the fused kernel.
     """
-    shape, rows = query.shape[:2], query.flatten(0, 1)  # (B H, n, d_k)
+    rows = query.flatten(0, 1)  # (B H, n, d_k)
     if mask is None:
         weights = torch.bmm(rows * scaling, keys)  # (B H, n, T)
     else:
         weights = torch.baddbmm(mask, rows, keys, alpha=scaling)
     weights = weights.softmax(dim=-1)
-    output = torch.bmm(weights, values).unflatten(0, shape)  # (B, H, n, d_v)
-    return output.transpose(1, 2).flatten(2), weights.unflatten(0, shape)
+    output = torch.bmm(weights, values).unflatten(0, query.shape[:2])  # (B, H, n, d_v)
+    return output.transpose(1, 2).flatten(2), weights
 
 
 def attend_fused(
