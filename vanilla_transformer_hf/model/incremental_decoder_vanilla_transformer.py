@@ -476,11 +476,8 @@ def attend(
     faster than the fused kernel.
     """
     rows = query.flatten(0, 1)  # (B H, n, d_k)
-    if mask is None:
-        weights = torch.bmm(rows * scaling, keys)  # (B H, n, T)
-    else:
-        weights = torch.baddbmm(mask, rows, keys, alpha=scaling)
-    weights = weights.softmax(dim=-1)
+    scaled = torch.bmm(rows * scaling, keys) if mask is None else torch.baddbmm(mask, rows, keys, alpha=scaling)
+    weights = scaled.softmax(dim=-1)  # (B H, n, T)
     output = torch.bmm(weights, values).unflatten(0, query.shape[:2])  # (B, H, n, d_v)
     return output.transpose(1, 2).flatten(2), weights
 
@@ -510,7 +507,7 @@ def attend_related(
 
 
 def by_heads(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> Any:
-    """Keys as rows (B, H, T, d_k), values (B, H, T, d_v) and a mask (B, H, 1 or n, T), from the arguments of `attend`."""
+    """Of the arguments of `attend`: keys as rows (B, H, T, d_k), values (B, H, T, d_v), the mask (B, H, 1 or n, T)."""
     shape = query.shape[:2]
     mask = mask if mask is None else mask.unflatten(0, shape)
     return keys.transpose(1, 2).unflatten(0, shape), values.unflatten(0, shape), mask
