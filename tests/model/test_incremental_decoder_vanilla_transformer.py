@@ -81,3 +81,12 @@ def test_sentences_that_join_later_count_from_their_own_begin(tiny_model, source
         found = decoder.step(tokens[[0, 6, 2, 5, 4], step, None])
         torch.testing.assert_close(found[[3, 1]], alone.step(tokens[5:7, step, None]), rtol=0, atol=1e-5)
     assert decoder.mask.shape[-1] <= 4 * ROOM + 3
+
+
+@pytest.mark.parametrize("dim, size", [(-1, 7), (-1, 2), (-2, 5), (-2, 3), (-2, 1)])
+def test_room_is_cut_or_filled(dim, size):
+    tensor = torch.randn(2, 3, 4)
+    found = incremental_decoder_vanilla_transformer.resized(tensor, dim, size, 1.5)
+    missing = size - tensor.shape[dim]
+    assert found.is_contiguous()
+    assert torch.equal(found, torch.nn.functional.pad(tensor, [0, 0] * (-dim - 1) + [0, missing], value=1.5))

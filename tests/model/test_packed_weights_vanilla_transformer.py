@@ -3,9 +3,11 @@
 import copy
 import re
 from pathlib import Path
+from threading import Thread, get_ident
 
 import pytest
 import torch
+import torch.nn.functional as F
 from host_search import same
 from torch import nn
 
@@ -16,6 +18,7 @@ from vanilla_transformer_hf.model import (
     packed_weights_vanilla_transformer,
 )
 from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import StepWeights
+from vanilla_transformer_hf.model.sharing_vanilla_transformer import STAND_INS
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +65,53 @@ def test_models_opened_in_inference_mode(decided_model, source):
         model.load_state_dict(expected.state_dict())
         found = model.generate(**source, num_beams=3, max_new_tokens=8)
     assert torch.equal(found, expected.generate(**source, num_beams=3, max_new_tokens=8))
+
+
+def test_a_norm_called_as_a_function_still_has_its_hooks(decided_model, source):
+    model, options = decided_model(), {"num_beams": 3, "max_new_tokens": 8, "return_dict_in_generate": True}
+    plain = model.generate(**source, **options)
+    model.get_decoder().layers[1].encoder_attn_layer_norm.register_forward_hook(lambda module, args, output: -output)
+    hooked, fresh = model.generate(**source, **options), copy.deepcopy(model).generate(**source, **options)
+    assert torch.equal(hooked.sequences_scores, fresh.sequences_scores)
+    assert not torch.equal(hooked.sequences_scores, plain.sequences_scores)
+
+
+def test_packed_maps_stand_in_for_a_models_own_in_one_thread_alone(decided_model):
+    model = decided_model()
+    weights, layer = StepWeights.of(model), model.get_encoder().layers[0]
+    used = []
+    weights.source.stand_ins[id(layer)].fc1 = lambda states: (
+        used.append(get_ident()) or F.linear(states, layer.fc1.weight, layer.fc1.bias)
+    )
+    ids, found = torch.tensor([[5, 6, 2]]), {}
+
+    def encode():
+        found[get_ident()] = model.get_encoder()(ids).last_hidden_state
+
+    with torch.no_grad(), weights.reading_the_source():
+        encode()
+        other = Thread(target=encode)
+        other.start()
+        other.join()
+    assert used == [get_ident()] and layer.maps is layer and not STAND_INS
+    first, second = found.values()
+    torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("encoding, others", [("sinusoidal", 0), ("distance_mlp", 3)])
+def test_torch_is_watched_only_for_maps_that_are_not_looked_up(tiny_config, encoding, others):
+    model = VanillaTransformerForConditionalGeneration(tiny_config(position_encoding=encoding)).eval()
+    weights = StepWeights.of(model)
+    assert len(weights.source.others) == others
+    assert weights.source.keys() >= weights.source.others.keys()
+
+
+def test_what_a_search_returns_is_no_inference_tensor(decided_model, source):
+    model = decided_model()
+    for beams in (1, 3):
+        found = [model.generate(**source, num_beams=beams, max_new_tokens=4)]
+        found += model.generate_stream([source, source], num_beams=beams, max_new_tokens=4)
+        assert not any(tensor.is_inference() for tensor in found)
 
 
 def swap(tensor, dim, size):

@@ -161,21 +161,26 @@ class VanillaTransformerAttention(Borrower):
     @property
     def num_heads(self) -> int:
         """H, the heads that this attention has; pruning may have removed some."""
-        return self.maps.out_proj.in_features // self.d_v
+        return self.owner.out_proj.in_features // self.d_v
 
     @property
     def projections(self) -> list[nn.Linear]:
         """The maps of self-attention's input; a search computes them as one."""
-        return [getattr(self.maps, name) for name in dict(self.roles)]
+        return [getattr(self.owner, name) for name in dict(self.roles)]
 
-    def divide(self, projected: torch.Tensor) -> list[torch.Tensor]:
+    def divider(self) -> Callable[[torch.Tensor], list[torch.Tensor]]:
         """
-        Split the concatenated outputs of `projections` (B, T, sum of widths) into queries and keys (B, H, T, d_k) and
-        values (B, H, T, d_v).
+        A function that splits the concatenated outputs of `projections` (B, T, sum of widths) into queries and keys
+        (B, H, T, d_k) and values (B, H, T, d_v).
         """
-        parts = projected.split([projection.out_features for projection in self.projections], dim=-1)
-        made = dict(zip(dict(self.roles), parts))
-        return [self.heads(made[name], width) for name, width in self.roles]
+        widths, names = [projection.out_features for projection in self.projections], [*dict(self.roles)]
+        places = [(names.index(name), width) for name, width in self.roles]
+
+        def divide(projected: torch.Tensor) -> list[torch.Tensor]:
+            parts = projected.split_with_sizes(widths, dim=-1)
+            return [self.heads(parts[place], width) for place, width in places]
+
+        return divide
 
     @staticmethod
     def heads(states: torch.Tensor, width: int) -> torch.Tensor:

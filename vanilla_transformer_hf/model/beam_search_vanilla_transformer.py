@@ -125,12 +125,14 @@ class BeamSearch(Search):
     def has_nan(self) -> torch.Tensor:
         return (self.rows.running_scores + self.rows.finished_scores).isnan().any(dim=1)
 
+    @torch.inference_mode()
     def absorb(self, other: Any, rows: slice) -> None:
         super().absorb(other, rows)
         self.penalties = max(self.penalties, other.penalties, key=len)
         if self.coverage_penalty:
             self.rows.coverage = resized(self.rows.coverage, -1, self.decoder.source_length)
 
+    @torch.inference_mode()
     def step(self) -> None:
         rows, plan, phrases = self.rows, self.plan, self.constraints.phrases
         found = self._candidates(self._log_probs())
@@ -138,7 +140,7 @@ class BeamSearch(Search):
         sequences = torch.cat((take(rows.running, found.parents), found.tokens[..., None]), dim=-1)  # (A, K, L + 1)
         origins = (rows.places[:, None] * plan.beams + found.parents)[..., None]
         origins = torch.cat((take(rows.running_parents, found.parents), origins), dim=-1)  # (A, K, L + 1 - P)
-        ends = (length >= rows.limits)[:, None] | self._is_eos(found.tokens)  # (A, K)
+        ends = (length >= rows.limits)[:, None] | plan.ends(found.tokens)  # (A, K)
         if self.coverage_penalty:
             rows.coverage = rows.coverage + self.decoder.attention * (length > rows.given)[:, None, None]
         self._finish(found, sequences, origins, ends)
@@ -153,11 +155,6 @@ class BeamSearch(Search):
         if self.coverage_penalty:
             rows.coverage = take(rows.coverage, parents)
         self._dismiss(self._done())
-
-    def _is_eos(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Which of these tokens end a sentence."""
-        eos = self.plan.eos
-        return torch.zeros_like(tokens, dtype=torch.bool) if eos is None else torch.isin(tokens, eos)
 
     @property
     def _has_whole_vocabulary(self) -> bool:
@@ -284,7 +281,7 @@ class DiverseBeamSearch(BeamSearch):
             penalties = (before >= 0).to(log_probs.dtype) * -plan.options.diversity_penalty
             own = log_probs[its].scatter_add(2, before.clamp(min=0), penalties)  # (a, n, V)
             part = self._ranked(*self._likely(own, rows.places[its]), rows.running_scores[its])
-            _, chosen = going_on(part.scores, self._is_eos(part.tokens), plan.beams)
+            _, chosen = going_on(part.scores, plan.ends(part.tokens), plan.beams)
             columns = slice(group * plan.beams, (group + 1) * plan.beams)
             # Groups that are done have no hypotheses any more.
             taken[sentences[its], columns] = part.tokens.gather(1, chosen).masked_fill(rows.written[its, None], -1)

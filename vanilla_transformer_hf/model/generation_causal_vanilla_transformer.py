@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicCache
 
 from .generation_config_vanilla_transformer import Settings
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
-from .incremental_decoder_vanilla_transformer import IncrementalDecoder, resized
+from .incremental_decoder_vanilla_transformer import IncrementalDecoder, Masks, resized
 from .layer_tensors_vanilla_transformer import LayerTensors
 from .packed_weights_vanilla_transformer import StepWeights
 from .positions_vanilla_transformer import Relation, Turn, counted
@@ -88,12 +88,12 @@ class CausalDecoder(IncrementalDecoder):
         number: int,
         states: torch.Tensor,
         own_slots: slice,
-        mask: torch.Tensor,
+        masks: Masks,
         turn: Turn,
         relation: Relation | None,
     ) -> torch.Tensor:
-        layer, maps = self.decoder.layers_in_order[number], self.weights.layers[number]
-        return layer.run(states, self._attention(number, own_slots, mask, turn, relation), maps)
+        attend_to_target = self._attention(number, own_slots, masks, turn, relation)
+        return self.runs[number](states, attend_to_target, self.weights.layers[number])
 
     def keep(self, rows: torch.Tensor):
         """Keep only these sentences."""

@@ -263,13 +263,17 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _prepare_cache_for_generation(
         self: Any, generation_config: Any, model_kwargs: dict, *args: Any, **kwargs: Any
     ) -> Any:
-        # transformers quantizes no encoder-decoder's cache; ours can be where it grows, in self-attention.
         is_ours = self.config.is_encoder_decoder and "past_key_values" not in model_kwargs
-        if generation_config.cache_implementation == "quantized" and is_ours:
+        kind = generation_config.cache_implementation
+        if is_ours and kind == "quantized":
+            # transformers quantizes no encoder-decoder's cache; ours can be where it grows, in self-attention.
             settings = {"backend": "quanto", "config": self.config, **(generation_config.cache_config or {})}
             model_kwargs["past_key_values"] = EncoderDecoderCache(
                 QuantizedCache(**settings), DynamicCache(config=self.config)
             )
+        elif is_ours and kind in (None, "dynamic") and generation_config.use_cache is not False:
+            # transformers copies the config three times to find out that each layer has the ordinary cache.
+            model_kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
         else:
             return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
 

@@ -25,6 +25,7 @@ class GreedySearch(Search):
     def has_nan(self) -> torch.Tensor:
         return self.decoder.states.flatten(1).isnan().any(dim=1)
 
+    @torch.inference_mode()
     def step(self) -> None:
         shortlist, prefixes, rows = self.constraints.shortlist, self.constraints.prefixes, self.rows
         if self.plan.processors:
@@ -38,5 +39,4 @@ class GreedySearch(Search):
             tokens = prefixes.instead_of(tokens, rows.places, rows.running.shape[1] - self.prompt_length)
         tokens = tokens.masked_fill(rows.written, rows.padding)
         rows.running = torch.cat((rows.running, tokens[:, None]), dim=1)
-        done = rows.running.shape[1] >= rows.limits
-        self._dismiss(done if self.plan.eos is None else done | torch.isin(tokens, self.plan.eos))
+        self._dismiss((rows.running.shape[1] >= rows.limits) | self.plan.ends(tokens))

@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from .attention_vanilla_transformer import related_attention_forward
 from .candidates_vanilla_transformer import first_highest, most_likely
 from .encoder_pooling_vanilla_transformer import memory_padding
 from .heads_vanilla_transformer import heads_of_layers
 from .layer_tensors_vanilla_transformer import LayerTensors
-from .packed_weights_vanilla_transformer import StepWeights
+from .packed_weights_vanilla_transformer import StandIn, StepWeights, is_unchanged
 from .positions_vanilla_transformer import Relation, Turn
 
 
@@ -101,6 +102,10 @@ class IncrementalDecoder:
         if shortlist is not None:
             self.head = weights.head_of(shortlist)
             self.most_likely = most_likely(self.head)
+        # The layers in their order, and how a step runs each.
+        self.layers: list[Any] = self.decoder.layers_in_order
+        self.runs = [run_of(layer) for layer in self.layers]
+        self.dividers = [layer.self_attn.divider() for layer in self.layers]
         self.beams, self.length, self.filled = beams, 0, 0
         self.record_attention, self.attention = record_attention, states.new_zeros(1, dtype=torch.float32)
         self.attend = attend if record_attention else kernel_for(states, beams)
@@ -154,8 +159,9 @@ class IncrementalDecoder:
         mask = self.mask[:, None]  # (B, 1, n, slots)
         if scheme.is_relative:
             mask = mask + scheme.bias(positions, self.key_positions).to(mask.dtype)
-        for number, relation in zip(range(len(self.weights.layers)), scheme.relations(positions, self.key_positions)):
-            states = self._layer(number, states, slice(start, self.filled), mask, turn, relation)
+        masks = Masks(mask)
+        for number, relation in zip(range(len(self.layers)), scheme.relations(positions, self.key_positions)):
+            states = self._layer(number, states, slice(start, self.filled), masks, turn, relation)
         self.states = self.decoder.layer_norm(states)
         return self.states
 
@@ -164,47 +170,50 @@ class IncrementalDecoder:
         number: int,
         states: torch.Tensor,
         own_slots: slice,
-        mask: torch.Tensor,
+        masks: "Masks",
         turn: Turn,
         relation: Relation | None,
     ) -> torch.Tensor:
         """States (B, n, D) through a layer, which writes keys and values into these slots."""
-        place = self.decoder.layer_order[number]
-        layer, maps = self.decoder.layers[place], self.weights.layers[number]
-        cross = layer.encoder_attn
+        place, maps = self.decoder.layer_order[number], self.weights.layers[number]
+        cross = self.layers[number].encoder_attn
 
         def attend_to_source(states: torch.Tensor) -> torch.Tensor:
-            source = self._turned(self.source_keys[place]), self.source_values[place], self.source_mask
             query = cross.heads(maps.cross_query(states), cross.d_k)
-            output, weights = self.attend(query, *source, cross.scaling)
+            keys, values = self._columns(self.source_keys.flat[place]), self.source_values.flat[place]
+            output, weights = self.attend(query, keys, values, self.source_masks[query.shape[1]], cross.scaling)
             if self.record_attention:  # that of the last layer is kept
-                self.attention = weights.mean(dim=1, dtype=torch.float32)  # (B, n, S)
+                self.attention = weights.unflatten(0, query.shape[:2]).mean(dim=1, dtype=torch.float32)  # (B, n, S)
             return maps.cross_out(output)
 
-        return layer.run(states, self._attention(number, own_slots, mask, turn, relation), attend_to_source, maps)
+        attend_to_target = self._attention(number, own_slots, masks, turn, relation)
+        return self.runs[number](states, attend_to_target, attend_to_source, maps)
 
     def _attention(
-        self, number: int, own_slots: slice, mask: torch.Tensor, turn: Turn, relation: Relation | None
+        self, number: int, own_slots: slice, masks: "Masks", turn: Turn, relation: Relation | None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         """A layer's self-attention of states (B, n, D); it writes their keys and values into these slots."""
-        own, maps = self.decoder.layers_in_order[number].self_attn, self.weights.layers[number]
+        own, maps, divide = self.layers[number].self_attn, self.weights.layers[number], self.dividers[number]
         if self.sums is not None:
-            return partial(self._attend_to_sums, own, maps, turn, self.sums[number])
+            return partial(self._attend_to_sums, own, maps, divide, turn, self.sums[number])
         keys, values = self._turned(self.keys[number]), self.values[number]
         attend_own = self.attend if relation is None else partial(attend_related, relation, own)
 
         def attend_to_target(states: torch.Tensor) -> torch.Tensor:
-            query, key, values[:, :, own_slots] = own.divide(maps.qkv(states))
+            query, key, values[:, :, own_slots] = divide(maps.qkv(states))
             key = turn(key)
             keys[:, :, own_slots] = key if relation is None else relation.kept_keys(key, states)
-            return maps.out(attend_own(turn(query), keys, values, mask, own.scaling)[0])
+            past = self._columns(self.keys.flat[number]), self.values.flat[number], masks[query.shape[1]]
+            return maps.out(attend_own(turn(query), *past, own.scaling)[0])
 
         return attend_to_target
 
     @staticmethod
-    def _attend_to_sums(own: Any, maps: Any, turn: Turn, sums: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    def _attend_to_sums(
+        own: Any, maps: Any, divide: Callable, turn: Turn, sums: torch.Tensor, states: torch.Tensor
+    ) -> torch.Tensor:
         """The same with attention that keeps sums (B, H, n, state_size), which are updated in place."""
-        query, key, value = own.divide(maps.qkv(states))
+        query, key, value = divide(maps.qkv(states))
         output, after = own.step(turn(query), turn(key), value, sums)
         sums.copy_(after)
         return maps.out(output)
@@ -262,6 +271,15 @@ class IncrementalDecoder:
             self.begins = self.begins[rows]
 
     @property
+    def source_mask(self) -> torch.Tensor | None:
+        """0 for a source token, -∞ for padding (B, 1, 1, S); None without padding."""
+        return self.source_masks.mask
+
+    @source_mask.setter
+    def source_mask(self, mask: torch.Tensor | None):
+        self.source_masks = Masks(mask)
+
+    @property
     def source_length(self) -> int:
         """S."""
         return self.source_values.first().shape[3]
@@ -290,6 +308,10 @@ class IncrementalDecoder:
         if self.source_mask is not None:
             return self.source_mask
         return self.source_keys.first().new_zeros(len(self.mask), 1, 1, self.source_length)
+
+    def _columns(self, keys: torch.Tensor) -> torch.Tensor:
+        """Keys as they are stored, as columns (B H, d_k, T)."""
+        return keys if self.key_dim == -1 else keys.transpose(1, 2)
 
     def _turned(self, keys: torch.Tensor) -> torch.Tensor:
         """Keys (..., T, d_k) in the layout in which they are stored, and back."""
@@ -398,7 +420,11 @@ def used_length(mask: torch.Tensor) -> int:
 def resized(tensor: torch.Tensor, dim: int, size: int, value: float = 0.0) -> torch.Tensor:
     """The tensor with its dimension `dim` < 0 cut to `size`, or padded to it with `value`."""
     missing = size - tensor.shape[dim]
-    return F.pad(tensor, [0, 0] * (-dim - 1) + [0, missing], value=value) if missing else tensor
+    if missing <= 0:
+        return tensor.narrow(dim, 0, size).contiguous() if missing else tensor
+    shape = [*tensor.shape]
+    shape[dim] = missing
+    return torch.cat((tensor, tensor.new_full(shape, value)), dim=dim)  # `F.pad` writes everything twice
 
 
 def picked(tensor: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor:
@@ -411,34 +437,82 @@ def picked(tensor: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor
     return tensor.flatten(0, 3).index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
 
+def run_of(layer: Any) -> Callable[..., torch.Tensor]:
+    """
+    The `run` of a layer for many steps, in which norms without hooks are functions: calling a module, and looking one
+    up, takes as long as the norm of a few rows.
+    """
+    names = [name for name, module in layer.named_children() if type(module) is nn.LayerNorm and is_unchanged(module)]
+    made: dict[str, Any] = {name: norm_of(getattr(layer, name)) for name in names}
+    return partial(type(layer).run, StandIn(layer, made))
+
+
+def norm_of(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function that a LayerNorm computes."""
+    rest = module.normalized_shape, module.weight, module.bias, module.eps
+    return lambda states: torch.layer_norm(states, *rest)
+
+
+class Masks(dict):
+    """
+    A mask of attention (B, 1 or H, 1 or n, T) for each number of heads H, as (B H, 1 or n, T): one operation adds it
+    to the scores. It is made when it is asked for; None stays None.
+    """
+
+    def __init__(self, mask: torch.Tensor | None):
+        super().__init__()
+        self.mask = mask
+
+    def __missing__(self, heads: int) -> torch.Tensor | None:
+        made = self.mask if self.mask is None else self.mask.expand(-1, heads, -1, -1).flatten(0, 1)
+        self[heads] = made
+        return made
+
+
 def attend(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, Any]:
     """
-    softmax(Q Kᵀ / √d_k) V, section 3.2.1, of queries (B, H, n, d_k), keys and values (B, H, T, d) to outputs (B, n,
-    H d_v) and weights (B, H, n, T). For a few queries plain products are faster than the fused kernel.
+    softmax(Q Kᵀ / √d_k) V, section 3.2.1, of queries (B, H, n, d_k), keys (B H, d_k, T), values (B H, T, d_v) and a
+    mask (B H, 1 or n, T) to outputs (B, n, H d_v) and weights (B H, n, T). For a few queries plain products are
+    faster than the fused kernel.
     """
-    weights = torch.matmul(query * scaling, keys.transpose(2, 3))  # (B, H, n, T)
-    if mask is not None:
-        weights = weights + mask
-    weights = weights.softmax(dim=-1)
-    return torch.matmul(weights, values).transpose(1, 2).flatten(2), weights
+    rows = query.flatten(0, 1)  # (B H, n, d_k)
+    scaled = torch.bmm(rows * scaling, keys) if mask is None else torch.baddbmm(mask, rows, keys, alpha=scaling)
+    weights = scaled.softmax(dim=-1)  # (B H, n, T)
+    output = torch.bmm(weights, values).unflatten(0, query.shape[:2])  # (B, H, n, d_v)
+    return output.transpose(1, 2).flatten(2), weights
 
 
 def attend_fused(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, Any]:
     """The same by torch's kernel, without the weights."""
+    keys, values, mask = by_heads(query, keys, values, mask)
     output = F.scaled_dot_product_attention(query, keys, values, mask, scale=scaling)
     return output.transpose(1, 2).flatten(2), None
 
 
 def attend_related(
-    relation: Relation, module: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *rest: Any
+    relation: Relation,
+    module: Any,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    scaling: float,
 ) -> tuple[torch.Tensor, Any]:
     """The same with scores and outputs of a position scheme."""
-    output, weights = related_attention_forward(relation, module, query, keys, values, *rest)
+    past = by_heads(query, keys, values, mask)
+    output, weights = related_attention_forward(relation, module, query, *past, scaling)
     return output.flatten(2), weights
+
+
+def by_heads(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> Any:
+    """Of the arguments of `attend`: keys as rows (B, H, T, d_k), values (B, H, T, d_v), the mask (B, H, 1 or n, T)."""
+    shape = query.shape[:2]
+    mask = mask if mask is None else mask.unflatten(0, shape)
+    return keys.transpose(1, 2).unflatten(0, shape), values.unflatten(0, shape), mask
 
 
 def kernel_for(states: torch.Tensor, beams: int) -> Callable[..., tuple[torch.Tensor, Any]]:

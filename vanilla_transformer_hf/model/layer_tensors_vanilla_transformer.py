@@ -17,10 +17,14 @@ class LayerTensors:
     Attributes:
         groups: H -> its tensor.
         places: For each layer its H and its index N in that tensor.
+        layers: The tensor of each layer (B, H, T, d).
+        flat: The same as (B H, T, d).
     """
 
     def __init__(self, groups: dict[int, torch.Tensor], places: list[tuple[int, int]]):
         self.groups, self.places = groups, places
+        self.layers = [groups[heads][place] for heads, place in places]
+        self.flat = [layer.view(layer.shape[0] * layer.shape[1], *layer.shape[2:]) for layer in self.layers]
 
     @classmethod
     def stack(cls, layers: Iterable[Sequence[torch.Tensor]], heads: Sequence[int]) -> list["LayerTensors"]:
@@ -49,8 +53,7 @@ class LayerTensors:
         return [(each, heads[:layer].count(each)) for layer, each in enumerate(heads)]
 
     def __getitem__(self, layer: int) -> torch.Tensor:
-        heads, place = self.places[layer]
-        return self.groups[heads][place]
+        return self.layers[layer]
 
     def first(self) -> torch.Tensor:
         """The first of the tensors (N, B, H, T, d), which differ in N and H alone."""

@@ -5,10 +5,11 @@ A packed matrix is a copy; `FilePages` or `KeptValues` tells whether it is still
 """
 
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from .candidates_vanilla_transformer import Leave, ScreenedMostLikely, has_int8,
 from .change_detection_vanilla_transformer import KeptValues, LoadedMemory, address, is_copy_on_write
 from .file_pages_vanilla_transformer import FilePages
 from .int8_vanilla_transformer import Int8Map, int8_map_of_step
+from .sharing_vanilla_transformer import LOOKED_UP, STAND_INS, Borrower
 
 
 def is_unchanged(module: nn.Module) -> bool:
@@ -131,6 +133,16 @@ class WhenUsed:
         return self.map(states)
 
 
+class StandIn:
+    """A module that owns linear maps, some of which are packed; everything else is the module's own."""
+
+    def __init__(self, owner: nn.Module, packed: dict[str, Callable[[torch.Tensor], torch.Tensor]]):
+        vars(self).update(packed, _owner=owner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._owner, name)
+
+
 class PackedProducts(TorchFunctionMode):
     """Inside `with PackedProducts(maps):`, linear maps whose weights' ids are in `maps` use the packed weights."""
 
@@ -142,6 +154,40 @@ class PackedProducts(TorchFunctionMode):
         if func is F.linear and len(args) > 1 and id(args[1]) in self.maps:
             return self.maps[id(args[1])](args[0])
         return func(*args, **(kwargs or {}))
+
+
+class PackedMaps(dict):
+    """
+    Packed linear maps by the ids of their weights.
+
+    Args:
+        modules: The modules that use them. Layers and attentions look most of their maps up, and find the packed ones
+            there. Where there are others, each call of a torch function is watched for them, which takes longer.
+    """
+
+    def __init__(self, maps: dict[int, Callable[[torch.Tensor], torch.Tensor]], modules: Iterable[nn.Module]):
+        super().__init__(maps)
+        self.stand_ins: dict[int, StandIn] = {}
+        self.others = dict(maps)
+        for owner in dict.fromkeys(module.owner for module in modules if isinstance(module, Borrower)):
+            ids = {name: id(getattr(one, "weight", None)) for name, one in owner.named_children() if name in LOOKED_UP}
+            packed = {name: maps[place] for name, place in ids.items() if place in maps}
+            self.stand_ins[id(owner)] = StandIn(owner, packed)
+            for name in packed:
+                self.others.pop(ids[name], None)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """A context in which they replace the modules' own, in this thread."""
+        thread, before = get_ident(), STAND_INS.get(get_ident(), {})
+        STAND_INS[thread] = before | self.stand_ins
+        try:
+            with PackedProducts(self.others) if self.others else nullcontext():
+                yield
+        finally:
+            STAND_INS[thread] = before
+            if not before:
+                del STAND_INS[thread]
 
 
 class StepLayer(SimpleNamespace):
@@ -224,26 +270,29 @@ class StepWeights:
         return ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"), leave)
 
     @cached_property
-    def source(self) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
+    def source(self) -> PackedMaps:
         """The maps of the encoder, and of the decoder's keys and values of the source, by the ids of their weights."""
         cross = [layer.encoder_attn for layer in self.model.get_decoder().layers]
-        read = [getattr(one.maps, name) for one in cross for name, _ in one.roles[1:]]
+        read = [getattr(one.owner, name) for one in cross for name, _ in one.roles[1:]]
         modules = dict.fromkeys([*self.model.get_encoder().modules(), *read])
         plain: list[Any] = [module for module in modules if isinstance(module, nn.Linear) and is_plain(module)]
-        return self._whole(plain)
+        return PackedMaps(self._whole(plain), [*modules, *cross])
 
     @cached_property
-    def prompt(self) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
+    def prompt(self) -> PackedMaps:
         """The quantized maps of a decoder-only model by the ids of their weights; empty if it is not quantized."""
-        plain = [] if self.quantization is None else list(filter(is_plain, self.model.get_decoder().modules()))
-        return self._whole(plain)
+        modules = [*self.model.get_decoder().modules()]
+        plain = [] if self.quantization is None else list(filter(is_plain, modules))
+        return PackedMaps(self._whole(plain), modules)
 
     @cached_property
-    def everything(self) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
+    def everything(self) -> PackedMaps:
         """All quantized maps of the model by the ids of their weights; empty if it is not quantized."""
-        plain = [] if self.quantization is None else list(filter(is_plain, self.model.modules()))
+        modules = [*self.model.modules()]
+        plain: list[Any] = [] if self.quantization is None else list(filter(is_plain, modules))
         known = {**self.source, **self.prompt} if plain else {}
-        return known | self._whole([module for module in plain if id(module.weight) not in known])
+        new = self._whole([module for module in plain if id(module.weight) not in known])
+        return PackedMaps(known | new, modules)
 
     def _whole(self, plain: list[Any]) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
         fit = [module for module in plain if self.quantization is not None or is_packable(module.weight)]
@@ -252,15 +301,15 @@ class StepWeights:
 
     def reading_the_source(self) -> AbstractContextManager:
         """A context in which the maps of `source` replace the modules' own."""
-        return PackedProducts(self.source) if self.source else nullcontext()
+        return self.source.in_place() if self.source else nullcontext()
 
     def reading_the_prompt(self) -> AbstractContextManager:
         """The same with the maps of `prompt`."""
-        return PackedProducts(self.prompt) if self.prompt else nullcontext()
+        return self.prompt.in_place() if self.prompt else nullcontext()
 
     def computing_all(self) -> AbstractContextManager:
         """The same with the maps of `everything`, for a pass through the whole model."""
-        return PackedProducts(self.everything) if self.everything else nullcontext()
+        return self.everything.in_place() if self.everything else nullcontext()
 
     @classmethod
     def of(cls, model: Any, read: bool = True, quantization: str | None = None) -> "StepWeights":

@@ -192,6 +192,12 @@ class SearchPlan:
     members: Sequence[Any]
     recorder: Callable[[Any], None] | None = None
 
+    def ends(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Which of these tokens end a sentence."""
+        if self.eos is None:
+            return torch.zeros_like(tokens, dtype=torch.bool)
+        return tokens == self.eos if len(self.eos) == 1 else torch.isin(tokens, self.eos)
+
     @classmethod
     def of(
         cls,

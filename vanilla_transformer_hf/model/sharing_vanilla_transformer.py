@@ -8,6 +8,7 @@ finds one parameter in the groups of several layers, and `tie_word_embeddings=Fa
 """
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from torch import nn
@@ -89,6 +90,15 @@ FEED_FORWARD_OWNERS: dict[str, tuple[str, str]] = {
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+# Names of the linear maps that are looked up in `Borrower.maps`, never in the module itself.
+LOOKED_UP = {
+    *(prefix + name for prefix in GLOBAL_PROJECTIONS.values() for name in (*PROJECTIONS["none"], "out_proj")),
+    *("fc1", "fc2", "fc3"),
+}
+# Thread -> for the id of a module that owns linear maps, what stands in for it there: a search's packed copies.
+STAND_INS: dict[int, dict[int, Any]] = {}
+
+
 class Borrower(nn.Module):
     """A module that may use the linear maps of another module, its lender, which owns them."""
 
@@ -100,9 +110,15 @@ class Borrower(nn.Module):
             object.__setattr__(self, "lender", lender)  # nn.Module would register it as a submodule
 
     @property
-    def maps(self) -> Any:
+    def owner(self) -> Any:
         """The module that owns the maps."""
         return self if self.lender is None else self.lender
+
+    @property
+    def maps(self) -> Any:
+        """What computes them: that module or, while a search reads a source, its stand-in."""
+        owner = self.owner
+        return STAND_INS.get(get_ident(), {}).get(id(owner), owner) if STAND_INS else owner
 
     def _replicate_for_data_parallel(self):
         if self.lender is not None:
