@@ -362,7 +362,7 @@ def test_kinds_of_attention_take_turns(tmp_path, capsys, monkeypatch):
         "training step, MiB",
         "token, ms",
         "layer, ms",
-        "layer, ms",
+        "layer, over the width, ms",
     ]
 
 
@@ -398,7 +398,7 @@ def test_speeds_are_relative_to_the_faster_full(monkeypatch):
         monkeypatch.setattr(attention, "memory_of", lambda *_: 1.0)
         rows = attention.take_turns("forward", 16, 512, argparse.Namespace(**settings), here)
     speeds = {row["kind"]: row["speed"]["full"] for row in rows}
-    assert speeds == {"full": 0.5, "window": 2.0, "full, onednn": 1.0}
+    assert list(speeds.items()) == [("full", 0.5), ("full, onednn", 1.0), ("window", 2.0)]
 
 
 @pytest.mark.parametrize("task", ["forward", "training step", "token"])

@@ -140,9 +140,11 @@ def take_turns(
     task: str, length: int, width: int, arguments: argparse.Namespace, processes: Executor
 ) -> list[dict[str, Any]]:
     """The rows of one task at one length and width."""
-    kinds = dict.fromkeys(LAYERS if task == "layer" else arguments.kinds, arguments.matmul)
-    if "full" in kinds:
-        kinds |= {f"full, {other}": other for other in arguments.other_matmuls}
+    kinds = {}
+    for name in LAYERS if task == "layer" else arguments.kinds:
+        kinds[name] = arguments.matmul
+        if name == "full":
+            kinds |= {f"{name}, {other}": other for other in arguments.other_matmuls}
     places = (task, length, arguments.window)
     works = {
         name: work_of(kind_of(name), *places, width, arguments.clock, DTYPES[arguments.dtype], products)
@@ -219,7 +221,8 @@ def tables(rows: list[dict[str, Any]], about: str) -> str:
             for place in places
         }
         is_speed = key == "seconds" and task in TASKS[:2] and all(fastest.values())
-        title = f"{task}, MiB" if key == "mib" else f"{task}, speed (`full`: ms)" if is_speed else f"{task}, ms"
+        unit = "ms" if over == "length" else "over the width, ms"
+        title = f"{task}, MiB" if key == "mib" else f"{task}, speed (`full`: ms)" if is_speed else f"{task}, {unit}"
         heads = [f"{place:,}" for place in places] + (["grows with"] if key == "seconds" else [])
         found += ["", f"| {title} | {' | '.join(heads)} |", "| --- |" + " ---: |" * len(heads)]
         for name, points in lines.items():
@@ -249,12 +252,17 @@ def draw(rows: list[dict[str, Any]], path: str) -> None:
     panels.insert(2, ("training step", "length", "mib", "training step: MiB"))
     panels.append(("layer", "width", "seconds", "layer: seconds"))
     panels = [panel for panel in panels if curves(rows, *panel[:3])]
+    # A kind has the same colour in all panels; kinds of layers have colours of their own.
+    layers = [kind for kind in LAYERS if any(row["kind"] == kind for row in rows)]
+    kinds = dict.fromkeys(row["kind"] for row in rows if row["task"] != "layer")
+    numbers = {kind: number for each in (layers, kinds) for number, kind in enumerate(each)}
     across = min(3, len(panels))
     down = -(-len(panels) // across)
     figure = Figure(figsize=(6.4 * across, 4.2 * down), layout="constrained")
     for axes, (task, over, key, title) in zip(figure.subplots(down, across, squeeze=False).flat, panels):
         found = curves(rows, task, over, key)
-        for number, (kind, points) in enumerate(found.items()):
+        for kind, points in found.items():
+            number = numbers[kind]
             letter = "n" if over == "length" else "d"
             slope = f" {letter}^{exponent(points):.2f}" if key == "seconds" and len(points) > 1 else ""
             style = {"color": f"C{number % 10}", "linestyle": "-" if number < 10 else "--"}
