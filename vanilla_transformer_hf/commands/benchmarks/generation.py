@@ -16,7 +16,8 @@ For lengths as they are with weights as large as the base model's, train that fo
 
 Multi30k has fewer than 37,000 pieces; `--vocab_size 37000` fills the trained matrices up with zeros for that.
 
-Other sections: "first_token", time to the first token; "batch", "beam" and "length", how time and memory grow.
+Other sections: "first_token", time to the first token; "sentence", one sentence by itself; "batch", "beam" and
+"length", how time and memory grow.
 """
 
 import argparse
@@ -81,6 +82,7 @@ class Row(NamedTuple):
 SECTIONS: dict[str, list[tuple[int, int, int, int | None]]] = {
     "speed": [(SENTENCES, TOKENS, TOKENS, None)],
     "first_token": [(size, TOKENS, 1, None) for size in (1, SENTENCES)],
+    "sentence": [(1, TOKENS, TOKENS, None)],
     "batch": [(size, TOKENS, TOKENS, None) for size in (1, 8, 32, 128)],
     "beam": [(SENTENCES, TOKENS, TOKENS, beams) for beams in (1, 2, 4, 8, 16)],
     "length": [(4, length, length, None) for length in (16, 64, 256, 1024)],
