@@ -501,8 +501,8 @@ def attend_related(
     scaling: float,
 ) -> tuple[torch.Tensor, Any]:
     """The same with scores and outputs of a position scheme."""
-    past = by_heads(query, keys, values, mask)
-    output, weights = related_attention_forward(relation, module, query, *past, scaling)
+    keys, values, mask = by_heads(query, keys, values, mask)
+    output, weights = related_attention_forward(relation, module, query, keys, values, mask, scaling)
     return output.flatten(2), weights
 
 
