@@ -5,6 +5,7 @@ Shapes: N layers with the same number of heads, B sentences, H heads, T position
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 import torch
 
@@ -18,13 +19,16 @@ class LayerTensors:
         groups: H -> its tensor.
         places: For each layer its H and its index N in that tensor.
         layers: The tensor of each layer (B, H, T, d).
-        flat: The same as (B H, T, d).
     """
 
     def __init__(self, groups: dict[int, torch.Tensor], places: list[tuple[int, int]]):
         self.groups, self.places = groups, places
         self.layers = [groups[heads][place] for heads, place in places]
-        self.flat = [layer.view(layer.shape[0] * layer.shape[1], *layer.shape[2:]) for layer in self.layers]
+
+    @cached_property
+    def flat(self) -> list[torch.Tensor]:
+        """The same tensors, in the same memory, as (B H, T, d)."""
+        return [layer.view(layer.shape[0] * layer.shape[1], *layer.shape[2:]) for layer in self.layers]
 
     @classmethod
     def stack(cls, layers: Iterable[Sequence[torch.Tensor]], heads: Sequence[int]) -> list["LayerTensors"]:
