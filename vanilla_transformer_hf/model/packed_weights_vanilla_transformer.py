@@ -170,7 +170,9 @@ class PackedMaps(dict):
         self.stand_ins: dict[int, StandIn] = {}
         self.others = dict(maps)
         for owner in dict.fromkeys(module.owner for module in modules if isinstance(module, Borrower)):
-            ids = {name: id(getattr(one, "weight", None)) for name, one in owner.named_children() if name in LOOKED_UP}
+            # An adapter around a map has the map's weight, too.
+            looked_up = ((name, one) for name, one in owner.named_children() if name in LOOKED_UP)
+            ids = {name: id(one.weight) for name, one in looked_up if is_plain(one)}
             packed = {name: maps[place] for name, place in ids.items() if place in maps}
             self.stand_ins[id(owner)] = StandIn(owner, packed)
             for name in packed:
