@@ -349,7 +349,7 @@ def test_evaluation_inside_applied_sees_the_average_and_training_does_not(train)
 
 
 def test_the_best_checkpoints_average_is_what_the_best_model_has(train, tmp_path):
-    best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 3.0}
+    best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 3.0, "seed": 1}
     trainer = train(MovingAverageCallback(0.5), **best)
     assert trainer.state.best_global_step < 6
     expected = load_file(tmp_path / "out" / f"checkpoint-{trainer.state.best_global_step}/moving_average.safetensors")
@@ -489,7 +489,7 @@ def test_checkpoints_of_a_later_step_do_not_count_and_few_are_enough(train, tmp_
 
 def test_training_ends_with_the_average_of_the_best_checkpoints(train, tmp_path):
     callback, recorder = AverageCheckpointsCallback(best=2, metric="eval_loss"), Recorder()
-    trainer = train(recorder, callback, eval_strategy="steps", eval_steps=1, learning_rate=3.0)
+    trainer = train(recorder, callback, eval_strategy="steps", eval_steps=1, learning_rate=3.0, seed=1)
     losses = {entry["step"]: entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry}
     steps = sorted(sorted(losses, key=losses.get)[:2])
     assert steps != [5, 6]

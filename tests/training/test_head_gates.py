@@ -105,7 +105,7 @@ def test_gradients_reach_the_gates_and_are_those_of_differences(fields, tiny_mod
         log_alpha.data.zero_()  # most samples lie between 0 and 1, where they have a gradient
 
     def loss():
-        torch.manual_seed(3)  # the same noise and dropout
+        torch.manual_seed(1)  # the same noise and dropout
         scores = model(**batch).logits.log_softmax(dim=-1)
         return -scores[:, :, 7].mean()
 
