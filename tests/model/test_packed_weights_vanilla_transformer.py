@@ -106,14 +106,6 @@ def test_torch_is_watched_only_for_maps_that_are_not_looked_up(tiny_config, enco
     assert weights.source.keys() >= weights.source.others.keys()
 
 
-def test_what_a_search_returns_is_no_inference_tensor(decided_model, source):
-    model = decided_model()
-    for beams in (1, 3):
-        found = [model.generate(**source, num_beams=beams, max_new_tokens=4)]
-        found += model.generate_stream([source, source], num_beams=beams, max_new_tokens=4)
-        assert not any(tensor.is_inference() for tensor in found)
-
-
 def swap(tensor, dim, size):
     """Move values of a tensor, in pieces of `size` side by side, without a change that torch counts."""
     order = torch.arange(tensor.shape[dim]).view(-1, size).flip(0).flatten()

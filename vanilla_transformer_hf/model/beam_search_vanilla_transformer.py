@@ -125,14 +125,12 @@ class BeamSearch(Search):
     def has_nan(self) -> torch.Tensor:
         return (self.rows.running_scores + self.rows.finished_scores).isnan().any(dim=1)
 
-    @torch.inference_mode()
     def absorb(self, other: Any, rows: slice) -> None:
         super().absorb(other, rows)
         self.penalties = max(self.penalties, other.penalties, key=len)
         if self.coverage_penalty:
             self.rows.coverage = resized(self.rows.coverage, -1, self.decoder.source_length)
 
-    @torch.inference_mode()
     def step(self) -> None:
         rows, plan, phrases = self.rows, self.plan, self.constraints.phrases
         found = self._candidates(self._log_probs())

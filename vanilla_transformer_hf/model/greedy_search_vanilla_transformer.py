@@ -25,7 +25,6 @@ class GreedySearch(Search):
     def has_nan(self) -> torch.Tensor:
         return self.decoder.states.flatten(1).isnan().any(dim=1)
 
-    @torch.inference_mode()
     def step(self) -> None:
         shortlist, prefixes, rows = self.constraints.shortlist, self.constraints.prefixes, self.rows
         if self.plan.processors:

@@ -65,10 +65,7 @@ class Search(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """
-        One more token for each hypothesis. What changes a search runs in `torch.inference_mode()`, where operations
-        start sooner; results are in tensors that were made outside of it.
-        """
+        """One more token for each hypothesis."""
 
     @abstractmethod
     def n_best(self, rows: torch.Tensor) -> torch.Tensor:
@@ -117,7 +114,6 @@ class Search(ABC):
         is_free = constraints.prefixes is None and constraints.phrases is None and self.plan.recorder is None
         return self.decoder.can_absorb and self.prompt_length == 1 and is_free and self.plan.groups == 1
 
-    @torch.inference_mode()
     def absorb(self, other: "Search", rows: slice) -> None:
         """
         Let these sentences of `other` take the places of some that are done. `other` must not have begun and must have
@@ -137,7 +133,6 @@ class Search(ABC):
         self.rows = self.rows.put(others, free, int(self.rows.begins.min()), self.prompt_length)
         self.rows.owners[free] = self.joined
 
-    @torch.inference_mode()
     def leave(self, other: "Search", rows: torch.Tensor) -> None:
         """Drop these rows (r) of `other`, a search that has joined or this one; their results are not needed."""
         owner = next((owner for owner, search in self.searches.items() if search is other), -1)
