@@ -8,7 +8,7 @@ from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForCausalLM
 from vanilla_transformer_hf.model import int8_vanilla_transformer
-from vanilla_transformer_hf.model.candidates_vanilla_transformer import int8_product
+from vanilla_transformer_hf.model.candidates_vanilla_transformer import has_int8, int8_product
 from vanilla_transformer_hf.model.int8_vanilla_transformer import (
     FEW,
     Int8Map,
@@ -75,15 +75,19 @@ def test_without_instructions_for_int8_the_numbers_are_the_same(monkeypatch):
     rows[0] = 127
     assert torch.equal(exact_product(whole, steps)(rows), int8_product(whole, steps)(rows))
     monkeypatch.setattr(int8_vanilla_transformer, "has_int8", lambda: False)
-    weight, states = matrix(48, 96), torch.randn(4, 96)
+    weight, states = matrix(48, 96), torch.randn(FEW + 1, 96)
     slow = Int8Map(weight, None)(states)
     monkeypatch.undo()
     assert torch.equal(slow, Int8Map(weight, None)(states))
 
 
-@pytest.mark.skipif(not has_product_of_few(), reason="needs FBGEMM and instructions for int8")
+@pytest.mark.skipif(
+    not (has_int8() and "fbgemm" in torch.backends.quantized.supported_engines),
+    reason="needs FBGEMM and instructions for int8",
+)
 @pytest.mark.parametrize("shape", [(40, 512), (33, 2048), (7, 5)], ids=str)
 def test_the_kernel_that_rounds_inside_gives_the_same_numbers(shape):
+    assert has_product_of_few()
     weight = matrix(*shape)
     states = torch.randn(9, shape[1], generator=torch.Generator().manual_seed(2))
     states[3], states[5] = 0, 1  # no magnitude, and only the largest

@@ -21,10 +21,6 @@ CANDIDATES = (8, 64)
 # Rows of a matrix that are rounded at once, so that temporary tensors are small.
 ROWS_AT_ONCE = 2**10
 
-# What is called with a matrix, or with rows of it, that have been read and copied into another form: memory that only
-# maps a file may be left then.
-Leave = Callable[[torch.Tensor], None]
-
 
 def best_candidates(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """
@@ -59,10 +55,6 @@ def first_highest(scores: torch.Tensor) -> torch.Tensor:
 def most_likely(head: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
     """States (R, D) to the ids of their highest logits (R), by all logits."""
     return lambda states: first_highest(head(states).float())
-
-
-def keep_in_memory(rows: torch.Tensor) -> None:
-    """A `Leave` that does nothing."""
 
 
 def rounded(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,12 +114,9 @@ class ScreenedMostLikely:
     Args:
         weight: The output projection (V, D), without a bias.
         head: The same projection as a callable that returns all logits.
-        leave: Called with rows of the weight when they have been read.
     """
 
-    def __init__(
-        self, weight: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor], leave: Leave = keep_in_memory
-    ):
+    def __init__(self, weight: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]):
         # No view of it: that would share its memory, and `KeptValues` could not clone it.
         self.weight, self.by_all_logits = weight, most_likely(head)
         near, steps, norms, losses = torch.empty_like(weight, dtype=torch.int8), [], [], []
@@ -137,8 +126,6 @@ class ScreenedMostLikely:
             steps.append(step[:, 0])
             norms.append(rows.float().norm(dim=1).max())
             losses.append((rows - whole * step).norm(dim=1).max())
-            leave(rows)
-        leave(weight)
         self.rough_logits = int8_product(near, torch.cat(steps))
         # One percent more than the bound, because these sums and norms are rounded, too.
         self.norm, self.loss = 1.01 * max(norms), 1.01 * max(losses)

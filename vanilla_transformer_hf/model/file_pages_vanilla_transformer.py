@@ -7,7 +7,7 @@ all pages are still the file's own, no weight has changed, and pages that were r
 
 import ctypes
 import mmap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -43,6 +43,14 @@ def are_unwritten(pages: range) -> bool:
         entries = torch.frombuffer(bytearray(file.read(len(pages) * ENTRY)), dtype=torch.int64)
     is_somewhere = (entries >> IN_SWAP) & 3 != 0
     return len(entries) == len(pages) and not (is_somewhere & ((entries >> OF_FILE) & 1 == 0)).any()
+
+
+# What is called with a matrix that has been read and copied into another form.
+Leave = Callable[[torch.Tensor], None]
+
+
+def keep_in_memory(tensor: torch.Tensor) -> None:
+    """A `Leave` of a tensor that is no mapped file: nothing is dropped."""
 
 
 class FilePages:
@@ -88,4 +96,4 @@ class FilePages:
             madvise(own.start * mmap.PAGESIZE, len(own) * mmap.PAGESIZE, mmap.MADV_DONTNEED)
 
 
-__all__ = ["FilePages"]
+__all__ = ["FilePages", "Leave", "keep_in_memory"]

@@ -6,6 +6,7 @@ A row's result depends on no other row, so a translation does not depend on its 
 Shapes: R rows, D inputs, O outputs.
 """
 
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from .candidates_vanilla_transformer import ROWS_AT_ONCE, Leave, has_int8, int8_product, keep_in_memory
+from .candidates_vanilla_transformer import ROWS_AT_ONCE, has_int8, int8_product
+from .file_pages_vanilla_transformer import Leave, keep_in_memory
 
 
 logger = logging.get_logger(__name__)
@@ -33,25 +35,22 @@ FEW = 64
 LARGE = 2**14
 
 
-def quantize_rows(weight: torch.Tensor, leave: Leave = keep_in_memory) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     A matrix (O, D) as int8 from -127 to 127 (O, D) and the step of each row (O), in float32: weight ≈ int8 · step.
-    `leave` gets rows that have been read.
 
     Raises:
         ValueError: A weight is infinite or NaN.
     """
     parts, steps = [], []
-    for part in weight.detach().split(ROWS_AT_ONCE):
-        rows = part.float()
+    for rows in weight.detach().split(ROWS_AT_ONCE):
+        rows = rows.float()
         mantissa, exponent = torch.frexp((rows.abs().amax(dim=1) / LARGEST).clamp_(min=SMALLEST))
         step = torch.ldexp((mantissa * 2**STEP_BITS).round_() / 2**STEP_BITS, exponent)
         if not step.isfinite().all():
             raise ValueError("int8: a weight is infinite or NaN; the model cannot be quantized")
         parts.append((rows / step[:, None]).round_().to(torch.int8))
         steps.append(step)
-        leave(part)
-    leave(weight)
     return torch.cat(parts), torch.cat(steps)
 
 
@@ -106,7 +105,7 @@ class Int8Map:
     many rows come, for the kernel that is faster for so many.
 
     Args:
-        leave: Called with rows of the weight when they have been packed.
+        leave: Called with the weight when it has been packed.
 
     Raises:
         ValueError: When rows come, if a weight is infinite or NaN.
@@ -121,12 +120,13 @@ class Int8Map:
     ):
         self.weight, self.after, self.leave = weight, after, leave
         self.bias = None if bias is None else bias.detach().float()
+        # Rows up to which the kernel for few rows is used.
+        self.most_few = FEW if weight.device.type == "cpu" and has_int8() and has_product_of_few() else 0
 
     @cached_property
     def few(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """For `divided` rows."""
-        is_fast = self.weight.device.type == "cpu" and has_product_of_few()
-        return self._made(product_of_few) if is_fast else lambda rows: self.many((rows * LARGEST).round_())
+        return self._made(product_of_few)
 
     @cached_property
     def many(self) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -134,15 +134,12 @@ class Int8Map:
         return self._made(int8_product if self.weight.device.type == "cpu" and has_int8() else exact_product)
 
     def _made(self, make: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
-        whole, steps = quantize_rows(self.weight, self.leave)
+        whole, steps = quantize_rows(self.weight)
+        self.leave(self.weight)
         return make(whole, steps / LARGEST)
 
-    def takes_few(self, rows: int) -> bool:
-        """Whether the kernel for few rows is the faster one."""
-        return rows <= FEW
-
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
-        is_few = self.takes_few(states.numel() // states.shape[-1])
+        is_few = states.numel() <= self.most_few * states.shape[-1]
         rows, largest = divided(states) if is_few else LAST_ROUNDED(states)
         found = self.few(rows) if is_few else self.many(rows)
         found = found.mul_(largest) if self.bias is None else torch.addcmul(self.bias, found, largest, out=found)
@@ -151,22 +148,16 @@ class Int8Map:
         return found.to(states.dtype).unflatten(0, states.shape[:-1])
 
 
-class Int8MapOfStep(Int8Map):
-    """The same with one packed matrix for any number of rows: with so few outputs, it is as fast as the other."""
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.few  # noqa: B018  # packs the weights, which may be a copy that is not needed any more
-        self.weight = self.weight[:0]
-
-    def takes_few(self, rows: int) -> bool:
-        return True
-
-
 def int8_map_of_step(weight: torch.Tensor, *args: Any) -> Int8Map:
-    """The map for the tokens of one step, or of several hypotheses."""
-    is_small = len(weight) < LARGE and weight.device.type == "cpu" and has_product_of_few()
-    return (Int8MapOfStep if is_small else Int8Map)(weight, *args)
+    """
+    The map for the tokens of one step, or of several hypotheses. With few outputs, the kernel for few rows is as fast
+    for many: it is packed at once, and the weight, which may be a copy, is not kept.
+    """
+    made = Int8Map(weight, *args)
+    if made.most_few and len(weight) < LARGE:
+        made.few, made.most_few = made._made(product_of_few), sys.maxsize
+        made.weight = weight.new_empty(0)
+    return made
 
 
 def divided(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

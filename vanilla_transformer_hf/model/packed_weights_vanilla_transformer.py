@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from .candidates_vanilla_transformer import Leave, ScreenedMostLikely, has_int8, keep_in_memory, most_likely
+from .candidates_vanilla_transformer import ScreenedMostLikely, has_int8, most_likely
 from .change_detection_vanilla_transformer import KeptValues, LoadedMemory, address, is_copy_on_write
-from .file_pages_vanilla_transformer import FilePages
+from .file_pages_vanilla_transformer import FilePages, Leave, keep_in_memory
 from .int8_vanilla_transformer import Int8Map, int8_map_of_step
 from .sharing_vanilla_transformer import LOOKED_UP, STAND_INS, Borrower
 
@@ -67,7 +67,7 @@ def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Ca
 def pack(
     weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none", leave: Leave = keep_in_memory
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The same with W packed once, where oneDNN is available; `leave` gets what has been read then."""
+    """The same with W packed once, where oneDNN is available; then `leave` is called."""
     if not is_packable(weight):
         return plain_map(weight, bias, after)
     # oneDNN asks for addresses to write to, although it only reads: a copy-on-write tensor would move.
@@ -97,19 +97,18 @@ MAKERS: dict[str | None, tuple[Callable, Callable]] = {
 
 
 def side_by_side(
-    *modules: nn.Module, after: str = "none", make: Callable = for_few_rows, pages: FilePages | None = None
+    *modules: nn.Module, after: str = "none", make: Callable = for_few_rows, leave: Leave = keep_in_memory
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """
     The concatenated outputs of linear modules for one input, then an operation; plain modules become one matrix.
 
     Args:
-        pages: Those of the weights, which leave them once they are packed.
+        leave: Called with each weight once it is packed.
     """
     if not all(map(is_plain, modules)):
         return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
     weights: list[Any] = [module.weight for module in modules]
     biases: list[Any] = [module.bias for module in modules]
-    leave = keep_in_memory if pages is None else pages.leave
     if len(modules) == 1:
         return make(weights[0], biases[0], after, leave)
     joined, bias = torch.cat(weights), None if biases[0] is None else torch.cat(biases)
@@ -233,7 +232,8 @@ class StepWeights:
     _fixed: weakref.WeakSet = weakref.WeakSet()
 
     def __init__(self, model: Any, quantization: str | None = None, pages: FilePages | None = None):
-        self.model, self.quantization, self.pages = weakref.proxy(model), quantization, pages
+        self.model, self.quantization = weakref.proxy(model), quantization
+        self.leave = keep_in_memory if pages is None else pages.leave
         self.of_step, self.of_sequence = MAKERS[quantization]
 
     @cached_property
@@ -250,7 +250,7 @@ class StepWeights:
 
     @property
     def _side_by_side(self) -> Callable[..., Callable[[torch.Tensor], torch.Tensor]]:
-        return partial(side_by_side, make=self.of_step, pages=self.pages)
+        return partial(side_by_side, make=self.of_step, leave=self.leave)
 
     def head_of(self, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
         """To some entries of the vocabulary; a plain module computes only these."""
@@ -268,8 +268,9 @@ class StepWeights:
         if not (is_screened and has_int8()):
             return most_likely(self.head)
         # The embedded tokens are read from the same matrix, so a packed copy would be one more.
-        leave = keep_in_memory if self.pages is None else self.pages.leave
-        return ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"), leave)
+        screened = ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"))
+        self.leave(head.weight)
+        return screened
 
     @cached_property
     def source(self) -> PackedMaps:
@@ -298,7 +299,7 @@ class StepWeights:
 
     def _whole(self, plain: list[Any]) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
         fit = [module for module in plain if self.quantization is not None or is_packable(module.weight)]
-        whole = partial(side_by_side, make=self.of_sequence, pages=self.pages)
+        whole = partial(side_by_side, make=self.of_sequence, leave=self.leave)
         return {id(module.weight): whole(module) for module in fit}
 
     def reading_the_source(self) -> AbstractContextManager:
