@@ -6,7 +6,7 @@ for R-Drop), R rows at a time.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +22,29 @@ LOGITS_AT_ONCE = 2**23
 VALUES_AT_ONCE = 2**19
 VALUES_AT_ONCE_ELSEWHERE = 2**24
 
-# What computes a loss of some rows: (logits (K, R, V), label (R, 1), share (R, 1), gradient (K, R, V) or None, rows)
-# to the sum of the rows' losses times their shares. It writes the derivative by the logits into `gradient`, whose
-# memory may be that of the logits. Labels that do not count are 0 and have no share; `rows` are their places.
-RowLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, slice], torch.Tensor]
+
+class Rows(NamedTuple):
+    """
+    Some rows of the logits, and what a loss of them needs.
+
+    Attributes:
+        logits: (K, R, V), in float32 or float64.
+        label: The label of each, 0 where it does not count (K, R, 1).
+        share: What its loss is multiplied by, 0 where it does not count (R, 1).
+        gradient: Where the derivative by the logits is written (K, R, V), in memory that may be that of the logits, so
+            that they are read before; None if it is not needed.
+        places: Which of all N they are.
+    """
+
+    logits: torch.Tensor
+    label: torch.Tensor
+    share: torch.Tensor
+    gradient: torch.Tensor | None
+    places: slice
+
+
+# What computes a loss: rows to the sum of their losses times their shares.
+RowLoss = Callable[[Rows], torch.Tensor]
 
 
 def count_of(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
@@ -63,23 +82,27 @@ def softmax_and_log_sum(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return probabilities, largest - probabilities.amax(dim=-1, keepdim=True).log()
 
 
-def cross_entropy_rows(
-    label_smoothing: float,
-    logits: torch.Tensor,
-    label: torch.Tensor,
-    share: torch.Tensor,
-    gradient: torch.Tensor | None,
-    rows: slice,
+def smoothed_likelihood(scores: torch.Tensor, label: torch.Tensor, label_smoothing: float) -> torch.Tensor:
+    """Of scores (..., V), (1 - ε) times that of the label (..., 1) plus ε times their mean: (..., 1)."""
+    found, mean = scores.gather(-1, label), scores.mean(dim=-1, keepdim=True)
+    return (1 - label_smoothing) * found + label_smoothing * mean
+
+
+def subtract_target(
+    d_logits: torch.Tensor, label: torch.Tensor, label_smoothing: float, weight: float = 1.0
 ) -> torch.Tensor:
+    """Derivatives (..., V) minus the smoothed target of the label (..., 1) times a weight, in place."""
+    d_logits.sub_(weight * label_smoothing / d_logits.shape[-1])
+    return d_logits.scatter_add_(-1, label, d_logits.new_full(label.shape, weight * (label_smoothing - 1)))
+
+
+def cross_entropy_rows(label_smoothing: float, rows: Rows) -> torch.Tensor:
     """`smoothed_cross_entropy` as a `RowLoss`."""
-    logits, label = logits.to(share.dtype), label.expand(len(logits), -1, -1)
-    probabilities, log_sum = softmax_and_log_sum(logits)
-    found, mean = logits.gather(-1, label), logits.mean(dim=-1, keepdim=True)  # (K, R, 1)
-    loss = (share * (log_sum - (1 - label_smoothing) * found - label_smoothing * mean)).sum()
-    if gradient is not None:  # softmax minus the smoothed target
-        d_logits = probabilities.sub_(label_smoothing / logits.shape[-1])
-        d_logits.scatter_add_(-1, label, torch.full_like(log_sum, label_smoothing - 1))
-        torch.mul(d_logits, share, out=gradient)
+    probabilities, log_sum = softmax_and_log_sum(rows.logits)
+    loss = (rows.share * (log_sum - smoothed_likelihood(rows.logits, rows.label, label_smoothing))).sum()
+    if rows.gradient is not None:  # softmax minus the smoothed target
+        d_logits = subtract_target(probabilities, rows.label, label_smoothing)
+        torch.mul(d_logits, rows.share, out=rows.gradient)
     return loss
 
 
@@ -114,10 +137,14 @@ def add_rows(
     for first in range(0, total, step):
         part = slice(first, first + step)
         label = labels[part, None]  # (R, 1)
-        share = (label != -100).to(exact) / (passes * count)
-        written = None if gradient is None else gradient[:, part]
-        rows = slice(start + first, start + min(first + step, total))
-        loss += row_loss(logits[:, part], label.clamp(min=0), share, written, rows)
+        rows = Rows(
+            logits=logits[:, part].to(exact),
+            label=label.clamp(min=0).expand(passes, -1, -1),
+            share=(label != -100).to(exact) / (passes * count),
+            gradient=None if gradient is None else gradient[:, part],
+            places=slice(start + first, start + min(first + step, total)),
+        )
+        loss += row_loss(rows)
     return loss
 
 

@@ -12,37 +12,27 @@ from transformers.utils import CONFIG_NAME
 
 from ..common.checksums import digest_of_all
 from ..common.opening import open_model, vocabularies
-from ..model.loss_vanilla_transformer import loss_by_rows
+from ..model.loss_vanilla_transformer import Rows, loss_by_rows, smoothed_likelihood, subtract_target
 from ..publishing.weight_files import weight_paths
 
 
 def distillation_rows(
-    label_smoothing: float,
-    weight: float,
-    temperature: float,
-    wanted: torch.Tensor,
-    logits: torch.Tensor,
-    label: torch.Tensor,
-    share: torch.Tensor,
-    gradient: torch.Tensor | None,
-    rows: slice,
+    label_smoothing: float, weight: float, temperature: float, wanted: torch.Tensor, rows: Rows
 ) -> torch.Tensor:
     """`distillation_loss` as a `RowLoss`, where `wanted` are the teacher's logits (N, V)."""
-    logits, label, target = logits.to(share.dtype), label.expand(len(logits), -1, -1), wanted[rows].to(share.dtype)
-    scores = logits.log_softmax(dim=-1)  # (1, R, V)
-    soft = scores if temperature == 1 else (logits / temperature).log_softmax(dim=-1)
-    target = (target / temperature).log_softmax(dim=-1)  # (R, V)
-    found, mean = scores.gather(-1, label), scores.mean(dim=-1, keepdim=True)  # (1, R, 1)
-    likelihood = (1 - label_smoothing) * found + label_smoothing * mean
+    scores = rows.logits.log_softmax(dim=-1)  # (1, R, V)
+    soft = scores if temperature == 1 else (rows.logits / temperature).log_softmax(dim=-1)
+    target = (wanted[rows.places].to(rows.logits.dtype) / temperature).log_softmax(dim=-1)  # (R, V)
+    likelihood = smoothed_likelihood(scores, rows.label, label_smoothing)  # (1, R, 1)
     probabilities = target.exp()
     divergence = (probabilities * target.sub(soft)).sum(dim=-1, keepdim=True)
-    loss = (share * (weight * temperature**2 * divergence - (1 - weight) * likelihood)).sum()
-    if gradient is not None:
+    loss = (rows.share * (weight * temperature**2 * divergence - (1 - weight) * likelihood)).sum()
+    if rows.gradient is not None:
         # By the logits: (1 - w) (softmax - smoothed target) + w τ (softmax of logits / τ - the teacher's).
         d_logits = soft.exp().mul_(weight * temperature).sub_(probabilities, alpha=weight * temperature)
-        d_logits.add_(scores.exp(), alpha=1 - weight).sub_((1 - weight) * label_smoothing / logits.shape[-1])
-        d_logits.scatter_add_(-1, label, torch.full_like(found, (1 - weight) * (label_smoothing - 1)))
-        torch.mul(d_logits, share, out=gradient)
+        d_logits.add_(scores.exp(), alpha=1 - weight)
+        subtract_target(d_logits, rows.label, label_smoothing, 1 - weight)
+        torch.mul(d_logits, rows.share, out=rows.gradient)
     return loss
 
 

@@ -4,34 +4,30 @@ from functools import partial
 
 import torch
 
-from ..model.loss_vanilla_transformer import loss_by_rows, softmax_and_log_sum
+from ..model.loss_vanilla_transformer import (
+    Rows,
+    loss_by_rows,
+    smoothed_likelihood,
+    softmax_and_log_sum,
+    subtract_target,
+)
 
 
-def r_drop_rows(
-    label_smoothing: float,
-    weight: float,
-    logits: torch.Tensor,
-    label: torch.Tensor,
-    share: torch.Tensor,
-    gradient: torch.Tensor | None,
-    rows: slice,
-) -> torch.Tensor:
+def r_drop_rows(label_smoothing: float, weight: float, rows: Rows) -> torch.Tensor:
     """`r_drop_loss` as a `RowLoss` of two passes."""
-    logits, label, half = logits.to(share.dtype), label.expand(2, -1, -1), weight / 2
+    logits, half = rows.logits, weight / 2
     probabilities, log_sum = softmax_and_log_sum(logits)  # (2, R, V), (2, R, 1)
-    found, mean = logits.gather(-1, label), logits.mean(dim=-1, keepdim=True)  # (2, R, 1)
-    likelihood = (1 - label_smoothing) * found + label_smoothing * mean - log_sum
+    likelihood = smoothed_likelihood(logits, rows.label, label_smoothing) - log_sum  # (2, R, 1)
     ratio = (logits[0] - logits[1]).sub_(log_sum[0] - log_sum[1])  # (R, V): log P₁/P₂
     divergence = (probabilities * ratio).sum(dim=-1, keepdim=True)  # (2, R, 1): KL(P₁‖P₂), -KL(P₂‖P₁)
-    loss = (share * (half * (divergence[0] - divergence[1]) - likelihood.sum(dim=0))).sum()
-    if gradient is not None:
+    loss = (rows.share * (half * (divergence[0] - divergence[1]) - likelihood.sum(dim=0))).sum()
+    if rows.gradient is not None:
         # By the logits of P₁: ½ α [P₁ (log P₁/P₂ - KL(P₁‖P₂)) + P₁ - P₂] + P₁ - smoothed target.
         for own, other, sign in ((0, 1, 1), (1, 0, -1)):
             d_logits = (ratio * (sign * half)).add_(1 + half - sign * half * divergence[own])
             d_logits.mul_(probabilities[own]).sub_(probabilities[other], alpha=half)
-            d_logits.sub_(label_smoothing / logits.shape[-1])
-            d_logits.scatter_add_(-1, label[own], torch.full_like(share, label_smoothing - 1))
-            torch.mul(d_logits, share, out=gradient[own])
+            subtract_target(d_logits, rows.label[own], label_smoothing)
+            torch.mul(d_logits, rows.share, out=rows.gradient[own])
     return loss
 
 
