@@ -421,10 +421,12 @@ def test_segments_are_those_of_one_pass():
 
 
 def test_products_of_all_kinds_are_packed_and_of_the_chosen_library(monkeypatch):
-    used = []
-    monkeypatch.setattr(attention_engines, "pack", lambda weight, bias: lambda states: used.append(0) or F.linear(
-        states, weight, bias))  # fmt: skip
-    chosen = []
+    used, chosen = [], []
+
+    def counted(weight, bias):
+        return lambda states: used.append(0) or F.linear(states, weight, bias)
+
+    monkeypatch.setattr(attention_engines, "pack", counted)
     monkeypatch.setattr(attention_engines, "matmul", lambda name: chosen.append(name) or contextlib.nullcontext())
     for name in ("full", "window", "LongT5"):
         used.clear()

@@ -18,7 +18,7 @@ from .dropout_vanilla_transformer import Dropout, drop_out
 from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, Borrower
 
 
-def leave(maps: Any, wide: torch.Tensor) -> torch.Tensor:
+def project_out(maps: Any, wide: torch.Tensor) -> torch.Tensor:
     """Dropout and W₂: activations (B, T, d_ff) to (B, T, D)."""
     return apply_maps([maps.fc2], drop_out(wide, maps.activation_dropout, maps.training))[0]
 
@@ -26,13 +26,13 @@ def leave(maps: Any, wide: torch.Tensor) -> torch.Tensor:
 def dense_feed_forward(maps: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     """activation(x W₁ + b₁) W₂ + b₂, section 3.3."""
     (wide,) = apply_maps([maps.fc1], hidden_states)
-    return leave(maps, maps.activation_fn(wide))
+    return project_out(maps, maps.activation_fn(wide))
 
 
 def gated_feed_forward(maps: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     """(activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂; Shazeer 2020, arXiv 2002.05202."""
     wide, gate = apply_maps([maps.fc1, maps.fc3], hidden_states)
-    return leave(maps, maps.activation_fn(wide) * gate)
+    return project_out(maps, maps.activation_fn(wide) * gate)
 
 
 FEED_FORWARDS: dict[str, tuple[Callable, list[str]]] = {

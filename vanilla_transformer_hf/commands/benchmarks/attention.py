@@ -41,8 +41,9 @@ from vanilla_transformer_hf.common.matmul import (
     probe_matmul,
 )
 
-from .attention_engines import CLOCKS, ENGINES, HEADS, INSTALLED, LAYERS, WIDTH, work_of
+from .attention_engines import ENGINES, HEADS, INSTALLED, LAYERS, WIDTH, work_of
 from .generation_engine import forget_peak, peak_memory
+from .turns import CLOCKS
 
 
 # Large pages on Linux: torch asks for them once, at its first tensor.

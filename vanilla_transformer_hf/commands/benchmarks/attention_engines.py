@@ -4,7 +4,6 @@ the paper's table of complexity (table 1, section 4).
 """
 
 import importlib.util
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -27,6 +26,8 @@ from vanilla_transformer_hf.model.configuration_vanilla_transformer import (
 from vanilla_transformer_hf.model.incremental_decoder_vanilla_transformer import IncrementalDecoder
 from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import PackedProducts, is_packable, is_plain, pack
 
+from .turns import CLOCKS
+
 
 WIDTH, HEADS = 512, 8
 STEPS = 24
@@ -41,7 +42,6 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 LARGEST = {"eager": 8192, **dict.fromkeys(SYNTHESIZERS, 2048)}
 # The same for prompts, which are read in one pass.
 LARGEST_PROMPT = LARGEST | {"recurrent": 4096}
-CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
 def fields_of(name: str, window: int, length: int) -> dict[str, Any]:
@@ -216,6 +216,14 @@ def work_of(
         return under(products, token_of(name, length, window, now, dtype)) if has_token else None
     module = (LAYERS[name][0](width) if task == "layer" else ENGINES[name](window, length)).to(dtype)
     states = torch.randn(1, length, width, dtype=dtype)
+
+    def step() -> float:
+        start = now()
+        module(states.requires_grad_()).sum().backward()
+        return now() - start
+
+    if task == "training step":
+        return under(products, step)
     packed = packed_products(module)
 
     def forward() -> float:
@@ -224,12 +232,7 @@ def work_of(
             module(states)
         return now() - start
 
-    def step() -> float:
-        start = now()
-        module(states.requires_grad_()).sum().backward()
-        return now() - start
-
-    return under(products, step if task == "training step" else forward)
+    return under(products, forward)
 
 
 def under(products: str, work: Callable[[], float]) -> Callable[[], float]:
