@@ -65,10 +65,11 @@ BLOCKS = [command for page in PAGES.values() for block in page.blocks("bash") fo
 SENTENCES = [span for page in PAGES.values() for span in page.spans if span.split()[0] in ("make", "pip", "python")]
 
 RUN = "--max_steps 2 --vocab_size 300 --max_source_length 16 --max_target_length 16 --num_beams 1"
+TURN = "--rounds 1 --seconds 0 --threads 1 --dtypes bfloat16 --beams 1 --against marian"
 # How a command begins -> what is added to it, so that it ends soon.
 SMALL = {
-    f"{PROG} benchmark generate": "--loads natural --rounds 1 --seconds 0 --threads 1 --dtypes bfloat16"
-    " --beams 1 --against marian",
+    f"{PROG} benchmark generate --presets base --loads fixed": f"--presets tiny {TURN}",
+    f"{PROG} benchmark generate": f"--loads natural {TURN}",
     f"{PROG} benchmark serve": "--rounds 1 --seconds 0.2 --soak_seconds 2 --clients 2 --long_words 20",
     f"{PROG} benchmark train": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32"
     " --loads step --against torch",
