@@ -166,7 +166,8 @@ def test_what_int8_loses_is_less_than_the_bound(vocabulary, dtype, monkeypatch):
 
 @pytest.mark.parametrize("change", ["small", "a bias", "something around it", "no int8"])
 def test_a_search_by_int8_is_for_plain_and_large_matrices(tiny_model, monkeypatch, change):
-    monkeypatch.setattr(packed_weights_vanilla_transformer, "LARGE", 2**30 if change == "small" else 0)
+    for size in ("LARGE", "LARGE_FOR_MANY"):
+        monkeypatch.setattr(packed_weights_vanilla_transformer, size, 2**30 if change == "small" else 0)
     monkeypatch.setattr(packed_weights_vanilla_transformer, "has_int8", lambda: change != "no int8")
     model = tiny_model(vocab_size=8300, output_bias=change == "a bias")
     if change == "something around it":
@@ -190,6 +191,18 @@ def test_greedy_search_by_int8_finds_what_transformers_does(tiny_model, monkeypa
     best = logits.argmax(dim=-1)
     unfinished = (ours[:, :-1] != model.config.eos_token_id).long().cumprod(dim=1).bool()
     assert (best == ours[:, 1:])[unfinished].all()
+
+
+@pytest.mark.parametrize("rows, dtype, is_used", [(16, "float32", True), (15, "float32", False), (16, "bfloat16", False)])
+def test_smaller_matrices_are_searched_by_int8_for_many_rows(tiny_model, monkeypatch, rows, dtype, is_used):
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "LARGE_FOR_MANY", 0)
+    calls, find = [], ScreenedMostLikely.__call__
+    monkeypatch.setattr(ScreenedMostLikely, "__call__", lambda self, states: calls.append(1) or find(self, states))
+    model = tiny_model(vocab_size=8300).to(getattr(torch, dtype))
+    states = torch.randn(rows, model.config.d_model, dtype=model.dtype)
+    found = StepWeights(model).most_likely(states)
+    assert torch.equal(found, model.lm_head(states).argmax(dim=1))
+    assert bool(calls) == is_used
 
 
 def test_most_likely_is_argmax(vocabulary):
