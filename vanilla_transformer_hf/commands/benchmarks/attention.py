@@ -41,7 +41,7 @@ from vanilla_transformer_hf.common.matmul import (
     probe_matmul,
 )
 
-from .attention_engines import ENGINES, HEADS, INSTALLED, LAYERS, WIDTH, work_of
+from .attention_engines import ENGINES, HEADS, INSTALLED, KINDS, LAYERS, WIDTH, work_of
 from .generation_engine import forget_peak, peak_memory
 from .turns import CLOCKS
 
@@ -245,10 +245,15 @@ def tables(rows: list[dict[str, Any]], about: str) -> str:
 
 
 def draw(rows: list[dict[str, Any]], path: str) -> None:
-    """Draw a panel for the time of each task over the length, and for memory of a step and layers over the width."""
+    """
+    Draw a panel for the time of each task over the length, and for memory of a step and layers over the width; `full`
+    with one library of products. Lines of other packages are dashed.
+    """
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 
+    rows = [row for row in rows if row["kind"] == kind_of(row["kind"])]
     panels = [(task, "length", "seconds", f"{task}: seconds") for task in TASKS]
     panels.insert(2, ("training step", "length", "mib", "training step: MiB"))
     panels.append(("layer", "width", "seconds", "layer: seconds"))
@@ -257,7 +262,7 @@ def draw(rows: list[dict[str, Any]], path: str) -> None:
     layers = [kind for kind in LAYERS if any(row["kind"] == kind for row in rows)]
     kinds = dict.fromkeys(row["kind"] for row in rows if row["task"] != "layer")
     numbers = {kind: number for each in (layers, kinds) for number, kind in enumerate(each)}
-    across = min(3, len(panels))
+    across = min(2, len(panels))
     down = -(-len(panels) // across)
     figure = Figure(figsize=(6.4 * across, 4.2 * down), layout="constrained")
     for axes, (task, over, key, title) in zip(figure.subplots(down, across, squeeze=False).flat, panels):
@@ -266,8 +271,9 @@ def draw(rows: list[dict[str, Any]], path: str) -> None:
             number = numbers[kind]
             letter = "n" if over == "length" else "d"
             slope = f" {letter}^{exponent(points):.2f}" if key == "seconds" and len(points) > 1 else ""
-            style = {"color": f"C{number % 10}", "linestyle": "-" if number < 10 else "--"}
-            axes.loglog(*zip(*points), marker="o", markersize=3, label=kind + slope, **style)
+            style = "--" if kind in ENGINES and kind not in KINDS else "-"
+            color = colormaps["tab20"](number % 20)
+            axes.loglog(*zip(*points), marker="o", markersize=3, label=kind + slope, color=color, linestyle=style)
         axes.set(title=title, xlabel="tokens" if over == "length" else "width")
         axes.xaxis.set_minor_locator(NullLocator())
         places = sorted({place for points in found.values() for place, _ in points})
@@ -275,7 +281,7 @@ def draw(rows: list[dict[str, Any]], path: str) -> None:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+        axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     for axes in figure.axes[len(panels) :]:
         axes.remove()
     with new_file(path) as place:
