@@ -68,7 +68,7 @@ RUN = "--max_steps 2 --vocab_size 300 --max_source_length 16 --max_target_length
 TURN = "--rounds 1 --seconds 0 --threads 1 --dtypes bfloat16 --beams 1 --against marian"
 # How a command begins -> what is added to it, so that it ends soon.
 SMALL = {
-    f"{PROG} benchmark generate --presets base --loads fixed": f"--presets tiny {TURN}",
+    f"{PROG} benchmark generate --presets": f"--presets tiny {TURN}",
     f"{PROG} benchmark generate": f"--loads natural {TURN}",
     f"{PROG} benchmark serve": "--rounds 1 --seconds 0.2 --soak_seconds 2 --clients 2 --long_words 20",
     f"{PROG} benchmark train": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32"

@@ -193,7 +193,9 @@ def test_greedy_search_by_int8_finds_what_transformers_does(tiny_model, monkeypa
     assert (best == ours[:, 1:])[unfinished].all()
 
 
-@pytest.mark.parametrize("rows, dtype, is_used", [(16, "float32", True), (15, "float32", False), (16, "bfloat16", False)])
+@pytest.mark.parametrize(
+    "rows, dtype, is_used", [(16, "float32", True), (15, "float32", False), (16, "bfloat16", False)]
+)
 def test_smaller_matrices_are_searched_by_int8_for_many_rows(tiny_model, monkeypatch, rows, dtype, is_used):
     monkeypatch.setattr(packed_weights_vanilla_transformer, "LARGE_FOR_MANY", 0)
     calls, find = [], ScreenedMostLikely.__call__
