@@ -26,6 +26,7 @@ def small_blocks(monkeypatch):
     """Blocks also for short sequences."""
     monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", 4)
     monkeypatch.setattr(local_attention, "DENSE", 0.7)
+    monkeypatch.setattr(local_attention, "AT_ONCE", 12)
 
 
 def attention(is_causal=False, implementation="sdpa", **fields):

@@ -31,6 +31,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", 4)
     monkeypatch.setattr(local_attention, "SMALLEST_BLOCK_OF_PROCESSORS", 2)
     monkeypatch.setattr(local_attention, "DENSE", 0.7)
+    monkeypatch.setattr(local_attention, "AT_ONCE", 12)
 
 
 @pytest.fixture
@@ -82,6 +83,27 @@ def test_outputs_and_gradients_are_those_of_full_attention_under_the_mask(kind, 
             for output in (found, expected)
         )
         torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("is_causal", [False, True], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("kind, summary", [*((kind, "none") for kind in KINDS), ("chunk", "mean")])
+def test_a_few_blocks_at_a_time_give_the_outputs_of_all_at_once(kind, summary, is_causal, monkeypatch):
+    calls, fused = [], local_attention.fused
+    monkeypatch.setattr(
+        local_attention, "fused", lambda *args, **more: calls.append(len(args[0])) or fused(*args, **more)
+    )
+    fields = {"encoder_attention_type": kind, "chunk_summary": summary, **KINDS[kind][0]}
+    config = VanillaTransformerConfig(vocab_size=9, d_model=16, encoder_attention_heads=2, **fields)
+    config._attn_implementation = "sdpa"
+    module = ATTENTION_TYPES[kind](config, 16, 16, 2, is_causal).double()
+    states = torch.randn(3, 21, 16, dtype=torch.double)
+    real = padding([21, 19, 20], ["right", "left", "right"], 21)
+    expected = module(states, module.mask(states, real, None, False))[0]
+    assert len(calls) == 1
+    with torch.no_grad():
+        found = module(states, module.mask(states, real, None, False))[0]
+    assert len(calls) > 3 and max(calls[1:]) < calls[0]
+    torch.testing.assert_close(found[real.bool()], expected[real.bool()], atol=1e-12, rtol=0)
 
 
 @every_kind

@@ -35,6 +35,8 @@ DENSE = 1.25
 # Positions of a block at least, so that products are large enough. torch's kernel for processors takes 32 queries at a
 # time, and blocks of as many have the fewest keys that no query sees.
 SMALLEST_BLOCK, SMALLEST_BLOCK_OF_PROCESSORS = 64, 32
+# Positions of blocks that a processor computes at once without gradients: then its caches hold what they see.
+AT_ONCE = 2**11
 
 
 @dataclass
@@ -110,31 +112,55 @@ class Blocks(BlockMask):
         return whole.reshape(-1, self.block), keys.flatten(0, 1)
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kernel: Callable[..., torch.Tensor]
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kernel: Callable[..., torch.Tensor],
+        at_once: int | None = None,
     ) -> torch.Tensor:
         """
         Attention of queries to the keys that they see, from (B, H, T, d) to (B, T, H, d_v).
 
         Args:
             kernel: From queries, keys and values of blocks (B C, H, b or k, d) and `seen` to outputs (B C, b, H, d_v).
+            at_once: Give the kernel so many blocks at a time, without gradients; None: all.
         """
         length = query.shape[2]
         shared = [self._shared(states) for states in (key, value)]
         query, key, value = (
             self._ordered(states).transpose(1, 2) for states in (query, key[:, :, :length], value[:, :, :length])
         )  # (B, T, H, d)
-        if tail := -length % self.block:
-            query = F.pad(query, (0, 0, 0, 0, 0, tail))
-        query = query.unflatten(1, (-1, self.block)).flatten(0, 1)  # (B C, b, H, d)
-        key, value = (NearStates.apply(states, self.block, self.left, self.right) for states in (key, value))
-        query, key, value = (states.transpose(1, 2) for states in (query, key, value))
-        if self.shared is not None:
-            key, value = (torch.cat(both, dim=2) for both in zip((key, value), shared))
-        output = kernel(query, key, value, self.added(query.dtype)).unflatten(0, self.rows)
-        output = output.flatten(1, 2)[:, :length]  # (B, T, H, d_v)
+        query = whole_blocks(query, self.block).unflatten(1, (-1, self.block)).flatten(0, 1)  # (B C, b, H, d)
+        sizes = self.block, self.left, self.right
+        if at_once is None:
+            near = [NearStates.apply(states, *sizes) for states in (key, value)]
+            output = self._of_blocks(query, near, shared, slice(None), kernel)
+        else:
+            output = value.new_empty(*query.shape[:3], value.shape[-1])
+            flat = [whole_blocks(states, self.block).flatten(0, 1) for states in (key, value)]
+            for first in range(0, len(query), at_once):
+                part = slice(first, min(first + at_once, len(query)))
+                near = [near_states(states, part, *sizes) for states in flat]
+                output[part] = self._of_blocks(query[part], near, shared, part, kernel)
+        output = output.unflatten(0, self.rows).flatten(1, 2)[:, :length]  # (B, T, H, d_v)
         if self.places is None:
             return output
         return output.gather(1, self.places[:, :, None, None].expand_as(output))
+
+    def _of_blocks(
+        self,
+        query: torch.Tensor,
+        near: list[torch.Tensor],
+        shared: list[torch.Tensor],
+        part: slice,
+        kernel: Callable[..., torch.Tensor],
+    ) -> torch.Tensor:
+        """Outputs of some of the blocks, from their queries (…, b, H, d) and the keys and values near (…, k, H, d)."""
+        key, value = (states.transpose(1, 2) for states in near)
+        if self.shared is not None:
+            key, value = (torch.cat((own, all_see[part]), dim=2) for own, all_see in zip((key, value), shared))
+        return kernel(query.transpose(1, 2), key, value, self.added(query.dtype)[part])
 
     def _shared(self, states: torch.Tensor) -> torch.Tensor:
         """For each block the keys or values that all of them see: of (B, H, T, d) those (B C, H, g, d)."""
@@ -181,6 +207,21 @@ class NearStates(torch.autograd.Function):
             part = slice(first, first + ctx.block)
             views[:, part].add_(gradient[:, part])
         return total[left : left + batch * whole].unflatten(0, (batch, whole))[:, :length], None, None, None
+
+
+def whole_blocks(states: torch.Tensor, block: int) -> torch.Tensor:
+    """States (B, T, H, d) and zeros behind them, up to a whole number of blocks of b positions."""
+    tail = -states.shape[1] % block
+    return F.pad(states, (0, 0, 0, 0, 0, tail)) if tail else states
+
+
+def near_states(flat: torch.Tensor, part: slice, block: int, left: int, right: int) -> torch.Tensor:
+    """Some rows of `NearStates` (…, k, H, d), of the states of all whole blocks (B C b, H, d), as views of these."""
+    start, stop = part.start * block - left, part.stop * block + right
+    inside, missing = flat[max(start, 0) : stop], (max(-start, 0), max(stop - len(flat), 0))
+    if any(missing):
+        inside = F.pad(inside, (0, 0, 0, 0, *missing))
+    return views_of_blocks(inside, block, left + block + right)
 
 
 def views_of_blocks(flat: torch.Tensor, block: int, size: int) -> torch.Tensor:
@@ -323,7 +364,12 @@ class LocalAttention(VanillaTransformerAttention, ABC):
             return super().attend(query, key, value, attention_mask, relation, **kwargs)
         dropout = self.config.attention_dropout if self.training else 0.0
         kernel = fused if relation is None else partial(related, relation, self)
-        output = attention_mask.attend(query, key, value, partial(kernel, scaling=self.scaling, dropout=dropout))
+        # The scores of a position scheme are those of all blocks; compilers would unroll the loop.
+        splits = relation is None and query.device.type == "cpu"
+        splits = splits and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+        at_once = max(1, AT_ONCE // attention_mask.block) if splits else None
+        options: dict[str, Any] = {"scaling": self.scaling, "dropout": dropout}
+        output = attention_mask.attend(query, key, value, partial(kernel, **options), at_once)
         return self.maps.out_proj(output.flatten(-2)), None
 
     def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
