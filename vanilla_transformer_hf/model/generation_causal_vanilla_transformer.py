@@ -7,6 +7,7 @@ Shapes: B prompts, n beams, P tokens of a prompt.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,13 +72,13 @@ class CausalDecoder(IncrementalDecoder):
         if self.sums is not None:
             own = [layer.self_attn for layer in self.decoder.layers_in_order]
             sums = (each.state_of(layer.keys, layer.values, mask) for each, layer in zip(own, layers))
-            (self.sums,) = LayerTensors.stack(([each.expand(-1, -1, self.beams, -1)] for each in sums), self.heads)
+            (self.sums,) = LayerTensors.copies([each.expand(-1, -1, self.beams, -1)] for each in sums)
             return
         self.filled = length
         shown = ((layer.keys.masked_fill(hidden, 0), layer.values.masked_fill(hidden, 0)) for layer in layers)
-        keys, values = LayerTensors.stack(((self._turned(keys), values) for keys, values in shown), self.heads)
-        self.keys = keys.map(lambda group: resized(group, self.key_dim, slots))
-        self.values = values.map(lambda group: resized(group, -2, slots))
+        self.keys, self.values = LayerTensors.copies((self._turned(keys), values) for keys, values in shown)
+        self.keys.change(partial(resized, dim=self.key_dim, size=slots))
+        self.values.change(partial(resized, dim=-2, size=slots))
         seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)
         self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)
         if self.key_positions is not None:

@@ -12,6 +12,7 @@ Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabu
 import math
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -75,9 +76,7 @@ class IncrementalDecoder:
         projected = (cross.project_keys_values(memory, attention_mask) for cross in crosses)
         stored = ((self._turned(keys), values) for keys, values in projected)  # values (B, H, S, d_v)
         with weights.reading_the_source():
-            self.source_keys, self.source_values = LayerTensors.stack(
-                stored, heads_of_layers(self.decoder.config, "cross")
-            )
+            self.source_keys, self.source_values = LayerTensors.copies(stored)
         self.source_mask = None
         if attention_mask is not None and not crosses[0].attends_to_sums and not attention_mask.all():
             hidden = (attention_mask == 0) & attention_mask.any(
@@ -119,7 +118,7 @@ class IncrementalDecoder:
         """Allocate the keys and values of the first steps."""
         own = self.decoder.layers[0].self_attn
         each = heads_of_layers(self.decoder.config, "decoder")
-        self.heads = heads = [each[place] for place in self.decoder.layer_order]
+        heads = [each[place] for place in self.decoder.layer_order]
         scheme, slots = self.decoder.embed_positions, ROOM * self.beams
         key_width, value_width = own.d_k + scheme.kept_features, own.d_v
         # Sums in place of keys and values, in float32 (B, H, n, state_size); zeros before the first token.
@@ -251,19 +250,18 @@ class IncrementalDecoder:
             self.mask = self.mask.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.mask.shape[-1]))
             if self.sums is not None:
                 rows = torch.arange(len(parents), device=parents.device)[:, None]  # (B, 1)
-                self.sums = self.sums.map(lambda group: group.transpose(2, 3)[:, rows, parents].transpose(2, 3))
+                self.sums.change(lambda sums: sums.transpose(1, 2)[rows, parents].transpose(1, 2))
 
     def keep(self, rows: torch.Tensor):
         """Keep only these sentences."""
-        self.source_keys, self.source_values = (
-            tensors.map(lambda group: group[:, rows]) for tensors in (self.source_keys, self.source_values)
-        )
+        for tensors in (self.source_keys, self.source_values):
+            tensors.change(lambda layer: layer[rows])
         self.source_mask = None if self.source_mask is None else self.source_mask[rows]
         self._keep_target(rows)
 
     def _keep_target(self, rows: torch.Tensor):
-        self.keys, self.values = (tensors.map(lambda group: group[:, rows]) for tensors in (self.keys, self.values))
-        self.sums = None if self.sums is None else self.sums.map(lambda group: group[:, rows])
+        for tensors in filter(None, (self.keys, self.values, self.sums)):
+            tensors.change(lambda layer: layer[rows])
         self.mask = self.mask[rows]
         if self.key_positions is not None and len(self.key_positions) > 1:
             self.key_positions = self.key_positions[rows]
@@ -282,7 +280,7 @@ class IncrementalDecoder:
     @property
     def source_length(self) -> int:
         """S."""
-        return self.source_values.first().shape[3]
+        return self.source_values[0].shape[2]
 
     def absorb(self, other: "IncrementalDecoder", rows: slice, places: torch.Tensor):
         """Replace the sentences at `places` by these sentences of `other`, which has not taken a token yet."""
@@ -291,23 +289,25 @@ class IncrementalDecoder:
         if self.key_positions is not None:
             self.key_positions = self.key_positions.repeat(len(self.mask) // len(self.key_positions), 1)
         for tensors in filter(None, (self.keys, self.values, self.sums)):
-            tensors.put(places, 0.0)  # a mask does not hide NaN
+            tensors.put(places, repeat(0.0))  # a mask does not hide NaN
         mask, its = self._whole_source_mask(), other._whole_source_mask()[rows]
         mask[places] = -math.inf
         longest = max(used_length(mask), used_length(its))
         mask = resized(mask, -1, longest, -math.inf)
         mask[places] = resized(its, -1, longest, -math.inf)
         self.source_mask = mask if mask.any() else None
-        self.source_keys = self.source_keys.map(lambda keys: resized(keys, self.key_dim, longest))
-        self.source_values = self.source_values.map(lambda values: resized(values, -2, longest))
-        self.source_keys.put(places, other.source_keys.map(lambda keys: resized(keys[:, rows], self.key_dim, longest)))
-        self.source_values.put(places, other.source_values.map(lambda values: resized(values[:, rows], -2, longest)))
+        for tensors, new, dim in (
+            (self.source_keys, other.source_keys, self.key_dim),
+            (self.source_values, other.source_values, -2),
+        ):
+            tensors.change(partial(resized, dim=dim, size=longest))
+            tensors.put(places, (resized(layer[rows], dim, longest) for layer in new.layers))
 
     def _whole_source_mask(self) -> torch.Tensor:
         """0 for a source token, -∞ for padding (B, 1, 1, S)."""
         if self.source_mask is not None:
             return self.source_mask
-        return self.source_keys.first().new_zeros(len(self.mask), 1, 1, self.source_length)
+        return self.source_keys[0].new_zeros(len(self.mask), 1, 1, self.source_length)
 
     def _columns(self, keys: torch.Tensor) -> torch.Tensor:
         """Keys as they are stored, as columns (B H, d_k, T)."""
@@ -324,16 +324,16 @@ class IncrementalDecoder:
         slots = self.filled + ROOM * self.beams
         if used.all():
             self.mask = resized(self.mask, -1, slots, -math.inf)
-            self.keys = self.keys.map(lambda keys: resized(keys, self.key_dim, slots))
-            self.values = self.values.map(lambda values: resized(values, -2, slots))
+            self.keys.change(partial(resized, dim=self.key_dim, size=slots))
+            self.values.change(partial(resized, dim=-2, size=slots))
             self.key_positions = None if self.key_positions is None else resized(self.key_positions, -1, slots)
             return
         places = used.sort(dim=1, descending=True, stable=True).indices[:, : self.filled]  # (B, filled)
         mask = self.mask.gather(2, places[:, None].expand(-1, self.beams, -1))
         places = resized(places, -1, slots)
         self.mask = resized(mask, -1, slots, -math.inf)
-        self.keys = self.keys.map(lambda keys: picked(keys, places, self.key_dim))
-        self.values = self.values.map(lambda values: picked(values, places, -2))
+        self.keys.change(lambda keys: picked(keys, places, self.key_dim))
+        self.values.change(lambda values: picked(values, places, -2))
         if self.key_positions is not None:
             self.key_positions = self.key_positions.expand(len(places), -1).gather(1, places)
 
@@ -428,13 +428,13 @@ def resized(tensor: torch.Tensor, dim: int, size: int, value: float = 0.0) -> to
 
 
 def picked(tensor: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor:
-    """For each sentence its slots at `places` (B, T'), of keys or values (N, B, H, T, d), or (N, B, H, d, T)."""
+    """For each sentence its slots at `places` (B, T'), of keys or values (B, H, T, d), or (B, H, d, T)."""
     if dim == -1:
-        return tensor.gather(dim, places[:, None, None].expand(*tensor.shape[:4], -1))
-    layers, batch, heads, slots, _ = tensor.shape
-    each = torch.arange(layers * batch * heads, device=places.device).view(layers, batch, heads, 1)
-    rows = each * slots + places[:, None]  # (N, B, H, T'), by whole rows, which is faster
-    return tensor.flatten(0, 3).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        return tensor.gather(dim, places[:, None, None].expand(*tensor.shape[:3], -1))
+    batch, heads, slots, _ = tensor.shape
+    each = torch.arange(batch * heads, device=places.device).view(batch, heads, 1)
+    rows = each * slots + places[:, None]  # (B, H, T'), by whole rows, which is faster
+    return tensor.flatten(0, 2).index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
 
 def run_of(layer: Any) -> Callable[..., torch.Tensor]:
