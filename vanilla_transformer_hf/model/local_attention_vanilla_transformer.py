@@ -31,7 +31,7 @@ from .positions_vanilla_transformer import Relation
 
 
 # In sequences of up to so many times the keys that a block sees, one masked product is as fast as products of blocks.
-DENSE = 1.25
+DENSE = 1.4
 # Positions of a block at least, so that products are large enough. torch's kernel for processors takes 32 queries at a
 # time, and blocks of as many have the fewest keys that no query sees.
 SMALLEST_BLOCK, SMALLEST_BLOCK_OF_PROCESSORS = 64, 32
