@@ -45,12 +45,12 @@ def are_unwritten(pages: range) -> bool:
     return len(entries) == len(pages) and not (is_somewhere & ((entries >> OF_FILE) & 1 == 0)).any()
 
 
-# What is called with a matrix that has been read and copied into another form.
+# Called with a matrix once it has been copied into another form: its pages may then be dropped from memory.
 Leave = Callable[[torch.Tensor], None]
 
 
 def keep_in_memory(tensor: torch.Tensor) -> None:
-    """A `Leave` of a tensor that is no mapped file: nothing is dropped."""
+    """Do nothing: the `Leave` for tensors that are not in a mapped file."""
 
 
 class FilePages:

@@ -7,7 +7,6 @@ Shapes: B prompts, n beams, P tokens of a prompt.
 """
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from transformers.cache_utils import DynamicCache
 
 from .generation_config_vanilla_transformer import Settings
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
-from .incremental_decoder_vanilla_transformer import IncrementalDecoder, Masks, resized
+from .incremental_decoder_vanilla_transformer import IncrementalDecoder, Masks
 from .layer_tensors_vanilla_transformer import LayerTensors
 from .packed_weights_vanilla_transformer import StepWeights
 from .positions_vanilla_transformer import Relation, Turn, counted
@@ -77,8 +76,7 @@ class CausalDecoder(IncrementalDecoder):
         self.filled = length
         shown = ((layer.keys.masked_fill(hidden, 0), layer.values.masked_fill(hidden, 0)) for layer in layers)
         self.keys, self.values = LayerTensors.copies((self._turned(keys), values) for keys, values in shown)
-        self.keys.change(partial(resized, dim=self.key_dim, size=slots))
-        self.values.change(partial(resized, dim=-2, size=slots))
+        self._resize(self.keys, self.values, slots)
         seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)
         self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)
         if self.key_positions is not None:

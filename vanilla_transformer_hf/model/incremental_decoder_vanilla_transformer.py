@@ -296,11 +296,11 @@ class IncrementalDecoder:
         mask = resized(mask, -1, longest, -math.inf)
         mask[places] = resized(its, -1, longest, -math.inf)
         self.source_mask = mask if mask.any() else None
+        self._resize(self.source_keys, self.source_values, longest)
         for tensors, new, dim in (
             (self.source_keys, other.source_keys, self.key_dim),
             (self.source_values, other.source_values, -2),
         ):
-            tensors.change(partial(resized, dim=dim, size=longest))
             tensors.put(places, (resized(layer[rows], dim, longest) for layer in new.layers))
 
     def _whole_source_mask(self) -> torch.Tensor:
@@ -317,6 +317,11 @@ class IncrementalDecoder:
         """Keys (..., T, d_k) in the layout in which they are stored, and back."""
         return keys if self.key_dim == -2 else keys.transpose(-2, -1)
 
+    def _resize(self, keys: LayerTensors, values: LayerTensors, size: int):
+        """Cut keys and values to so many positions, or pad them with zeros."""
+        keys.change(partial(resized, dim=self.key_dim, size=size))
+        values.change(partial(resized, dim=-2, size=size))
+
     def _make_room(self):
         """Allocate slots for more steps and drop those that no hypothesis needs any more."""
         used = (self.mask == 0).any(dim=1)  # (B, slots)
@@ -324,8 +329,7 @@ class IncrementalDecoder:
         slots = self.filled + ROOM * self.beams
         if used.all():
             self.mask = resized(self.mask, -1, slots, -math.inf)
-            self.keys.change(partial(resized, dim=self.key_dim, size=slots))
-            self.values.change(partial(resized, dim=-2, size=slots))
+            self._resize(self.keys, self.values, slots)
             self.key_positions = None if self.key_positions is None else resized(self.key_positions, -1, slots)
             return
         places = used.sort(dim=1, descending=True, stable=True).indices[:, : self.filled]  # (B, filled)

@@ -47,7 +47,7 @@ class LayerTensors:
         for number in range(len(self.layers)):
             self.layers[number] = change(self.layers[number])
 
-    def put(self, rows: torch.Tensor, others: "Iterable[torch.Tensor | float]") -> None:
+    def put(self, rows: torch.Tensor, others: Iterable[torch.Tensor | float]) -> None:
         """Put other tensors, or numbers, in place of the sentences `rows`, one for each layer."""
         for layer, other in zip(self.layers, others):
             layer[rows] = other
