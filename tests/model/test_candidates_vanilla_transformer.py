@@ -1,9 +1,6 @@
 """The best tokens without all logits, against torch's own search through all of them."""
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,9 +12,13 @@ from vanilla_transformer_hf.model.candidates_vanilla_transformer import (
     ScreenedMostLikely,
     best_candidates,
     first_highest,
-    has_int8,
-    int8_product,
     most_likely,
+)
+from vanilla_transformer_hf.model.int8_products_vanilla_transformer import (
+    fast_product,
+    has_fbgemm,
+    onednn_product,
+    product_of_halves,
 )
 from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import StepWeights
 
@@ -25,10 +26,11 @@ from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import Step
 @pytest.fixture(autouse=True)
 def exact_products(monkeypatch):
     """What the search makes of products of int8 is tested on every processor, with plain ones where there are none."""
-    if not has_int8():
+    if fast_product() is not onednn_product:
         plain = lambda weight, steps: lambda rows: (rows.float() @ weight.float().T) * steps  # noqa: E731
-        monkeypatch.setattr(candidates_vanilla_transformer, "int8_product", plain)
-        monkeypatch.setattr(packed_weights_vanilla_transformer, "has_int8", lambda: True)
+        for module in (candidates_vanilla_transformer, packed_weights_vanilla_transformer):
+            monkeypatch.setattr(module, "fast_product", lambda: plain)
+        monkeypatch.setattr(packed_weights_vanilla_transformer, "onednn_product", plain)
 
 
 @pytest.mark.parametrize("count", [1, 4, 16])
@@ -49,36 +51,6 @@ def test_the_first_highest_is_argmax(width):
     scores[1] = -math.inf
     scores[2, [-1, 3, 5]] = math.nan
     assert torch.equal(first_highest(scores), scores.argmax(dim=1))
-
-
-@pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="needs instructions for products of int8")
-@pytest.mark.parametrize("rows, tokens, width", [(1, 3000, 512), (33, 2500, 96), (64, 2000, 1024)])
-def test_products_of_int8_are_exact(rows, tokens, width):
-    """Of the largest numbers in every order of signs, too, where instructions for less would clip."""
-    assert has_int8()
-    states, weight = (127 * (2 * torch.randint(0, 2, (size, width)) - 1) for size in (rows, tokens))
-    states[0] = weight[0] = 127
-    weight[1] = -127
-    found = int8_product(weight.to(torch.int8), torch.full((tokens,), 0.5))(states.float())
-    assert torch.equal(found.double(), 0.5 * (states @ weight.T).double())
-
-
-@pytest.mark.slow
-def test_int8_is_not_used_where_the_processor_clips():
-    code = "from vanilla_transformer_hf.model.candidates_vanilla_transformer import has_int8; print(has_int8())"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert done.stdout == "False\n", done.stderr
-
-
-@pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="needs instructions for products of int8")
-def test_products_of_int8_are_not_made_by_a_plain_loop(monkeypatch):
-    """Which takes thousands of times as long as products in float32: libraries fall back to it without a word."""
-    assert has_int8()
-    monkeypatch.setattr(
-        candidates_vanilla_transformer, "seconds", lambda function, rows: float("rmatmul" not in str(function))
-    )
-    assert not has_int8.__wrapped__()
 
 
 @pytest.fixture
@@ -168,11 +140,29 @@ def test_what_int8_loses_is_less_than_the_bound(vocabulary, dtype, monkeypatch):
 def test_a_search_by_int8_is_for_plain_and_large_matrices(tiny_model, monkeypatch, change):
     for size in ("LARGE", "LARGE_FOR_MANY"):
         monkeypatch.setattr(packed_weights_vanilla_transformer, size, 2**30 if change == "small" else 0)
-    monkeypatch.setattr(packed_weights_vanilla_transformer, "has_int8", lambda: change != "no int8")
+    if change == "no int8":
+        monkeypatch.setattr(packed_weights_vanilla_transformer, "fast_product", lambda: None)
     model = tiny_model(vocab_size=8300, output_bias=change == "a bias")
     if change == "something around it":
         model.lm_head = nn.Sequential(model.lm_head)
     assert not isinstance(StepWeights(model).most_likely, ScreenedMostLikely)
+
+
+@pytest.mark.skipif(not has_fbgemm(), reason="needs FBGEMM")
+def test_with_products_of_halves_only_few_rows_are_searched_by_int8(tiny_model, monkeypatch):
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "LARGE", 0)
+    for module in (candidates_vanilla_transformer, packed_weights_vanilla_transformer):
+        monkeypatch.setattr(module, "fast_product", lambda: product_of_halves)
+    calls, find = [], ScreenedMostLikely.__call__
+    monkeypatch.setattr(
+        ScreenedMostLikely, "__call__", lambda self, states: calls.append(len(states)) or find(self, states)
+    )
+    model = tiny_model(vocab_size=8300)
+    search, most = StepWeights(model).most_likely, packed_weights_vanilla_transformer.MOST_HALVES
+    for rows in (1, most, most + 1):
+        states = torch.randn(rows, model.config.d_model)
+        assert torch.equal(search(states), (states @ model.lm_head.weight.T).argmax(dim=1))
+    assert calls == [1, most]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -180,7 +170,7 @@ def test_greedy_search_by_int8_finds_what_transformers_does(tiny_model, monkeypa
     monkeypatch.setattr(packed_weights_vanilla_transformer, "LARGE", 0)
     model = tiny_model(vocab_size=8300).to(dtype)
     if not packed_weights_vanilla_transformer.is_packable(model.lm_head.weight):
-        pytest.skip("oneDNN computes nothing in this type here")
+        pytest.skip("torch has no oneDNN here")
     calls = []
     find = ScreenedMostLikely.__call__
     monkeypatch.setattr(ScreenedMostLikely, "__call__", lambda self, states: calls.append(1) or find(self, states))

@@ -8,16 +8,13 @@ from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForCausalLM
 from vanilla_transformer_hf.model import int8_vanilla_transformer
-from vanilla_transformer_hf.model.candidates_vanilla_transformer import has_int8, int8_product
+from vanilla_transformer_hf.model.int8_products_vanilla_transformer import float64_product, has_rounding_product
 from vanilla_transformer_hf.model.int8_vanilla_transformer import (
     FEW,
     Int8Map,
     LastRounded,
     dequantize_rows,
-    exact_product,
-    has_product_of_few,
     int8_map_of_step,
-    product_of_few,
     quantize_rows,
 )
 from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import StepWeights
@@ -69,34 +66,25 @@ def test_a_row_depends_on_no_other_row():
     assert torch.equal(apply(states.bfloat16())[3], apply(states[3:4].bfloat16())[0])
 
 
-def test_without_instructions_for_int8_the_numbers_are_the_same(monkeypatch):
-    whole, steps = quantize_rows(matrix(40, 2048))
-    rows = torch.randint(-127, 128, (5, 2048), generator=torch.Generator().manual_seed(0)).float()
-    rows[0] = 127
-    assert torch.equal(exact_product(whole, steps)(rows), int8_product(whole, steps)(rows))
-    monkeypatch.setattr(int8_vanilla_transformer, "has_int8", lambda: False)
+@pytest.mark.parametrize("make", [Int8Map, int8_map_of_step])
+def test_without_fast_products_of_int8_the_numbers_are_the_same(monkeypatch, make):
     weight, states = matrix(48, 96), torch.randn(FEW + 1, 96)
-    slow = Int8Map(weight, None)(states)
-    monkeypatch.undo()
-    assert torch.equal(slow, Int8Map(weight, None)(states))
+    found = make(weight, None)(states)
+    monkeypatch.setattr(int8_vanilla_transformer, "fast_product", lambda: None)
+    monkeypatch.setattr(int8_vanilla_transformer, "has_rounding_product", lambda: False)
+    torch.testing.assert_close(make(weight, None)(states), found, rtol=1e-6, atol=0)
+    assert Int8Map(weight, None).make_many is float64_product
 
 
-@pytest.mark.skipif(
-    not (has_int8() and "fbgemm" in torch.backends.quantized.supported_engines),
-    reason="needs FBGEMM and instructions for int8",
-)
+@pytest.mark.skipif(not has_rounding_product(), reason="needs FBGEMM and instructions for int8")
 @pytest.mark.parametrize("shape", [(40, 512), (33, 2048), (7, 5)], ids=str)
 def test_the_kernel_that_rounds_inside_gives_the_same_numbers(shape):
-    assert has_product_of_few()
     weight = matrix(*shape)
     states = torch.randn(9, shape[1], generator=torch.Generator().manual_seed(2))
     states[3], states[5] = 0, 1  # no magnitude, and only the largest
     many = Int8Map(weight, None)(states.repeat(FEW, 1))
     torch.testing.assert_close(Int8Map(weight, None)(states).repeat(FEW, 1), many, rtol=1e-6, atol=0)
     torch.testing.assert_close(int8_map_of_step(weight, None)(states.repeat(FEW, 1)), many, rtol=1e-6, atol=0)
-    engine = torch.backends.quantized.engine
-    product_of_few(*quantize_rows(weight))
-    assert torch.backends.quantized.engine == engine
 
 
 def test_maps_of_the_same_states_round_them_once(monkeypatch):

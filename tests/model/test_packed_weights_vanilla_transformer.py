@@ -49,6 +49,17 @@ def test_they_follow_the_model(decided_model, source):
     assert model not in StepWeights._kept
 
 
+@pytest.mark.parametrize("after", ["none", "relu"])
+def test_bfloat16_without_instructions_is_computed_in_float32_and_rounded_once(monkeypatch, after):
+    weight, bias, states = torch.randn(48, 512).bfloat16(), torch.randn(48).bfloat16(), torch.randn(2, 5, 512)
+    exact = states.bfloat16().double() @ weight.double().T + bias.double()
+    exact = exact.relu() if after == "relu" else exact
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "has_bfloat16", lambda: False)
+    found = packed_weights_vanilla_transformer.pack(weight, bias, after)(states)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-4)
+
+
 def test_an_activation_computed_with_the_product_still_has_its_hooks(decided_model, source):
     model, options = decided_model(), {"num_beams": 3, "max_new_tokens": 8, "return_dict_in_generate": True}
     plain = model.generate(**source, **options)

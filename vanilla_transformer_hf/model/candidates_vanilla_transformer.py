@@ -4,11 +4,11 @@ The best next tokens, without looking at all logits.
 Shapes: R rows, D = d_model, V vocabulary, K candidates.
 """
 
-import timeit
 from collections.abc import Callable
-from functools import cache
 
 import torch
+
+from .int8_products_vanilla_transformer import fast_product, float64_product
 
 
 # From this number of candidates per row, two stages with groups of this size are faster than one (measured on a CPU).
@@ -63,46 +63,6 @@ def rounded(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (rows / step).round_(), step
 
 
-def int8_product(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """
-    Rows (R, D) of whole numbers from -128 to 127 to products with a matrix of int8 (V, D), each times its step (V):
-    float32 (R, V). The products are exact, so they do not depend on the other rows.
-    """
-    packed, zeros = torch.ops.onednn.qlinear_prepack(weight, None), torch.zeros_like(steps, dtype=torch.long)
-
-    # Unsigned, as the instructions take one factor: for signed rows oneDNN 3.12 runs a plain loop on some processors,
-    # which takes ten thousand times as long (711 against 0.07 ms for 32 x 512 x 512, AMD with AVX-512 VNNI). The sum
-    # wraps around; torch converts to int8 three times as fast as to uint8.
-    def product(rows: torch.Tensor) -> torch.Tensor:
-        unsigned = rows.to(torch.int8).view(torch.uint8).add_(128)
-        scales = (1.0, 128, packed, steps, zeros)
-        return torch.ops.onednn.qlinear_pointwise(unsigned, *scales, None, 1.0, 0, torch.float32, "none", [], "")
-
-    return product
-
-
-@cache
-def has_int8() -> bool:
-    """Whether the processor adds up products of int8 quickly, and exactly: without instructions for it, it clips."""
-    if not (torch.backends.cpu.get_cpu_capability().startswith("AVX") and torch.backends.mkldnn.is_available()):
-        return False
-    if not hasattr(torch.ops.onednn, "qlinear_pointwise"):
-        return False
-    # The extremes in all pairs of signs: which of them clip depends on how a library shifts signed numbers.
-    rows = torch.full((32, 512), 127, dtype=torch.float32, device="cpu")
-    rows[1], rows[2, ::2], rows[3, :64] = -127, -127, -127
-    product = int8_product(rows.to(torch.int8), torch.ones_like(rows[:, 0]))
-    # A plain loop takes a thousand times as long as these products in float32; the instructions take less.
-    return torch.equal(product(rows), rows @ rows.T) and seconds(product, rows) < 20 * seconds(
-        rows.T.__rmatmul__, rows
-    )
-
-
-def seconds(function: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> float:
-    """The shortest of a few calls."""
-    return min(timeit.repeat(lambda: function(rows), number=1, repeat=3))
-
-
 class ScreenedMostLikely:
     """
     `most_likely` that reads less memory: int8 products select a few candidates, and only their logits are computed.
@@ -126,7 +86,8 @@ class ScreenedMostLikely:
             steps.append(step[:, 0])
             norms.append(rows.float().norm(dim=1).max())
             losses.append((rows - whole * step).norm(dim=1).max())
-        self.rough_logits = int8_product(near, torch.cat(steps))
+        product = fast_product() or float64_product
+        self.rough_logits = product(near, torch.cat(steps))
         # One percent more than the bound, because these sums and norms are rounded, too.
         self.norm, self.loss = 1.01 * max(norms), 1.01 * max(losses)
 

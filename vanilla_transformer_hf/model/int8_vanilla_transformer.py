@@ -7,22 +7,24 @@ Shapes: R rows, D inputs, O outputs.
 """
 
 import sys
-import warnings
 import weakref
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
-from transformers.utils import logging
 
-from .candidates_vanilla_transformer import ROWS_AT_ONCE, has_int8, int8_product
+from .candidates_vanilla_transformer import ROWS_AT_ONCE
 from .file_pages_vanilla_transformer import Leave, keep_in_memory
+from .int8_products_vanilla_transformer import (
+    LARGEST,
+    fast_product,
+    float64_product,
+    has_rounding_product,
+    rounding_product,
+)
 
 
-logger = logging.get_logger(__name__)
-
-LARGEST = 127
 # Significant bits of a step. A whole number of at most 127 times such a step is exact in float32, so rounding a matrix
 # that has been rounded before changes nothing.
 STEP_BITS = 12
@@ -59,44 +61,6 @@ def dequantize_rows(whole: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     return whole.float() * steps[:, None]
 
 
-def exact_product(whole: torch.Tensor, steps: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """`int8_product` where the processor has no instructions for it: the same numbers, slowly."""
-    logger.warning_once("int8: this device has no fast products of int8; float64 gives the same results, but slowly")
-    return lambda rows: (rows.double() @ whole.double().T).float() * steps
-
-
-def product_of_few(whole: torch.Tensor, steps: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """
-    The same by FBGEMM, which rounds inside: rows (R, D) of numbers from -1 to 1, in float32, become whole numbers from
-    -127 to 127. For the few rows of a step it takes less time: all maps of a step of the base model, with one row, 2.8
-    instead of 6.6 ms, and as long with 32 (one thread).
-    """
-    engine, zeros = torch.backends.quantized.engine, torch.zeros_like(steps, dtype=torch.long)
-    torch.backends.quantized.engine = "fbgemm"  # which packs the weights
-    try:
-        with warnings.catch_warnings(category=UserWarning, action="ignore"):  # torch may remove this type one day
-            weight = torch._make_per_channel_quantized_tensor(whole, LARGEST * steps, zeros, 0)
-        packed = torch.ops.quantized.linear_prepack(weight, None)
-    finally:
-        torch.backends.quantized.engine = engine
-    kernel = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
-    return lambda rows: kernel(rows, 1 / LARGEST, 128, packed)
-
-
-@cache
-def has_product_of_few() -> bool:
-    """Whether torch has this kernel, and its sums are exact here: without instructions for int8 they are clipped."""
-    names = "linear_with_input_q_dq_qweight_dq_output_fp32", "linear_prepack"
-    is_there = all(hasattr(torch.ops.quantized, name) for name in names)
-    is_there = is_there and hasattr(torch, "_make_per_channel_quantized_tensor")
-    if not (is_there and "fbgemm" in torch.backends.quantized.supported_engines):
-        return False
-    rows = torch.ones(4, 512, device="cpu")
-    rows[1], rows[2, ::2], rows[3, :64] = -1, -1, -1
-    whole, steps = (rows * LARGEST).to(torch.int8), torch.ones(4, device="cpu")
-    return torch.allclose(product_of_few(whole, steps)(rows), rows @ rows.T * LARGEST**2, rtol=1e-6)
-
-
 class Int8Map:
     """
     States (..., D) to x Wᵀ + b (..., O) with both factors rounded to int8, followed by "none" or "relu".
@@ -121,17 +85,22 @@ class Int8Map:
         self.weight, self.after, self.leave = weight, after, leave
         self.bias = None if bias is None else bias.detach().float()
         # Rows up to which the kernel for few rows is used.
-        self.most_few = FEW if weight.device.type == "cpu" and has_int8() and has_product_of_few() else 0
+        self.most_few = FEW if weight.device.type == "cpu" and has_rounding_product() else 0
 
     @cached_property
     def few(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """For `divided` rows."""
-        return self._made(product_of_few)
+        return self._made(rounding_product)
 
     @cached_property
     def many(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """For rows that `LAST_ROUNDED` has rounded."""
-        return self._made(int8_product if self.weight.device.type == "cpu" and has_int8() else exact_product)
+        return self._made(self.make_many)
+
+    @property
+    def make_many(self) -> Callable:
+        """What makes `many`."""
+        return (fast_product() if self.weight.device.type == "cpu" else None) or float64_product
 
     def _made(self, make: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
         whole, steps = quantize_rows(self.weight)
@@ -151,12 +120,16 @@ class Int8Map:
 def int8_map_of_step(weight: torch.Tensor, *args: Any) -> Int8Map:
     """
     The map for the tokens of one step, or of several hypotheses. With few outputs, the kernel for few rows is as fast
-    for many: it is packed at once, and the weight, which may be a copy, is not kept.
+    for many. Where one kernel is enough, it is packed at once, and the weight, which may be a copy, is not kept.
     """
     made = Int8Map(weight, *args)
-    if made.most_few and len(weight) < LARGE:
-        made.few, made.most_few = made._made(product_of_few), sys.maxsize
-        made.weight = weight.new_empty(0)
+    if made.most_few and len(weight) >= LARGE:
+        return made
+    if made.most_few:
+        made.few, made.most_few = made._made(rounding_product), sys.maxsize
+    else:
+        made.many = made._made(made.make_many)
+    made.weight = weight.new_empty(0)
     return made
 
 
