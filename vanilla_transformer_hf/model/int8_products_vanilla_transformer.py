@@ -61,12 +61,13 @@ def product_of_halves(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[to
     0.30 for eight, 0.86 and 0.96 for 32, 27.7 and 29.8 for 1,024.
     """
     kernel, packed = getattr(torch.ops.quantized, FBGEMM).default, packed_for_fbgemm(weight, torch.ones_like(steps))
+    quarters = torch.tensor([[[-0.25]], [[0.25]]], device="cpu")
 
     def product(rows: torch.Tensor) -> torch.Tensor:
-        rows = rows.float()
-        half = (rows / 2).floor_()
-        first, second = kernel(torch.cat((half, rows - half)), 1.0, 64, packed).chunk(2)
-        return first.add_(second).mul_(steps)  # the whole sum is rounded once, as by oneDNN
+        # The kernel rounds them to the half below and the half above.
+        halves = torch.add(quarters, rows.float(), alpha=0.5).flatten(0, 1)
+        below, above = kernel(halves, 1.0, 64, packed).chunk(2)
+        return below.add_(above).mul_(steps)  # the whole sum is rounded once, as by oneDNN
 
     return product
 
