@@ -180,6 +180,11 @@ def test_the_defaults_are_the_papers(parse):
             [],
             "load_best_model_at_end and average_best exclude each other",
         ),
+        (
+            "{average_last: 2}",
+            ["--average_last", "0"],
+            "average_last=0: must be 1 or more, or nothing: --unset average_last",
+        ),
         ("{tokens_per_step: 0}", [], "tokens_per_step=0, per_device_train_tokens=4096: both are 1 or more"),
         ("[d_model]", [], "a recipe is a YAML mapping"),
         ("{d_model: 3", [], "cannot be read as a recipe"),

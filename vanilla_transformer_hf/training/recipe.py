@@ -230,6 +230,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         ]
         if len(averages) > 1:
             raise ValueError(f"{' and '.join(averages)} exclude each other: one model is published.")
+        for name in ("average_last", "average_best"):
+            if (count := getattr(self, name)) is not None and count < 1:
+                raise ValueError(f"{name}={count}: must be 1 or more, or nothing: --unset {name}.")
         if self.load_best_model_at_end and averages and averages != ["moving_average"]:
             raise ValueError(f"load_best_model_at_end and {averages[0]} exclude each other: one model is published.")
         if self.teacher is not None:
