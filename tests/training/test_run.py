@@ -543,12 +543,12 @@ def test_the_size_of_the_vocabulary_is_printed(prepare, tmp_path, capsys):
 
 
 def test_bfloat16_without_instructions_is_said_to_be_slow(prepare, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "has_bfloat16", lambda: False)
+    monkeypatch.setattr(training, "lacks_bfloat16", lambda: True)
     prepare(bf16=True)
     line = "bf16: this processor has no instructions for bfloat16; float32 is faster here: --bf16 false\n"
     assert line in capsys.readouterr().out
     prepare(bf16=False, output_dir=str(tmp_path / "float32"))
-    monkeypatch.setattr(training, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(training, "lacks_bfloat16", lambda: False)
     prepare(bf16=True, output_dir=str(tmp_path / "fast"))
     assert "bf16:" not in capsys.readouterr().out
 

@@ -49,9 +49,10 @@ def is_packable(weight: torch.Tensor) -> bool:
 
 
 @cache
-def has_bfloat16() -> bool:
-    """Whether oneDNN has instructions for bfloat16 here. Without them torch takes up to eight times float32's time."""
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+def lacks_bfloat16() -> bool:
+    """Whether oneDNN has no instructions for bfloat16 here: torch then takes up to eight times float32's time."""
+    is_there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")
+    return is_there and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 # Float32 matrices with fewer values are not packed for a few rows: oneDNN's overhead is longer than torch's whole
@@ -88,17 +89,15 @@ def pack(
     """
     if not is_packable(weight):
         return plain_map(weight, bias, after)
-    # oneDNN asks for addresses to write to, although it only reads: a copy-on-write tensor would move.
-    own_weight, own_bias = weight.detach(), None if bias is None else bias.detach().clone()
-    own_weight = own_weight.clone() if is_copy_on_write(own_weight) else own_weight
     linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
-    if dtype == torch.bfloat16 and not has_bfloat16():
-        own_weight, own_bias = own_weight.float(), None if own_bias is None else own_bias.float()
-        packed = torch.ops.mkldnn._reorder_linear_weight(own_weight)
-        leave(weight)
-        return lambda states: linear(states.to(dtype).float(), packed, own_bias, after, [], "").to(dtype)
+    exact = torch.float32 if dtype == torch.bfloat16 and lacks_bfloat16() else dtype
+    own_weight, own_bias = weight.detach().to(exact), None if bias is None else bias.detach().to(exact, copy=True)
+    # oneDNN asks for addresses to write to, although it only reads: a copy-on-write tensor would move.
+    own_weight = own_weight.clone() if is_copy_on_write(own_weight) else own_weight
     packed = torch.ops.mkldnn._reorder_linear_weight(own_weight)
     leave(weight)
+    if exact != dtype:
+        return lambda states: linear(states.to(dtype).to(exact), packed, own_bias, after, [], "").to(dtype)
     return lambda states: linear(states.to(dtype), packed, own_bias, after, [], "")
 
 

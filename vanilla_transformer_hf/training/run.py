@@ -27,7 +27,7 @@ from ..common.matmul import (
     set_matmul,
 )
 from ..evaluation.scores import Scores, write_predictions
-from ..model.packed_weights_vanilla_transformer import has_bfloat16
+from ..model.packed_weights_vanilla_transformer import lacks_bfloat16
 from ..publishing.model_card import (
     CARD_FILE,
     CURVES_FILE,
@@ -78,7 +78,7 @@ def _choose_matmul(training: TranslationTrainingArguments, before: Any) -> Any:
     exact = {row.name for row in rows if row.error <= TOLERANCE}
     name = choose_matmul(before if training.matmul == "auto" and before in exact else training.matmul, rows)
     say(training, describe_matmul(name, rows))
-    if training.bf16 and not has_bfloat16():
+    if training.bf16 and lacks_bfloat16():
         say(training, "bf16: this processor has no instructions for bfloat16; float32 is faster here: --bf16 false")
     return name
 
