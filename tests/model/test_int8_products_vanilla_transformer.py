@@ -83,9 +83,9 @@ def test_a_library_that_clips_is_not_used():
     assert done.stdout == "product_of_halves\n", done.stderr
 
 
-@needs_instructions
-def test_a_plain_loop_is_not_used(monkeypatch):
-    """Which takes thousands of times as long as products in float32: libraries fall back to it without a word."""
-    is_slow = lambda function, rows: float("rmatmul" not in str(function))  # noqa: E731
-    monkeypatch.setattr(products, "seconds", is_slow)
-    assert products.fast_product.__wrapped__() is None
+@needs_fbgemm
+@pytest.mark.parametrize("taken, is_used", [(0.008, True), (0.2, False)])
+def test_a_plain_loop_is_not_used(monkeypatch, taken, is_used):
+    """Libraries fall back to it without a word. A thread that had to wait for the processor is no plain loop."""
+    monkeypatch.setattr(products, "seconds", lambda function, rows: 3e-5 if "rmatmul" in str(function) else taken)
+    assert products.is_fast_and_exact(products.product_of_halves) == is_used
