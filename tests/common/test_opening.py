@@ -9,6 +9,7 @@ import pytest
 import torch
 from counting_model import SOURCES, TARGETS
 from huggingface_hub import constants
+from machine import is_within
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
@@ -103,7 +104,7 @@ def test_a_config_far_beyond_its_weights_is_refused_before_a_model_is_built(brok
     (broken / "config.json").write_text(json.dumps({**config, field: value, **large}))
     start = time.process_time()
     assert "its config describes a model of at least" in _one_line(broken)
-    assert time.process_time() - start < 1
+    assert is_within(time.process_time() - start, 1)
 
 
 def test_folder_of_another_model_type_is_refused(tmp_path):
@@ -187,4 +188,4 @@ def test_hostile_settings_end_in_one_line_at_once(kind, tmp_path):
     start = time.process_time()
     with pytest.raises((OSError, ValueError), match="config") as error:
         open_model(tmp_path)
-    assert time.process_time() - start < 1 and len(str(error.value).splitlines()) == 1
+    assert is_within(time.process_time() - start, 1) and len(str(error.value).splitlines()) == 1

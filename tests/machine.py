@@ -1,0 +1,27 @@
+"""How slow this machine is, so that a bound on the time of a test holds on a slow or busy one too."""
+
+import json
+import time
+
+
+# Processor time of `work` on the machine where bounds are set: a quiet core of AMD Zen 4.
+USUAL = 0.016
+
+
+def work() -> int:
+    """Some of all that Python does when it reads a file: texts to objects, a loop, a sort."""
+    content = json.loads(json.dumps([{str(number): [number, str(number)]} for number in range(10_000)]))
+    values = sorted((str(value) for entry in content for value in entry.values()), reverse=True)
+    return sum(len(value) ^ place for place, value in enumerate(values))
+
+
+def slowness() -> float:
+    """How many times as long as usual the same work takes here and now, but at least 1."""
+    start = time.process_time()
+    work()
+    return max(1.0, (time.process_time() - start) / USUAL)
+
+
+def is_within(seconds: float, bound: float) -> bool:
+    """Whether a call that has just taken these seconds would take less than `bound` where bounds are set."""
+    return seconds < bound or seconds < bound * slowness()
