@@ -48,7 +48,7 @@ def test_rounded_weights_are_near_and_stay_the_same_when_rounded_again(shape):
 def test_products_are_those_of_rounded_factors(bias):
     weight, states = matrix(48, 96), torch.randn(3, 5, 96, generator=torch.Generator().manual_seed(1))
     offset = torch.linspace(-1, 1, 48) if bias else None
-    found = Int8Map(weight, offset, "relu")(states)
+    found = Int8Map([weight], offset, "relu")(states)
     steps = states.abs().amax(dim=-1, keepdim=True) / 127
     whole, weight_steps = quantize_rows(weight)
     expected = rounded_to(states, steps) @ dequantize_rows(whole, weight_steps).double().T
@@ -61,7 +61,7 @@ def test_products_are_those_of_rounded_factors(bias):
 
 
 def test_a_row_depends_on_no_other_row():
-    apply, states = Int8Map(matrix(48, 96), torch.ones(48)), torch.randn(9, 96) * torch.logspace(-3, 3, 9)[:, None]
+    apply, states = Int8Map([matrix(48, 96)], torch.ones(48)), torch.randn(9, 96) * torch.logspace(-3, 3, 9)[:, None]
     assert torch.equal(apply(states)[3], apply(states[3:4])[0])
     assert torch.equal(apply(states.bfloat16())[3], apply(states[3:4].bfloat16())[0])
 
@@ -69,11 +69,11 @@ def test_a_row_depends_on_no_other_row():
 @pytest.mark.parametrize("make", [Int8Map, int8_map_of_step])
 def test_without_fast_products_of_int8_the_numbers_are_the_same(monkeypatch, make):
     weight, states = matrix(48, 96), torch.randn(FEW + 1, 96)
-    found = make(weight, None)(states)
+    found = make([weight], None)(states)
     monkeypatch.setattr(int8_vanilla_transformer, "fast_product", lambda: None)
     monkeypatch.setattr(int8_vanilla_transformer, "has_rounding_product", lambda: False)
-    torch.testing.assert_close(make(weight, None)(states), found, rtol=1e-6, atol=0)
-    assert Int8Map(weight, None).make_many is float64_product
+    torch.testing.assert_close(make([weight], None)(states), found, rtol=1e-6, atol=0)
+    assert Int8Map([weight], None).make_many is float64_product
 
 
 @pytest.mark.skipif(not has_rounding_product(), reason="needs FBGEMM and instructions for int8")
@@ -82,15 +82,15 @@ def test_the_kernel_that_rounds_inside_gives_the_same_numbers(shape):
     weight = matrix(*shape)
     states = torch.randn(9, shape[1], generator=torch.Generator().manual_seed(2))
     states[3], states[5] = 0, 1  # no magnitude, and only the largest
-    many = Int8Map(weight, None)(states.repeat(FEW, 1))
-    torch.testing.assert_close(Int8Map(weight, None)(states).repeat(FEW, 1), many, rtol=1e-6, atol=0)
-    torch.testing.assert_close(int8_map_of_step(weight, None)(states.repeat(FEW, 1)), many, rtol=1e-6, atol=0)
+    many = Int8Map([weight], None)(states.repeat(FEW, 1))
+    torch.testing.assert_close(Int8Map([weight], None)(states).repeat(FEW, 1), many, rtol=1e-6, atol=0)
+    torch.testing.assert_close(int8_map_of_step([weight], None)(states.repeat(FEW, 1)), many, rtol=1e-6, atol=0)
 
 
 def test_maps_of_the_same_states_round_them_once(monkeypatch):
     rounded = LastRounded()
     monkeypatch.setattr(int8_vanilla_transformer, "LAST_ROUNDED", rounded)
-    first, second = Int8Map(matrix(48, 96), None), Int8Map(matrix(32, 96), None)
+    first, second = Int8Map([matrix(48, 96)], None), Int8Map([matrix(32, 96)], None)
     states = torch.randn(FEW + 1, 96)
     first(states)
     kept = rounded.kept

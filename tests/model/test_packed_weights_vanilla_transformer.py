@@ -55,7 +55,7 @@ def test_bfloat16_without_instructions_is_computed_in_float32_and_rounded_once(m
     exact = states.bfloat16().double() @ weight.double().T + bias.double()
     exact = exact.relu() if after == "relu" else exact
     monkeypatch.setattr(packed_weights_vanilla_transformer, "lacks_bfloat16", lambda: True)
-    found = packed_weights_vanilla_transformer.pack(weight, bias, after)(states)
+    found = packed_weights_vanilla_transformer.pack([weight], bias, after)(states)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-4)
 

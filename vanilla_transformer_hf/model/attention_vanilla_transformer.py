@@ -4,7 +4,7 @@ Attention: transformers' attention interface chooses the kernel, transformers' m
 Shapes: B sentences, S key positions, T query positions, D = d_model, H heads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -187,11 +187,14 @@ class VanillaTransformerAttention(Borrower):
         """States of all heads (B, T, H d) to those of each (B, H, T, d)."""
         return states.unflatten(-1, (-1, width)).transpose(1, 2)
 
+    def outputs(self, names: tuple[str, ...], states: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The outputs (B, T, O) of its maps with these names for the same states (B, T, D)."""
+        return apply_maps([getattr(self, name) for name in names], states)
+
     def project(self, states: torch.Tensor, roles: list[tuple[str, int]]) -> list[torch.Tensor]:
         """States (B, T, D) in each role (B, H, T, d); a projection that serves several is computed once."""
-        maps = self.maps
-        names = list(dict(roles))
-        made = dict(zip(names, apply_maps([getattr(maps, name) for name in names], states)))
+        names = tuple(dict(roles))
+        made = dict(zip(names, self.maps.outputs(names, states)))
         return [self.heads(made[name], width) for name, width in roles]
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:

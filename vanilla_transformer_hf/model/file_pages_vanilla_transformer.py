@@ -7,6 +7,7 @@ all pages are still the file's own, no weight has changed, and pages that were r
 
 import ctypes
 import mmap
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from .change_detection_vanilla_transformer import address
 # What Linux says of this process. Put together, so that no check for private paths stops at it.
 PROCESS = Path(Path.cwd().anchor, "proc", "self")
 PAGE_MAP, MAPPINGS = PROCESS / "pagemap", PROCESS / "maps"
-# An entry of 64 bits for each page (Documentation/admin-guide/mm/pagemap.rst). Bit 63: in memory; 62: in swap; 61: a
-# page of a file.
-ENTRY, IN_SWAP, OF_FILE = 8, 62, 61
+# Bytes of an entry for each page (Documentation/admin-guide/mm/pagemap.rst), and the place of the one with its last
+# bits. Bit 63: in memory; 62: in swap; 61: a page of a file.
+ENTRY, FLAGS = 8, {"little": 7, "big": 0}[sys.byteorder]
+# Its values for pages that are nowhere, or of a file.
+UNWRITTEN = bytes(value for value in range(256) if not value >> 6 or value >> 5 & 1)
 
 
 def private_mappings() -> list[range]:
@@ -40,9 +43,8 @@ def are_unwritten(pages: range) -> bool:
     """Whether the process has no own copy of any of these pages of a privately mapped file."""
     with PAGE_MAP.open("rb", buffering=0) as file:
         file.seek(pages.start * ENTRY)
-        entries = torch.frombuffer(bytearray(file.read(len(pages) * ENTRY)), dtype=torch.int64)
-    is_somewhere = (entries >> IN_SWAP) & 3 != 0
-    return len(entries) == len(pages) and not (is_somewhere & ((entries >> OF_FILE) & 1 == 0)).any()
+        entries = file.read(len(pages) * ENTRY)
+    return len(entries) == len(pages) * ENTRY and not entries[FLAGS::ENTRY].translate(None, delete=UNWRITTEN)
 
 
 # Called with a matrix once it has been copied into another form: its pages may then be dropped from memory.

@@ -8,7 +8,7 @@ Shapes: R rows, D inputs, O outputs.
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -63,13 +63,14 @@ def dequantize_rows(whole: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
 
 class Int8Map:
     """
-    States (..., D) to x Wᵀ + b (..., O) with both factors rounded to int8, followed by "none" or "relu".
+    States (..., D) to x Wᵀ + b (..., O) with both factors rounded to int8, followed by "none" or "relu". W has the
+    rows of all `weights`.
 
     Sums are exact integers; everything else is float32. The weights are packed when the first few, and when the first
     many rows come, for the kernel that is faster for so many.
 
     Args:
-        leave: Called with the weight when it has been packed.
+        leave: Called with each matrix when it has been packed.
 
     Raises:
         ValueError: When rows come, if a weight is infinite or NaN.
@@ -77,15 +78,16 @@ class Int8Map:
 
     def __init__(
         self,
-        weight: torch.Tensor,
+        weights: Sequence[torch.Tensor],
         bias: torch.Tensor | None,
         after: str = "none",
         leave: Leave = keep_in_memory,
     ):
-        self.weight, self.after, self.leave = weight, after, leave
+        self.weights, self.after, self.leave = weights, after, leave
+        self.device = weights[0].device
         self.bias = None if bias is None else bias.detach().float()
         # Rows up to which the kernel for few rows is used.
-        self.most_few = FEW if weight.device.type == "cpu" and has_rounding_product() else 0
+        self.most_few = FEW if self.device.type == "cpu" and has_rounding_product() else 0
 
     @cached_property
     def few(self) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -100,11 +102,14 @@ class Int8Map:
     @property
     def make_many(self) -> Callable:
         """What makes `many`."""
-        return (fast_product() if self.weight.device.type == "cpu" else None) or float64_product
+        return (fast_product() if self.device.type == "cpu" else None) or float64_product
 
     def _made(self, make: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
-        whole, steps = quantize_rows(self.weight)
-        self.leave(self.weight)
+        parts = []
+        for weight in self.weights:
+            parts.append(quantize_rows(weight))
+            self.leave(weight)
+        whole, steps = map(torch.cat, zip(*parts))
         return make(whole, steps / LARGEST)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
@@ -117,19 +122,19 @@ class Int8Map:
         return found.to(states.dtype).unflatten(0, states.shape[:-1])
 
 
-def int8_map_of_step(weight: torch.Tensor, *args: Any) -> Int8Map:
+def int8_map_of_step(weights: Sequence[torch.Tensor], *args: Any) -> Int8Map:
     """
     The map for the tokens of one step, or of several hypotheses. With few outputs, the kernel for few rows is as fast
-    for many. Where one kernel is enough, it is packed at once, and the weight, which may be a copy, is not kept.
+    for many. Where one kernel is enough, it is packed at once, and the weights, which may be copies, are not kept.
     """
-    made = Int8Map(weight, *args)
-    if made.most_few and len(weight) >= LARGE:
+    made = Int8Map(weights, *args)
+    if made.most_few and sum(map(len, weights)) >= LARGE:
         return made
     if made.most_few:
         made.few, made.most_few = made._made(rounding_product), sys.maxsize
     else:
         made.many = made._made(made.make_many)
-    made.weight = weight.new_empty(0)
+    made.weights = ()
     return made
 
 

@@ -6,7 +6,7 @@ A packed matrix is a copy; `FilePages` or `KeptValues` tells whether it is still
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -73,20 +73,26 @@ MOST_HALVES = 32
 AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"none": lambda states: states, "relu": F.relu}
 
 
+def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The rows of all matrices (O, D) as one matrix; a single one is not copied."""
+    return weights[0] if len(weights) == 1 else torch.cat([*weights])
+
+
 def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """x W ᵀ + b as torch computes it, followed by the operation after it."""
     return lambda states: AFTER[after](F.linear(states, weight, bias))
 
 
 def pack(
-    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none", leave: Leave = keep_in_memory
+    weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none", leave: Leave = keep_in_memory
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """
-    The same with W packed once, where oneDNN is available; then `leave` is called.
+    The same with W, the rows of all `weights`, packed once where oneDNN is available; then `leave` is called for each.
 
     W in bfloat16 is packed as float32 where the processor has no instructions for bfloat16. Both add up in float32 and
     round the sum.
     """
+    weight = joined(weights)
     if not is_packable(weight):
         return plain_map(weight, bias, after)
     linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
@@ -95,18 +101,19 @@ def pack(
     # oneDNN asks for addresses to write to, although it only reads: a copy-on-write tensor would move.
     own_weight = own_weight.clone() if is_copy_on_write(own_weight) else own_weight
     packed = torch.ops.mkldnn._reorder_linear_weight(own_weight)
-    leave(weight)
+    for one in weights:
+        leave(one)
     if exact != dtype:
         return lambda states: linear(states.to(dtype).to(exact), packed, own_bias, after, [], "").to(dtype)
     return lambda states: linear(states.to(dtype), packed, own_bias, after, [], "")
 
 
 def for_few_rows(
-    weight: torch.Tensor, bias: torch.Tensor | None, after: str = "none", leave: Leave = keep_in_memory
+    weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none", leave: Leave = keep_in_memory
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """The same, packed only where that is faster for the few rows of a step."""
-    small = weight.dtype == torch.float32 and weight.numel() < SMALL
-    return plain_map(weight, bias, after) if small else pack(weight, bias, after, leave)
+    small = weights[0].dtype == torch.float32 and sum(one.numel() for one in weights) < SMALL
+    return plain_map(joined(weights), bias, after) if small else pack(weights, bias, after, leave)
 
 
 # `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
@@ -131,12 +138,7 @@ def side_by_side(
         return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
     weights: list[Any] = [module.weight for module in modules]
     biases: list[Any] = [module.bias for module in modules]
-    if len(modules) == 1:
-        return make(weights[0], biases[0], after, leave)
-    joined, bias = torch.cat(weights), None if biases[0] is None else torch.cat(biases)
-    for weight in weights:
-        leave(weight)
-    return make(joined, bias, after)
+    return make(weights, None if biases[0] is None else joined(biases), after, leave)
 
 
 class WhenUsed:
@@ -164,6 +166,33 @@ class StandIn:
         return getattr(self._owner, name)
 
 
+class PackedOwner(StandIn):
+    """
+    The stand-in for an owner of linear maps of which some are packed.
+
+    Args:
+        join: From plain modules to their packed map, with concatenated outputs.
+    """
+
+    def __init__(self, owner: nn.Module, packed: dict[str, Callable[[torch.Tensor], torch.Tensor]], join: Callable):
+        super().__init__(owner, packed)
+        self._packed, self._join = packed.keys(), join
+        self._joint: dict[tuple[str, ...], Callable[[torch.Tensor], Sequence[torch.Tensor]]] = {}
+
+    def outputs(self, names: tuple[str, ...], states: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The outputs (B, T, O) of the maps with these names for the same states (B, T, D), by one product."""
+        if names not in self._joint:
+            self._joint[names] = self._joint_map(names)
+        return self._joint[names](states)
+
+    def _joint_map(self, names: tuple[str, ...]) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
+        if len(names) == 1 or not self._packed >= {*names}:
+            return lambda states: [getattr(self, name)(states) for name in names]
+        modules = [getattr(self._owner, name) for name in names]
+        joint, widths = self._join(*modules), [module.out_features for module in modules]
+        return lambda states: joint(states).split_with_sizes(widths, dim=-1)
+
+
 class PackedProducts(TorchFunctionMode):
     """Inside `with PackedProducts(maps):`, linear maps whose weights' ids are in `maps` use the packed weights."""
 
@@ -184,9 +213,15 @@ class PackedMaps(dict):
     Args:
         modules: The modules that use them. Layers and attentions look most of their maps up, and find the packed ones
             there. Where there are others, each call of a torch function is watched for them, which takes longer.
+        join: From plain modules to their packed map, with concatenated outputs.
     """
 
-    def __init__(self, maps: dict[int, Callable[[torch.Tensor], torch.Tensor]], modules: Iterable[nn.Module]):
+    def __init__(
+        self,
+        maps: dict[int, Callable[[torch.Tensor], torch.Tensor]],
+        modules: Iterable[nn.Module],
+        join: Callable[..., Callable[[torch.Tensor], torch.Tensor]],
+    ):
         super().__init__(maps)
         self.stand_ins: dict[int, StandIn] = {}
         self.others = dict(maps)
@@ -195,7 +230,7 @@ class PackedMaps(dict):
             looked_up = ((name, one) for name, one in owner.named_children() if name in LOOKED_UP)
             ids = {name: id(one.weight) for name, one in looked_up if is_plain(one)}
             packed = {name: maps[place] for name, place in ids.items() if place in maps}
-            self.stand_ins[id(owner)] = StandIn(owner, packed)
+            self.stand_ins[id(owner)] = PackedOwner(owner, packed, join)
             for name in packed:
                 self.others.pop(ids[name], None)
 
@@ -279,7 +314,7 @@ class StepWeights:
         head = self.model.lm_head
         if not is_plain(head):
             return lambda states: head(states)[..., rows]
-        return self.of_step(head.weight[rows], None if head.bias is None else head.bias[rows])
+        return self.of_step([head.weight[rows]], None if head.bias is None else head.bias[rows])
 
     @cached_property
     def most_likely(self) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -309,14 +344,14 @@ class StepWeights:
         read = [getattr(one.owner, name) for one in cross for name, _ in one.roles[1:]]
         modules = dict.fromkeys([*self.model.get_encoder().modules(), *read])
         plain: list[Any] = [module for module in modules if isinstance(module, nn.Linear) and is_plain(module)]
-        return PackedMaps(self._whole(plain), [*modules, *cross])
+        return PackedMaps(self._whole(plain), [*modules, *cross], self._join)
 
     @cached_property
     def prompt(self) -> PackedMaps:
         """The quantized maps of a decoder-only model by the ids of their weights; empty if it is not quantized."""
         modules = [*self.model.get_decoder().modules()]
         plain = [] if self.quantization is None else list(filter(is_plain, modules))
-        return PackedMaps(self._whole(plain), modules)
+        return PackedMaps(self._whole(plain), modules, self._join)
 
     @cached_property
     def everything(self) -> PackedMaps:
@@ -325,12 +360,16 @@ class StepWeights:
         plain: list[Any] = [] if self.quantization is None else list(filter(is_plain, modules))
         known = {**self.source, **self.prompt} if plain else {}
         new = self._whole([module for module in plain if id(module.weight) not in known])
-        return PackedMaps(known | new, modules)
+        return PackedMaps(known | new, modules, self._join)
+
+    @property
+    def _join(self) -> Callable[..., Callable[[torch.Tensor], torch.Tensor]]:
+        return partial(side_by_side, make=self.of_sequence, leave=self.leave)
 
     def _whole(self, plain: list[Any]) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
+        """When they are used: queries, keys and values mostly are not, but all of them as one."""
         fit = [module for module in plain if self.quantization is not None or is_packable(module.weight)]
-        whole = partial(side_by_side, make=self.of_sequence, leave=self.leave)
-        return {id(module.weight): whole(module) for module in fit}
+        return {id(module.weight): WhenUsed(partial(self._join, module)) for module in fit}
 
     def reading_the_source(self) -> AbstractContextManager:
         """A context in which the maps of `source` replace the modules' own."""

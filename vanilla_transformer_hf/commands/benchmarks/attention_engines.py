@@ -188,7 +188,7 @@ LAYERS: dict[str, tuple[Callable[[int], nn.Module], str]] = {
 def packed_products(module: nn.Module) -> PackedProducts:
     """A context in which the module's linear maps have packed weights, as those of an encoder in generate()."""
     plain: list[Any] = [part for part in module.modules() if is_plain(part) and is_packable(part.weight)]  # type: ignore[arg-type]
-    return PackedProducts({id(part.weight): pack(part.weight, part.bias) for part in plain})
+    return PackedProducts({id(part.weight): pack([part.weight], part.bias) for part in plain})
 
 
 def work_of(
