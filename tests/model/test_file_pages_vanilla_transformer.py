@@ -38,6 +38,15 @@ def test_every_write_is_seen(mapped, write):
     assert FilePages.of([mapped]) is None
 
 
+def test_a_part_of_a_tensor_has_its_own_pages(mapped):
+    half = COUNT // 2
+    first, second = FilePages.of([mapped[:half]]), FilePages.of([mapped[half:]])
+    mapped.sum()
+    second.leave(mapped[half:])
+    mapped.data[-1] = 0
+    assert first.are_unwritten() and not second.are_unwritten()
+
+
 def test_written_pages_are_never_dropped(mapped):
     pages, expected = FilePages.of([mapped]), mapped.clone()
     pages.leave(mapped)

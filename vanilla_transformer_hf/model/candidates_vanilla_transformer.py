@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 
+from .file_pages_vanilla_transformer import Leave, keep_in_memory
 from .int8_products_vanilla_transformer import fast_product, float64_product
 
 
@@ -74,9 +75,12 @@ class ScreenedMostLikely:
     Args:
         weight: The output projection (V, D), without a bias.
         head: The same projection as a callable that returns all logits.
+        leave: Called with some rows of the weight when they have been read.
     """
 
-    def __init__(self, weight: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]):
+    def __init__(
+        self, weight: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor], leave: Leave = keep_in_memory
+    ):
         # No view of it: that would share its memory, and `KeptValues` could not clone it.
         self.weight, self.by_all_logits = weight, most_likely(head)
         near, steps, norms, losses = torch.empty_like(weight, dtype=torch.int8), [], [], []
@@ -86,6 +90,7 @@ class ScreenedMostLikely:
             steps.append(step[:, 0])
             norms.append(rows.float().norm(dim=1).max())
             losses.append((rows - whole * step).norm(dim=1).max())
+            leave(rows)
         product = fast_product() or float64_product
         self.rough_logits = product(near, torch.cat(steps))
         # One percent more than the bound, because these sums and norms are rounded, too.

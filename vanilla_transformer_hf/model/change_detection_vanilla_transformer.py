@@ -35,7 +35,9 @@ def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
 
 def address(tensor: torch.Tensor) -> int:
     """Where the tensor's values are; `data_ptr()` would move a tensor with a copy-on-write clone."""
-    return torch._C._data_address(tensor) if hasattr(torch._C, "_data_address") else tensor.data_ptr()
+    if not hasattr(torch._C, "_data_address"):
+        return tensor.data_ptr()
+    return torch._C._data_address(tensor) + tensor.storage_offset() * tensor.itemsize  # the first is its memory's
 
 
 def is_copy_on_write(tensor: torch.Tensor) -> bool:

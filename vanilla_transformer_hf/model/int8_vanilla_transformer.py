@@ -37,23 +37,32 @@ FEW = 64
 LARGE = 2**14
 
 
-def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The rows of all matrices (O, D) as one matrix; a single one is not copied."""
+    return weights[0] if len(weights) == 1 else torch.cat([*weights])
+
+
+def quantize_rows(weight: torch.Tensor, leave: Leave = keep_in_memory) -> tuple[torch.Tensor, torch.Tensor]:
     """
     A matrix (O, D) as int8 from -127 to 127 (O, D) and the step of each row (O), in float32: weight ≈ int8 · step.
+
+    Args:
+        leave: Called with some rows of the matrix when they have been read.
 
     Raises:
         ValueError: A weight is infinite or NaN.
     """
-    parts, steps = [], []
-    for rows in weight.detach().split(ROWS_AT_ONCE):
-        rows = rows.float()
+    found, steps = torch.empty_like(weight, dtype=torch.int8, requires_grad=False), []
+    for part, place in zip(weight.detach().split(ROWS_AT_ONCE), found.split(ROWS_AT_ONCE), strict=True):
+        rows = part.float()
         mantissa, exponent = torch.frexp((rows.abs().amax(dim=1) / LARGEST).clamp_(min=SMALLEST))
         step = torch.ldexp((mantissa * 2**STEP_BITS).round_() / 2**STEP_BITS, exponent)
         if not step.isfinite().all():
             raise ValueError("int8: a weight is infinite or NaN; the model cannot be quantized")
-        parts.append((rows / step[:, None]).round_().to(torch.int8))
+        place.copy_((rows / step[:, None]).round_())
         steps.append(step)
-    return torch.cat(parts), torch.cat(steps)
+        leave(part)
+    return found, torch.cat(steps)
 
 
 def dequantize_rows(whole: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
@@ -105,11 +114,8 @@ class Int8Map:
         return (fast_product() if self.device.type == "cpu" else None) or float64_product
 
     def _made(self, make: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
-        parts = []
-        for weight in self.weights:
-            parts.append(quantize_rows(weight))
-            self.leave(weight)
-        whole, steps = map(torch.cat, zip(*parts))
+        parts = [quantize_rows(weight, self.leave) for weight in self.weights]
+        whole, steps = map(joined, zip(*parts))
         return make(whole, steps / LARGEST)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
@@ -176,4 +182,4 @@ class LastRounded:
 LAST_ROUNDED = LastRounded()
 
 
-__all__ = ["Int8Map", "dequantize_rows", "int8_map_of_step", "quantize_rows"]
+__all__ = ["Int8Map", "dequantize_rows", "int8_map_of_step", "joined", "quantize_rows"]

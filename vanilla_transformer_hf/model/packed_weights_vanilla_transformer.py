@@ -23,7 +23,7 @@ from .candidates_vanilla_transformer import ScreenedMostLikely, most_likely
 from .change_detection_vanilla_transformer import KeptValues, LoadedMemory, address, is_copy_on_write
 from .file_pages_vanilla_transformer import FilePages, Leave, keep_in_memory
 from .int8_products_vanilla_transformer import fast_product, onednn_product, product_of_halves
-from .int8_vanilla_transformer import Int8Map, int8_map_of_step
+from .int8_vanilla_transformer import Int8Map, int8_map_of_step, joined
 from .sharing_vanilla_transformer import LOOKED_UP, STAND_INS, Borrower
 
 
@@ -71,11 +71,6 @@ MOST_HALVES = 32
 
 # Operation after a product -> its function, where oneDNN does not fuse it.
 AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"none": lambda states: states, "relu": F.relu}
-
-
-def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The rows of all matrices (O, D) as one matrix; a single one is not copied."""
-    return weights[0] if len(weights) == 1 else torch.cat([*weights])
 
 
 def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -325,9 +320,7 @@ class StepWeights:
         size, fast = head.weight.nbytes, fast_product()
         if fast is onednn_product and size >= LARGE:
             # The embedded tokens are read from the same matrix, so a packed copy would be one more.
-            whole = ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"))
-            self.leave(head.weight)
-            return whole
+            return ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"), self.leave)
         if fast is onednn_product and size >= LARGE_FOR_MANY and head.weight.dtype == torch.float32:
             is_faster = range(MANY, sys.maxsize)
         elif fast is product_of_halves and size >= LARGE:
