@@ -94,7 +94,7 @@ def test_a_step_has_the_wanted_tokens_on_every_machine(prepare):
 
 
 STOPPED_RUNS = {
-    "table": {"bpe_dropout": 0.3},
+    "table": {"bpe_dropout": 0.3, "adam_first_moment": "bfloat16"},
     "stream": {"bpe_dropout": 0.3, "streaming": True, "shuffle_buffer_size": 16},
     "sentences": {
         "tokens_per_step": None,

@@ -25,6 +25,7 @@ from ..common.files import UNFINISHED
 from .averaging import load_average
 from .checkpoints import StopOnSignal, is_complete, is_planned, move_in, remove, remove_surplus
 from .collator import TranslationCollator
+from .first_moment import AdamWBfloat16Moment
 from .moving_average import MovingAverageCallback
 from .recipe import TranslationTrainingArguments
 from .sharding import gather_optimizer_state, gather_weights, load_optimizer_state, shard
@@ -74,6 +75,11 @@ class CheckpointingTrainer(Seq2SeqTrainer):
         self._began_from = None
         with self._stop_on_signal.listening():
             return super().train(*args, **kwargs)
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: TranslationTrainingArguments, model: Any = None) -> tuple[Any, Any]:  # type: ignore[override]
+        kind, settings = Seq2SeqTrainer.get_optimizer_cls_and_kwargs(args, model)
+        return AdamWBfloat16Moment if args.adam_first_moment == "bfloat16" else kind, settings
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         if self.is_fsdp_enabled:

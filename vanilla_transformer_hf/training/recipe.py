@@ -14,11 +14,13 @@ from typing import Any, Literal
 import torch
 import yaml
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
+from transformers.training_args import OptimizerNames
 
 from ..common.settings import read_yaml
 from ..common.too_long import TooLongToTrain, current_name
 from ..model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from ..model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
+from .first_moment import OPTIMIZERS
 
 
 def _help(text: str, default: Any = None) -> Any:
@@ -167,6 +169,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         "sacreBLEU's tokenizer; none for text that is tokenized already. Its own if not given"
     )
     optim: str = _help("optimizer; with weight_decay 0, AdamW is the paper's Adam", "adamw_torch_fused")
+    adam_first_moment: Literal["float32", "bfloat16"] = _help(
+        "type of Adam's first moment between steps; bfloat16 takes two bytes less for each weight", "float32"
+    )
     ddp_find_unused_parameters: bool | None = _help(
         "let several processes search for parameters without a gradient in each step; this model has none", False
     )
@@ -240,6 +245,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         for name in ("head_gates", "head_gates_learning_rate"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 0.")
+        if self.adam_first_moment == "bfloat16" and self.optim not in OPTIMIZERS:
+            raise ValueError(
+                f"adam_first_moment='bfloat16' with optim={OptimizerNames(self.optim).value!r}: must be one of "
+                f"{', '.join(map(repr, OPTIMIZERS))}, or leave the first moment in float32."
+            )
         # The loss is checked at each step, and NaN stops the run.
         self.logging_nan_inf_filter = False
         # transformers would warn at every evaluation that pinned memory has no effect.

@@ -49,8 +49,10 @@ BFLOAT16_ROWS = [
     Row("MarianMT", "marian", "sdpa", "default"),
     Row("torch.nn.Transformer", "torch", "sdpa", "default"),
     Row("ours with R-Drop", "r_drop", "eager", "default"),
+    Row("ours, bfloat16 moment", "bfloat16_moment", "eager", "default"),
 ]
-OURS = ("ours", "r_drop")
+# Those that are ours; of a run there is only the first.
+OURS = ("ours", "r_drop", "bfloat16_moment")
 
 
 def float32_rows(chosen: str) -> list[Row]:
@@ -73,9 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against",
         nargs="+",
-        choices=["marian", "torch", "r_drop"],
+        choices=["marian", "torch", "r_drop", "bfloat16_moment"],
         default=["marian", "torch"],
-        help="r_drop: our own step with R-Drop, of as many sentences (default: marian torch)",
+        help="r_drop: our own step with R-Drop, of as many sentences; bfloat16_moment: our own with "
+        "adam_first_moment=bfloat16 (default: marian torch)",
     )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (default: 5)")
     parser.add_argument("--block", type=int, default=2, help="steps of a turn (default: 2)")
@@ -193,7 +196,7 @@ def run(arguments: argparse.Namespace) -> None:
                 rows = [row for row in wanted if row.engine in ("ours", *arguments.against)]
                 rate = matmul_rate(getattr(torch, dtype), chosen)
                 for load in arguments.loads:
-                    of_load = [row for row in rows if load == "step" or row.engine != "r_drop"]
+                    of_load = [row for row in rows if load == "step" or row.engine not in OURS[1:]]
                     part = measure(of_load, settings | {"dtype": dtype, "load": load}, arguments)
                     print_table(part, gflops_per_token(config), rate)
                     found += part

@@ -36,6 +36,7 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.common.matmul import set_matmul
 from vanilla_transformer_hf.training.collator import TranslationCollator
+from vanilla_transformer_hf.training.first_moment import AdamWBfloat16Moment
 from vanilla_transformer_hf.training.r_drop import r_drop_rows
 from vanilla_transformer_hf.training.recipe import TranslationTrainingArguments
 from vanilla_transformer_hf.training.trainer import TranslationTrainer
@@ -128,7 +129,13 @@ def build_torch(config: VanillaTransformerConfig, attention: str) -> tuple[nn.Mo
 
 
 # Name -> function of (config, attention) that returns (model, function for the loss of a batch).
-ENGINES = {"ours": build_ours, "r_drop": build_r_drop, "marian": build_marian, "torch": build_torch}
+ENGINES = {
+    "ours": build_ours,
+    "bfloat16_moment": build_ours,
+    "r_drop": build_r_drop,
+    "marian": build_marian,
+    "torch": build_torch,
+}
 
 
 class Counting(DataCollatorForSeq2Seq):
@@ -163,7 +170,8 @@ def plain_loop(
 ) -> None:
     """Forward, loss, backward and Adam on each batch, without a Trainer."""
     adam: dict[str, Any] = {"lr": 1e-4, "betas": (0.9, 0.98), "eps": 1e-9}
-    optimizer = torch.optim.Adam(model.parameters(), **adam, fused=settings["engine"] != "torch")
+    kind = AdamWBfloat16Moment if settings["engine"] == "bfloat16_moment" else torch.optim.AdamW
+    optimizer = kind(model.parameters(), **adam, weight_decay=0.0, fused=settings["engine"] != "torch")
     for batch in batches:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings["dtype"] == "bfloat16"):
             loss = loss_of(**batch)
