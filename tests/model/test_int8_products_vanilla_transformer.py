@@ -67,10 +67,11 @@ def test_packing_leaves_the_engine_as_it_was():
 
 
 def test_a_processor_of_this_kind_has_fast_products():
-    expected = products.onednn_product if has_instructions else products.product_of_halves
     if not (products.has_onednn() and products.has_fbgemm()):
         pytest.skip("torch has neither library here")
-    assert products.fast_product() is expected
+    # Without AVX-512 a processor may have instructions for oneDNN alone (AVX-VNNI).
+    possible = {products.onednn_product} | (set() if has_instructions else {products.product_of_halves})
+    assert products.fast_product() in possible
 
 
 @pytest.mark.slow
