@@ -9,6 +9,7 @@ from torch import nn
 from vanilla_transformer_hf.model import candidates_vanilla_transformer, packed_weights_vanilla_transformer
 from vanilla_transformer_hf.model.candidates_vanilla_transformer import (
     CANDIDATES,
+    FEW,
     ScreenedMostLikely,
     best_candidates,
     first_highest,
@@ -17,6 +18,7 @@ from vanilla_transformer_hf.model.candidates_vanilla_transformer import (
 from vanilla_transformer_hf.model.int8_products_vanilla_transformer import (
     fast_product,
     has_fbgemm,
+    has_rounding_product,
     onednn_product,
     product_of_halves,
 )
@@ -121,6 +123,18 @@ def test_autocast_does_not_round_the_candidates(vocabulary):
     with torch.autocast("cpu", torch.bfloat16):
         found = ScreenedMostLikely(weight, lambda states: 1 / 0)(states)
     assert torch.equal(found, (states @ weight.T).argmax(dim=1))
+
+
+@pytest.mark.skipif(not has_rounding_product(), reason="needs FBGEMM and instructions for int8")
+def test_few_rows_and_many_have_a_kernel_each_but_a_batch_keeps_its_own(vocabulary):
+    whole = torch.randint(-127, 128, (FEW + 1, 64)).float()
+    first, second = (ScreenedMostLikely(vocabulary, lambda states: 1 / 0) for _ in range(2))
+    found = first.rough_logits(whole)
+    torch.testing.assert_close(second.rough_logits(whole[:FEW]), found[:FEW], rtol=1e-6, atol=0)
+    torch.testing.assert_close(second.rough_logits(whole), found, rtol=1e-6, atol=0)  # packed again
+    assert "_of_few" in vars(second) and "_of_many" in vars(second)
+    first.rough_logits(whole[:1])
+    assert "_of_few" not in vars(first)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

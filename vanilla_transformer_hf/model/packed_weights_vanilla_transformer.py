@@ -392,7 +392,7 @@ class StepWeights:
         maps: list[Any] = [module for module in modules if is_plain(module)]
         if quantization is None and not any(is_packable(module.weight) for module in maps):
             return cls(model)
-        tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
+        tensors = [tensor for module in maps for tensor in module._parameters.values() if tensor is not None]
         counts = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
         places = [quantization, *((id(module), is_unchanged(module)) for module in modules), *counts]
         places += ((id(tensor), tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors)
