@@ -120,6 +120,7 @@ def test_both_sides_have_the_same_backend_somewhere():
         ("marian", "default"),
         ("torch", "default"),
         ("r_drop", "onednn"),
+        ("bfloat16_moment", "onednn"),
         ("ours", "default"),
         ("marian", "onednn"),
     ]
@@ -423,8 +424,8 @@ def test_segments_are_those_of_one_pass():
 def test_products_of_all_kinds_are_packed_and_of_the_chosen_library(monkeypatch):
     used, chosen = [], []
 
-    def counted(weight, bias):
-        return lambda states: used.append(0) or F.linear(states, weight, bias)
+    def counted(weights, bias):
+        return lambda states: used.append(0) or F.linear(states, *weights, bias)
 
     monkeypatch.setattr(attention_engines, "pack", counted)
     monkeypatch.setattr(attention_engines, "matmul", lambda name: chosen.append(name) or contextlib.nullcontext())
