@@ -75,11 +75,12 @@ def test_three_engines_train_on_text_and_on_a_made_up_corpus(tmp_path):
         "--against",
         "torch",
         "r_drop",
+        "bfloat16_moment",
         "--clock",
         "processor",
     )
     assert done.returncode == 0, done.stderr
-    assert "smoke, float32, step" in done.stdout and "ours with R-Drop" in done.stdout
+    assert all(text in done.stdout for text in ("smoke, float32, step", "ours with R-Drop", "ours, bfloat16 moment"))
 
 
 @pytest.mark.slow
