@@ -37,6 +37,8 @@ def test_products_are_exact(make, sizes):
     states, weight = extreme_factors(*sizes)
     found = make(weight.to(torch.int8), torch.full((len(weight),), 0.5))(states.float())
     assert torch.equal(found.double(), 0.5 * (states @ weight.T).double())
+    view = weight.to(torch.int8).T.contiguous().T  # whose rows do not lie in a row
+    assert torch.equal(make(view, torch.full((len(weight),), 0.5))(states.float()), found)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,12 @@ def test_rounded_weights_are_near_and_stay_the_same_when_rounded_again(shape):
     assert torch.equal(again, whole) and torch.equal(same_steps, steps)
 
 
+def test_a_transposed_view_is_rounded_like_its_copy():
+    weight = matrix(96, 48).T
+    (whole, steps), (expected, same_steps) = quantize_rows(weight), quantize_rows(weight.contiguous())
+    assert whole.is_contiguous() and torch.equal(whole, expected) and torch.equal(steps, same_steps)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_products_are_those_of_rounded_factors(bias):
     weight, states = matrix(48, 96), torch.randn(3, 5, 96, generator=torch.Generator().manual_seed(1))

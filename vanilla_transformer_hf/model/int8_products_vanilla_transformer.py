@@ -29,7 +29,9 @@ def onednn_product(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[torch
     Rows (R, D) of whole numbers from -128 to 127 to products with a matrix of int8 (O, D), each times its step (O):
     float32 (R, O). By oneDNN, for processors with instructions for int8.
     """
-    packed, zeros = torch.ops.onednn.qlinear_prepack(weight, None), torch.zeros_like(steps, dtype=torch.long)
+    # It reads the rows of a transposed view as if they lay one after the other.
+    packed = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
+    zeros = torch.zeros_like(steps, dtype=torch.long)
 
     # Unsigned, as the instructions take one factor: for signed rows oneDNN 3.12 runs a plain loop on some processors,
     # which takes ten thousand times as long (711 against 0.07 ms for 32 x 512 x 512, AMD with AVX-512 VNNI). The sum

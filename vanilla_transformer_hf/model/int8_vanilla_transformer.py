@@ -52,7 +52,8 @@ def quantize_rows(weight: torch.Tensor, leave: Leave = keep_in_memory) -> tuple[
     Raises:
         ValueError: A weight is infinite or NaN.
     """
-    found, steps = torch.empty_like(weight, dtype=torch.int8, requires_grad=False), []
+    layout = torch.contiguous_format  # also of a weight that is a transposed view
+    found, steps = torch.empty_like(weight, dtype=torch.int8, requires_grad=False, memory_format=layout), []
     for part, place in zip(weight.detach().split(ROWS_AT_ONCE), found.split(ROWS_AT_ONCE), strict=True):
         rows = part.float()
         mantissa, exponent = torch.frexp((rows.abs().amax(dim=1) / LARGEST).clamp_(min=SMALLEST))

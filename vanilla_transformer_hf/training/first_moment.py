@@ -34,7 +34,8 @@ class AdamWBfloat16Moment(torch.optim.AdamW):
     def _step_of(self, weight: torch.Tensor) -> None:
         if weight.grad is None:
             return
-        if self.state[weight]:
-            self.state[weight]["exp_avg"] = self.state[weight]["exp_avg"].to(weight.dtype)
+        state = self.state[weight]  # empty before the first step
+        if state:
+            state["exp_avg"] = state["exp_avg"].to(weight.dtype)
         super().step()
-        self.state[weight]["exp_avg"] = self.state[weight]["exp_avg"].bfloat16()
+        state["exp_avg"] = state["exp_avg"].bfloat16()
