@@ -68,6 +68,18 @@ def test_every_search_gives_what_the_loops_of_transformers_give(options, tiny_co
         assert torch.equal(found, expected), settings
 
 
+def test_labels_change_no_search(tiny_config, prompts, monkeypatch):
+    """Evaluation in transformers' Trainer passes whole batches on to generate()."""
+    model = decided(tiny_config(output_bias=True, embedding_sharing="none"))
+    for name in ("_sample", "_beam_search"):
+        monkeypatch.setattr(GenerationMixin, name, lambda *args, **kwargs: pytest.fail("transformers' loop"))
+    for options in ({}, {"num_beams": 3, "length_penalty_type": "gnmt"}, {"ensemble": [model]}):
+        expected = model.generate(**prompts, **options, max_new_tokens=9)
+        assert torch.equal(
+            model.generate(**prompts, **options, labels=prompts["input_ids"], max_new_tokens=9), expected
+        )
+
+
 @every_variant
 def test_steps_with_a_cache_give_what_whole_sequences_give(options, tiny_config, prompts):
     model = VanillaTransformerForCausalLM(tiny_config(**options)).eval()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from host_search import host, same
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList, StoppingCriteria
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
@@ -230,6 +230,49 @@ def test_what_is_not_plain_search_goes_to_the_host(decided_model, source, reason
         torch.manual_seed(3)
         again = model.generate(**source, num_beams=beams, max_new_tokens=8, length_penalty_type="gnmt", **options)
         assert torch.equal(getattr(again, "sequences", again), theirs)
+
+
+@pytest.fixture
+def no_loop_of_the_host(monkeypatch):
+    for name in ("_sample", "_beam_search"):
+        monkeypatch.setattr(GenerationMixin, name, lambda *args, **kwargs: pytest.fail("transformers' loop"))
+
+
+OWN_OPTIONS = [
+    {},
+    {"num_beams": 3, "length_penalty_type": "gnmt", "coverage_penalty": 0.2, "max_extra_tokens": 9},
+    {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
+    {"num_beams": 2, "quantization": "int8"},
+    {"shortlist": [EOS, *range(5, 60)]},
+]
+
+
+@pytest.mark.parametrize("options", OWN_OPTIONS, ids=str)
+@pytest.mark.parametrize("beside", [{}, {"decoder_attention_mask": torch.ones(9, 6, dtype=torch.long)}], ids=str)
+def test_labels_change_no_search(decided_model, source, options, beside, no_loop_of_the_host):
+    """Evaluation in transformers' Trainer passes whole batches on to generate()."""
+    model, labels = decided_model(), torch.randint(3, 90, (9, 6))
+    labels[3:, 4:] = -100
+    options = {"max_new_tokens": 12, **options}
+    expected = model.generate(**source, **options)
+    assert torch.equal(model.generate(**source, labels=labels, **beside, **options), expected)
+
+
+def test_labels_change_no_ensemble_and_no_stream(decided_model, source, no_loop_of_the_host):
+    model, labels = decided_model(), torch.full((9, 6), 7)
+    options = {"num_beams": 2, "length_penalty_type": "gnmt", "max_new_tokens": 12}
+    expected = model.generate(**source, ensemble=[model], **options)
+    assert torch.equal(model.generate(**source, labels=labels, ensemble=[model], **options), expected)
+    expected = model.generate(**source, **options)
+    (found,) = model.generate_stream([{**source, "labels": labels}], **options)
+    assert torch.equal(found, expected)
+
+
+def test_arguments_of_the_source_keep_the_search(decided_model, source, no_loop_of_the_host):
+    model = decided_model(type_vocab_size=2)
+    given = {"token_type_ids": torch.ones(9, 11, dtype=torch.long), "position_ids": torch.arange(11).expand(9, -1)}
+    found = model.generate(**source, **given, num_beams=2, length_penalty_type="gnmt", max_new_tokens=12)
+    assert not torch.equal(found, model.generate(**source, num_beams=2, length_penalty_type="gnmt", max_new_tokens=12))
 
 
 def test_what_stands_around_modules_is_obeyed(decided_model, source):

@@ -49,7 +49,8 @@ from .search_vanilla_transformer import Search, run_together
 # Arguments of `generate` about its sentences; the batches of a stream may differ only in these.
 OF_SENTENCES = (
     "inputs", "input_ids", "inputs_embeds", "attention_mask", "encoder_outputs", "decoder_input_ids",
-    "decoder_attention_mask", "prefixes", "required_phrases",
+    "decoder_attention_mask", "position_ids", "token_type_ids", "global_attention_mask", "labels", "prefixes",
+    "required_phrases",
 )  # fmt: skip
 
 
@@ -147,6 +148,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                 or is not possible because the call needs transformers' own loop; or the model's scores are NaN.
         """
         place_in_stream = kwargs.pop("place_in_stream", None)
+        if kwargs.get("labels") is not None and kwargs.get("decoder_input_ids") is None:
+            kwargs.pop("decoder_attention_mask", None)  # it belongs to the labels, not to a decoder prompt
         requests = {name: kwargs.pop(name) for name in REQUESTS if name in kwargs}
         requests = {name: value for name, value in requests.items() if value is not None}
         if requests.get("quantization") not in MAKERS:

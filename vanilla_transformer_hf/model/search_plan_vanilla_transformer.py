@@ -55,16 +55,12 @@ COUNTING_PROCESSORS = {
     logits_process.SuppressTokensAtBeginLogitsProcessor,
 }
 ATTENTIONS = {"eager", "sdpa"}
+# Arguments of the encoder, which has run before a search, and of the loss, which no search computes: evaluation in
+# transformers' Trainer passes whole batches on, with their labels.
+OF_THE_SOURCE = {"encoder_outputs", "attention_mask", "global_attention_mask", "position_ids", "token_type_ids"}
+OF_THE_LOSS = {"labels", "shift_labels", "num_items_in_batch", "return_logits", "row_loss"}
 # Arguments that the search uses or that do not affect it.
-KNOWN = {
-    "encoder_outputs",
-    "attention_mask",
-    "global_attention_mask",
-    "past_key_values",
-    "use_cache",
-    "logits_to_keep",
-    "synced_gpus",
-}
+KNOWN = {*OF_THE_SOURCE, *OF_THE_LOSS, "past_key_values", "use_cache", "logits_to_keep", "synced_gpus"}
 # Settings for outputs that only transformers' loops return.
 OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
