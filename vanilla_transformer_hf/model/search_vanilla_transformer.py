@@ -26,6 +26,10 @@ LEAVING_SHARE = 1 / 8
 JOINING_SHARE = 1 / 8
 
 
+class NaNScoresError(ValueError):
+    """The scores of a model were NaN, so that it finds no translation."""
+
+
 class Search(ABC):
     """
     The base of greedy and beam search: sentences leave the batch when they are done, and others join it.
@@ -98,11 +102,11 @@ class Search(ABC):
     def check_scores(self) -> None:
         """
         Raises:
-            ValueError: The model's scores of a sentence were NaN, so its translation is meaningless.
+            NaNScoresError: The model's scores of a sentence were NaN, so its translation is meaningless.
         """
         if self.is_nan.any():
             row = int(self.is_nan.nonzero()[0]) // self.plan.groups
-            raise ValueError(
+            raise NaNScoresError(
                 f"sentence {row} of the batch: the model's scores are NaN. Check its weights for NaN and infinity; if "
                 "they have none, use a floating-point type with a wider range, such as bfloat16 or float32"
             )

@@ -412,9 +412,11 @@ def missing_in(facts: CardFacts, folder: str | os.PathLike) -> list[str]:
 def write_card(facts: CardFacts, folder: str | os.PathLike):
     """Write the card of the model in a folder, and the file of its facts."""
     text = str(make_card(facts, folder)).encode()
+    # In this order, a process that is killed leaves no card that seems to be edited.
+    Path(folder, CARD_FILE).unlink(missing_ok=True)
+    replace(facts, card_sha256=digest(text)).write(Path(folder))
     with open_output(Path(folder, CARD_FILE)) as file:
         file.write(text)
-    replace(facts, card_sha256=digest(text)).write(Path(folder))
 
 
 def is_edited(folder: Path) -> bool:

@@ -1,7 +1,8 @@
 """transformers' Trainer with complete checkpoints only, and runs that stop on a signal and continue exactly."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,32 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy
 
 from ..common.files import UNFINISHED
 from .averaging import load_average
-from .checkpoints import StopOnSignal, is_complete, is_planned, move_in, remove, remove_surplus
+from .checkpoints import (
+    EvaluationStopped,
+    StopOnSignal,
+    TrainingInterrupted,
+    is_complete,
+    is_planned,
+    move_in,
+    remove,
+    remove_surplus,
+)
 from .collator import TranslationCollator
 from .first_moment import AdamWBfloat16Moment
 from .moving_average import MovingAverageCallback
+from .progress import ShortRunWarning
 from .recipe import TranslationTrainingArguments
 from .sharding import gather_optimizer_state, gather_weights, load_optimizer_state, shard
 
 
 # Key in a checkpoint's state: the sum of each process's losses that are not logged yet.
 UNLOGGED_LOSS = "UnloggedLoss"
+# Key in the state of a checkpoint that a signal has put before the evaluation of its step.
+MISSED_EVALUATION = "MissedEvaluation"
 
 
 class _RecallUnloggedLoss(TrainerCallback):
@@ -67,14 +80,26 @@ class CheckpointingTrainer(Seq2SeqTrainer):
         self._checkpoint_place: Path | None = None
         self._began_from: Path | None = None
         super().__init__(*args, **kwargs)
-        self._stop_on_signal = StopOnSignal()
-        self.add_callback(self._stop_on_signal)
+        self.signals = StopOnSignal()
+        self.add_callback(self.signals)
         self.add_callback(_RecallUnloggedLoss(self._recall_unlogged_loss))
+        self.add_callback(ShortRunWarning)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         self._began_from = None
-        with self._stop_on_signal.listening():
+        with self.signals.listening():
             return super().train(*args, **kwargs)
+
+    @contextmanager
+    def stopping_at_once(self, saved: str) -> Iterator[None]:
+        """
+        In this context, where everything is saved that would be lost, a signal ends the run at once.
+
+        Raises:
+            TrainingInterrupted: A signal has come, also before; `saved` says what is saved.
+        """
+        with self.signals.at_once(lambda number: TrainingInterrupted(number, self.state.global_step, saved)):
+            yield
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: TranslationTrainingArguments, model: Any = None) -> tuple[Any, Any]:  # type: ignore[override]
@@ -85,6 +110,71 @@ class CheckpointingTrainer(Seq2SeqTrainer):
         if self.is_fsdp_enabled:
             shard(self.model, self.accelerator.state.fsdp_plugin)
         return super()._prepare_for_training(*args, **kwargs)
+
+    # An evaluation that a signal stops, or would delay, comes after the checkpoint: a checkpoint that lacks the
+    # evaluation of its step says so, and the run makes up for it when it goes on.
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        if not self.is_in_train:
+            return super().prediction_step(*args, **kwargs)
+        with self.signals.in_evaluation(self.args):
+            return super().prediction_step(*args, **kwargs)
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        log = list(self.state.log_history)
+        try:
+            with self.signals.in_evaluation(self.args):  # one may have come before
+                pass
+            metrics = super()._evaluate(*args, **kwargs)
+            if self.signals.has_come(self.args):  # between its batches or behind the last one
+                self.control.should_save = True
+            return metrics
+        except EvaluationStopped:
+            self.state.log_history = log  # of several texts, some may have been evaluated
+            if self.is_world_process_zero():
+                print("\nThe evaluation is stopped, a checkpoint is saved; again to stop without one.", flush=True)
+            states: Any = self.state.stateful_callbacks or {}
+            self.state.stateful_callbacks = states | {MISSED_EVALUATION: self.state.global_step}
+            self._save_checkpoint(self.model, None)
+            self.callback_handler.on_save(self.args, self.state, self.control)
+            raise
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        self._make_up_evaluation(kwargs["trial"], kwargs["ignore_keys_for_eval"], kwargs["start_time"])
+        # transformers would add one step to a continued run that is already complete or was stopped early.
+        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def _make_up_evaluation(self, trial: Any, ignore_keys: list[str] | None, start_time: float) -> None:
+        """Make the evaluation that the checkpoint lacks, and save it again if it was due without a signal."""
+        states: Any = self.state.stateful_callbacks or {}
+        missed = states.pop(MISSED_EVALUATION, None)
+        # An evaluation before the first step (eval_on_start) is made again by transformers.
+        if not missed or self._began_from is None or self.args.eval_strategy == IntervalStrategy.NO:
+            return
+        self._load_rng_state(str(self._began_from))  # for the checkpoint
+        self.control.should_log, self.control.should_evaluate = False, True
+        is_last = self.state.global_step >= self.state.max_steps
+        self.control.should_save = is_last or is_planned(self._began_from, self.args, self.state.save_steps)
+        epoch = float(self.state.epoch or 0)
+        self._maybe_log_save_evaluate(self._tr_loss, None, self.model, trial, epoch, ignore_keys, start_time)
+
+    def _finalize_training(self, trial: Any, num_train_samples: int, start_time: float) -> Any:
+        self._make_up_evaluation(trial, None, start_time)  # of a run whose last evaluation was stopped
+        last = Path(self._get_output_dir(trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        if not last.is_dir():
+            return super()._finalize_training(trial, num_train_samples, start_time)
+        try:
+            with self.stopping_at_once("its checkpoint is saved."):
+                return super()._finalize_training(trial, num_train_samples, start_time)
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise OSError(
+                f"all {self.state.global_step:,} steps are done, and {last} has the weights of the last one, but the "
+                f"model of the run could not be made of its checkpoints: {' '.join(str(error).split()).rstrip('.')}. "
+                "The same command tries it again."
+            ) from error
 
     def _moving_average(self) -> MovingAverageCallback | None:
         callbacks = self.callback_handler.callbacks

@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
@@ -153,14 +153,18 @@ def remove_surplus(folder: Path, limit: int | None, best: str | None):
 
 class TrainingInterrupted(KeyboardInterrupt):
     """
-    Training was stopped by a signal and has saved a checkpoint.
+    Training was stopped by a signal, and what it has done is saved.
 
-    `signal` is the number of the signal, `step` the last step that was done.
+    `signal` is the number of the signal, `step` the last step that was done; `saved` says what is saved.
     """
 
-    def __init__(self, number: int, step: int):
+    def __init__(self, number: int, step: int, saved: str = "its checkpoint is saved."):
         self.signal, self.step = number, step
-        super().__init__(f"stopped by {signal.Signals(number).name} after step {step}; its checkpoint is saved.")
+        super().__init__(f"stopped by {signal.Signals(number).name} after step {step}; {saved}")
+
+
+class EvaluationStopped(BaseException):
+    """An evaluation was stopped by a signal: no error, and nothing that handles errors may take it for one."""
 
 
 class StopOnSignal(TrainerCallback):
@@ -175,6 +179,7 @@ class StopOnSignal(TrainerCallback):
 
     def __init__(self):
         self.received: int | None = None
+        self._at_once: Callable[[int], BaseException] | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -190,10 +195,40 @@ class StopOnSignal(TrainerCallback):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    @contextmanager
+    def at_once(self, stop: Callable[[int], BaseException]) -> Iterator[None]:
+        """In this context a signal, also one that has come before, raises what `stop` makes of its number."""
+        before, self._at_once = self._at_once, stop
+        try:
+            if self.received is not None:
+                raise stop(self.received)
+            yield
+        finally:
+            self._at_once = before
+
+    @contextmanager
+    def in_evaluation(self, args: TrainingArguments) -> Iterator[None]:
+        """
+        In this context, which is one batch of an evaluation, a signal stops the evaluation at once; with several
+        processes before the next batch, because the others would wait for the rest of this one.
+
+        Raises:
+            EvaluationStopped: A signal has come.
+        """
+        if args.world_size > 1:
+            if self._received_by_any(args):
+                raise EvaluationStopped
+            yield
+            return
+        with self.at_once(lambda _: EvaluationStopped()):
+            yield
+
     def _receive(self, number: int, frame: FrameType | None):
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = number
+        if self._at_once is not None:
+            raise self._at_once(number)
         print(
             f"\n{signal.Signals(number).name}: saving a checkpoint after this step; again to stop without one.",
             flush=True,
@@ -208,6 +243,10 @@ class StopOnSignal(TrainerCallback):
         distributed.all_reduce(signals, distributed.ReduceOp.MAX)
         self.received = int(signals) or None
         return self.received
+
+    def has_come(self, args: TrainingArguments) -> bool:
+        """Whether any process received a signal; all processes must call this at the same points."""
+        return self._received_by_any(args) is not None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         # At the end of an epoch, its evaluation comes before the checkpoint.

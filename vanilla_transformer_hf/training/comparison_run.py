@@ -154,7 +154,7 @@ def measure_run(recipe: Path, seconds: float | None = None) -> dict[str, Any]:
     trainer.add_callback(scores)
     status, error = FINISHED, None
     try:
-        run_job(job)
+        run_job(job, keep_scores=False)  # how fast they are generated is measured, too
     except FloatingPointError as failure:
         status, error = DIVERGED, str(failure).split(", on sentence pairs")[0]  # the log has them
     finally:

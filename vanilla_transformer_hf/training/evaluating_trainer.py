@@ -13,6 +13,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 from transformers.trainer_utils import has_length
 
 from ..evaluation.scores import Scores, score_translations
+from ..model.search_vanilla_transformer import NaNScoresError
 from .checkpointing_trainer import CheckpointingTrainer
 from .collator import IGNORED_LABEL
 
@@ -94,6 +95,12 @@ class EvaluatingTrainer(CheckpointingTrainer):
         inputs = self._without_repeats(inputs)
         try:
             loss, generated, labels = super().prediction_step(model, inputs, *args, **kwargs)
+        except NaNScoresError:
+            if not self.is_in_train:
+                raise
+            # The next step of training fails, too, and says on which sentences.
+            loss, _, _ = super().prediction_step(model, inputs, True)
+            generated, labels = inputs["input_ids"].new_full((len(inputs["input_ids"]), 1), -100), inputs["labels"]
         finally:
             self.model.generation_config = generation_config
         if loss is not None:

@@ -13,13 +13,24 @@ import datasets
 import torch
 from torch.utils.data import IterableDataset
 from tqdm.auto import tqdm
-from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    ProgressCallback,
+    SchedulerType,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
 
 TOKENS_PER_SECOND = "target_tokens_per_second"
 
+# So many updates of the weights, or fewer, are likely a mistake.
+FEW_STEPS = 5
+# Schedules of transformers that have no warm-up.
+WITHOUT_WARMUP = {kind for kind in SchedulerType if kind.value in ("constant", "reduce_lr_on_plateau", "greedy")}
 # Key of the Trainer's logs -> its format.
 TRAINING_FIELDS = {
     "loss": "loss {:.4f}",
@@ -152,6 +163,37 @@ class Progress(ProgressCallback):
     def _time_left(self, state: TrainerState) -> str:
         seconds = (time.perf_counter() - self._began) / max(1, state.global_step - self._first_step)
         return tqdm.format_interval(seconds * (state.max_steps - state.global_step))
+
+
+class ShortRunWarning(TrainerCallback):
+    """Says at the start of a run if it makes too few updates to learn: a handful, or none after the warm-up."""
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        is_done = state.global_step >= state.max_steps
+        if state.is_world_process_zero and not is_done and (warning := find_short_run(args, state.max_steps)):
+            print(f"Warning: {warning}", flush=True)
+
+
+def find_short_run(args: TrainingArguments, steps: int) -> str | None:
+    """A sentence if a run of so many updates, over all its epochs, is too short to learn; else None."""
+    longer = f"raise {'max_steps' if args.max_steps > 0 else 'num_train_epochs'}"
+    problems, advice = [], [longer]
+    if steps <= FEW_STEPS:
+        problems.append("which is too few to learn anything")
+        advice.append(f"lower {'tokens_per_step' if is_filled_by_tokens(args) else 'per_device_train_batch_size'}")
+    warmup = args.get_warmup_steps(steps)
+    if warmup >= steps and SchedulerType(args.lr_scheduler_type) not in WITHOUT_WARMUP:
+        problems.append(f"all in its warm-up of {warmup:,}: the learning rate never reaches {args.learning_rate:.3g}")
+        advice.append(f"lower warmup_steps, for example to {max(1, steps // 10):,}")
+    if not problems:
+        return None
+    updates = f"{steps:,} update{'s' * (steps != 1)}"
+    return f"the run makes {updates} of the weights, {', and '.join(problems)}; {', '.join(advice)}."
+
+
+def is_filled_by_tokens(args: TrainingArguments) -> bool:
+    """Whether batches have a number of tokens, not of sentences."""
+    return getattr(args, "tokens_per_step", None) is not None
 
 
 @contextmanager

@@ -26,19 +26,16 @@ from ..common.matmul import (
     probe_matmul,
     set_matmul,
 )
-from ..evaluation.scores import Scores, write_predictions
+from ..evaluation.scores import Scores
 from ..model.packed_weights_vanilla_transformer import lacks_bfloat16
 from ..publishing.model_card import (
-    CARD_FILE,
     CURVES_FILE,
     NOT_TRAINED,
     TRAINED,
     CardFacts,
     ScoredText,
-    is_edited,
     public_settings,
     read_emissions,
-    write_card,
 )
 from .averaging import AverageCheckpointsCallback
 from .build import (
@@ -56,6 +53,7 @@ from .build import (
 )
 from .checks import check_run
 from .distillation import digest_of_teacher, open_teacher
+from .finishing import FinalScores, LaterParts, of_main_process, write_final_card, write_model
 from .gated_trainer import GatedTrainer
 from .progress import quiet_libraries
 from .recipe import RunArguments, TranslationTrainingArguments
@@ -98,34 +96,6 @@ def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any) -> ScoredS
     say(trainer.args, f"{role}, {num_beams} beams: {trainer.scores}")
     rows = sorted(zip(corpus["line"], corpus["source"], trainer.translations, corpus["target"]))
     return ScoredSet(role, trainer.scores, [(source, text, reference) for _, source, text, reference in rows])
-
-
-def write_final_model(
-    folder: Path,
-    trainer: TranslationTrainer,
-    scored: list[ScoredSet],
-    weights: dict[str, torch.Tensor] | None = None,
-):
-    """
-    Write the folder of a trained model: weights, configs, tokenizer, model card, curves and translations.
-
-    Files are renamed when all are complete; an edited card is kept. Call it in the main process only. `weights` are
-    the gathered weights of a sharded model.
-    """
-    with new_files(folder) as unfinished:
-        # The Trainer switches the cache off in the config, where generation looks for it.
-        trainer.model.config.use_cache = True
-        trainer.model.save_pretrained(unfinished, state_dict=weights)
-        trainer.processing_class.save_pretrained(unfinished)
-        for part in scored:
-            write_predictions(unfinished / f"predictions.{part.role}.tsv", part.rows)
-        if any("loss" in entry or "eval_loss" in entry for entry in trainer.state.log_history):
-            trainer.plot_curves(unfinished / CURVES_FILE)
-        write_card(trainer.current_facts(), unfinished)
-        if is_edited(folder):
-            (unfinished / CARD_FILE).unlink()
-            say(trainer.args, f"{folder / CARD_FILE} is kept, because it was edited.")
-    write_checksums(folder)
 
 
 def _hardware(training: TranslationTrainingArguments) -> str:
@@ -269,18 +239,26 @@ def _open_teacher(
         return open_teacher(training.teacher, student, tokenizer, training.device)
 
 
-def run_job(job: TrainingJob) -> list[ScoredSet]:
+def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
     """
-    Train, score the held-out text with beam search, and publish the result in `output_dir`.
+    Train, write the model in `output_dir`, score the held-out text with beam search, and publish the result.
+
+    The model is written before anything else is done with it. If a later part fails, the others are done all the
+    same, and the same run, started again, does what is missing.
+
+    Args:
+        job: A run that is ready to start.
+        keep_scores: Whether scores of the same model that an earlier call has measured are kept.
 
     Raises:
+        UnfinishedRunError: The model is written, but it could not be scored, described or published.
         FloatingPointError, TrainingInterrupted, OSError: See `TranslationTrainer`.
     """
     with job.lock or nullcontext(), quiet_libraries():
-        return _train_and_finish(job)
+        return _train_and_finish(job, keep_scores)
 
 
-def _train_and_finish(job: TrainingJob) -> list[ScoredSet]:
+def _train_and_finish(job: TrainingJob, keep_scores: bool) -> list[ScoredSet]:
     trainer = job.trainer
     say(
         trainer.args,
@@ -289,29 +267,84 @@ def _train_and_finish(job: TrainingJob) -> list[ScoredSet]:
     )
     if trainer.is_world_process_zero():
         trainer.facts.write(Path(str(trainer.args.output_dir)))  # for cards of its checkpoints and their averages
-    result = trainer.train(resume_from_checkpoint=job.checkpoint)
-    scored = [score_corpus(trainer, role, corpus) for role, corpus in job.scored_data.items()]
-    weights = trainer.gather_weights()
-    # The time is known for a run that was already finished, and unknown for a continued one.
-    minutes = job.earlier.minutes if job.earlier.steps == trainer.state.global_step else None
-    averages = [each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback)]
-    trainer.facts = replace(
-        trainer.facts,
-        average_of=[folder.name for each in averages for folder in each.folders],
-        minutes=result.metrics["train_runtime"] / 60 if job.checkpoint is None else minutes,
-        co2=read_emissions(str(trainer.args.output_dir), trainer.facts.further, trainer.facts.device),
-        scored=[ScoredText(part.role, part.scores) for part in scored],
-    )
-    if trainer.is_world_process_zero():
-        write_final_model(job.folder, trainer, scored, weights)
-        say(trainer.args, f"{job.folder}: model, tokenizer, model card, curves and translations written.")
-        if trainer.args.push_to_hub:
-            try:
-                url = trainer.upload(job.folder, "End of training").url
-            except ValueError as error:
-                raise OSError(f"{job.folder} is complete but was not published: {error}") from error
-            say(trainer.args, f"published: {url}")
+    with trainer.signals.listening():
+        result = trainer.train(resume_from_checkpoint=job.checkpoint)
+        weights = trainer.gather_weights()
+        # The time is known for a run that was already finished, and unknown for a continued one.
+        minutes = job.earlier.minutes if job.earlier.steps == trainer.state.global_step else None
+        averages = [
+            each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback)
+        ]
+        trainer.facts = replace(
+            trainer.facts,
+            average_of=[folder.name for each in averages for folder in each.folders],
+            minutes=result.metrics["train_runtime"] / 60 if job.checkpoint is None else minutes,
+        )
+        if trainer.is_world_process_zero():
+            write_model(job.folder, trainer, weights)
+            say(trainer.args, f"{job.folder}: model and tokenizer written.")
+        trainer.accelerator.wait_for_everyone()
+        with trainer.stopping_at_once(f"its model is written in {job.folder}, but not all that belongs to it."):
+            return _finish(job, keep_scores)
+
+
+def _finish(job: TrainingJob, keep_scores: bool) -> list[ScoredSet]:
+    """
+    All that follows when the model is written: scores, card, curves, upload.
+
+    Raises:
+        UnfinishedRunError: One of these has failed.
+    """
+    trainer, parts = job.trainer, LaterParts(job.folder, job.trainer.args.world_size)
+    if is_main := trainer.is_world_process_zero():
+        with parts.part("given a model card"):
+            write_final_card(job.folder, trainer, trainer.current_facts())  # of this model, while it is being scored
+    scored = _score_all(job, parts, keep_scores)
+    trainer.facts = replace(trainer.facts, scored=[ScoredText(part.role, part.scores) for part in scored])
+    if is_main:
+        _describe(job, parts)
+        if not parts.failed:
+            say(trainer.args, f"{job.folder}: model card, curves and translations written.")
+        if trainer.args.push_to_hub and not parts.failed:  # what is published has its scores
+            with parts.part("published"):
+                say(trainer.args, f"published: {trainer.upload(job.folder, 'End of training').url}")
+    parts.tell()
     return scored
+
+
+def _score_all(job: TrainingJob, parts: LaterParts, keep_scores: bool) -> list[ScoredSet]:
+    """The scores of all held-out texts, of which those that the run has measured before are kept."""
+    trainer, scored = job.trainer, []
+    known, kept = None, dict[str, Any]()
+    if trainer.is_world_process_zero():
+        known = FinalScores(job.folder, Path(str(trainer.args.output_dir)), keep_scores)
+        kept = {role: known.find(role) for role in job.scored_data}
+    kept = of_main_process(kept)
+    for role, corpus in job.scored_data.items():
+        with parts.part(f"scored on the {role} text"):
+            if kept[role] is not None:
+                scored.append(ScoredSet(role, *kept[role]))
+                say(trainer.args, f"{role}: {scored[-1].scores}; measured before.")
+                continue
+            scored.append(score_corpus(trainer, role, corpus))
+            if known is not None:
+                known.add(role, scored[-1].scores, scored[-1].rows)
+    return scored
+
+
+def _describe(job: TrainingJob, parts: LaterParts) -> None:
+    """Write curves and card, with everything that is known in the end."""
+    trainer, folder = job.trainer, job.folder
+    with parts.part("given its training curves"):
+        if any("loss" in entry or "eval_loss" in entry for entry in trainer.state.log_history):
+            with new_files(folder) as unfinished:
+                trainer.plot_curves(unfinished / CURVES_FILE)
+    with parts.part("given a model card"):
+        co2 = read_emissions(str(trainer.args.output_dir), trainer.facts.further, trainer.facts.device)
+        trainer.facts = replace(trainer.facts, co2=co2)
+        write_final_card(folder, trainer, trainer.current_facts())
+    with parts.part("given checksums of all files"):
+        write_checksums(folder)
 
 
 def _known_facts(run: RunArguments, settings: dict[str, Any], name: str, pairs: int | None) -> CardFacts:

@@ -1,7 +1,6 @@
 """Training of one stack with a task of `TASKS`: from lines of text to a folder ready to publish."""
 
 import copy
-import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import chain
@@ -15,10 +14,10 @@ from ..common.checksums import write_checksums
 from ..common.files import new_folder, read_lines
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..publishing.model_card import CARD_FILE, CardFacts, is_edited, public_settings, write_card
+from ..publishing.model_card import CardFacts, public_settings
 from .build import choose_attention, paper_learning_rate, say
 from .checkpointing_trainer import CheckpointingTrainer
-from .checkpoints import UNFINISHED
+from .finishing import LaterParts, write_final_card, write_model
 from .progress import Progress, quiet_libraries
 from .recipe import FIELDS_OF_OTHERS, RunArguments
 from .resume import find_data_sums, find_start, lock_folder, prepare_folder
@@ -166,30 +165,54 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
             preprocess_logits_for_metrics=best_ids,
         )
     say(training, f"{run.data.task}: {model.num_parameters():,} parameters, {len(data['train']):,} texts.")
-    with lock or nullcontext(), quiet_libraries():
-        checkpoint = None if start.checkpoint is None else str(start.checkpoint)
+    checkpoint = None if start.checkpoint is None else str(start.checkpoint)
+    facts = CardFacts(
+        name=folder.resolve().name,
+        corpus=run.data.corpus_name or Path(str(run.data.train_source)).name,
+        pairs=len(data["train"]),
+        source_lang=run.data.source_lang,
+        license=run.model.license,
+        example=run.model.card_example,
+        project_url=run.model.project_url,
+        settings=public_settings(settings),
+        device=f"{torch.get_num_threads()} CPU threads" if training.device.type == "cpu" else str(training.device),
+    )
+    with lock or nullcontext(), quiet_libraries(), trainer.signals.listening():
         result = trainer.train(resume_from_checkpoint=checkpoint)
-        scores = {role: _measure(trainer, task, role, data[role]) for role in roles[1:]}
-        minutes = result.metrics["train_runtime"] / 60 if checkpoint is None else None
-        facts = CardFacts(
-            name=folder.resolve().name,
-            corpus=run.data.corpus_name or Path(str(run.data.train_source)).name,
-            pairs=len(data["train"]),
-            source_lang=run.data.source_lang,
-            license=run.model.license,
-            example=run.model.card_example,
-            project_url=run.model.project_url,
-            settings=public_settings(settings),
-            device=f"{torch.get_num_threads()} CPU threads" if training.device.type == "cpu" else str(training.device),
-            minutes=minutes,
-            steps=trainer.state.global_step,
-            epochs=float(trainer.state.epoch or 0),
-            measured=scores,
-        )
+        weights = trainer.gather_weights()
+        facts.minutes = result.metrics["train_runtime"] / 60 if checkpoint is None else None
+        facts.steps, facts.epochs = trainer.state.global_step, float(trainer.state.epoch or 0)
         if trainer.is_world_process_zero():
-            write_folder(folder, trainer, facts)
-            say(training, f"{folder}: model, tokenizer and model card written.")
-    return scores
+            write_model(folder, trainer, weights)
+            say(training, f"{folder}: model and tokenizer written.")
+        trainer.accelerator.wait_for_everyone()
+        with trainer.stopping_at_once(f"its model is written in {folder}, but not all that belongs to it."):
+            return _finish(folder, trainer, task, {role: data[role] for role in roles[1:]}, facts)
+
+
+def _finish(
+    folder: Path, trainer: CheckpointingTrainer, task: StackTask, data: dict[str, Any], facts: CardFacts
+) -> dict[str, dict[str, float]]:
+    """
+    The scores of the held-out texts, and the card of the model that is written already.
+
+    Raises:
+        UnfinishedRunError: One of these has failed.
+    """
+    parts = LaterParts(folder, trainer.args.world_size)
+    if is_main := trainer.is_world_process_zero():
+        with parts.part("given a model card"):
+            write_final_card(folder, trainer, facts)  # of this model, while it is being scored
+    for role, examples in data.items():
+        with parts.part(f"scored on the {role} text"):
+            facts.measured[role] = _measure(trainer, task, role, examples)
+    if is_main:
+        with parts.part("given a model card"):
+            write_final_card(folder, trainer, facts)
+            write_checksums(folder)
+            say(trainer.args, f"{folder}: model card written.")
+    parts.tell()
+    return facts.measured
 
 
 def _examples(
@@ -219,22 +242,3 @@ def _measure(trainer: CheckpointingTrainer, task: StackTask, role: str, data: An
     )
     say(trainer.args, f"{role}: " + ", ".join(f"{name} {value:.4g}" for name, value in scores.items()))
     return scores
-
-
-def write_folder(folder: Path, trainer: CheckpointingTrainer, facts: CardFacts) -> None:
-    """Write weights, config, tokenizer and card; each file is renamed when all are complete."""
-    unfinished = folder / UNFINISHED
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
-    try:
-        trainer.model.config.use_cache = True
-        trainer.model.save_pretrained(unfinished)
-        trainer.processing_class.save_pretrained(unfinished)
-        write_card(facts, unfinished)
-        if is_edited(folder):
-            (unfinished / CARD_FILE).unlink()
-            say(trainer.args, f"{folder / CARD_FILE} is kept, because it was edited.")
-        for path in unfinished.iterdir():
-            path.replace(folder / path.name)
-        write_checksums(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)

@@ -103,10 +103,6 @@ class TranslationTrainer(PublishingTrainer):
         self._signature_columns = [*dict.fromkeys([*self._signature_columns, "line"])]
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        # transformers would add one step to a continued run that is already complete or was stopped early.
-        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
-            self.control.should_training_stop = True
-            return
         parts: tuple[Any, ...] = (self._batches, kwargs["train_dataloader"].collate_fn)
         for part in parts:
             if hasattr(part, "set_epoch"):
