@@ -1,0 +1,163 @@
+"""Every recipe and every script with stages trains, scores with its own search, and leaves a model that is opened."""
+
+import os
+import random
+import subprocess
+import sys
+from itertools import cycle, islice
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+import yaml
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+
+from vanilla_transformer_hf import (
+    Translator,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer_hf.commands import distill, train
+from vanilla_transformer_hf.evaluation.scores import read_predictions
+from vanilla_transformer_hf.training.recipe import REQUIRED, RecipeLoader
+
+
+PACKAGE = Path(__file__).parents[2]
+RECIPES = Path(train.__file__).parents[1] / "training" / "recipes"
+WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
+# Sizes of a new model, and steps. The fields of the search stay those of the recipe.
+SIZES = {
+    "vocab_size": 300,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+}
+SEARCH_FIELDS = ("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens")
+STEPS = {"max_steps": 6, "save_steps": 3, "eval_steps": 3, "logging_steps": 3}
+OPENED_AS = {
+    "causal_lm": AutoModelForCausalLM,
+    "masked_lm": AutoModelForMaskedLM,
+    "classification": AutoModelForSequenceClassification,
+    "token_classification": AutoModelForTokenClassification,
+}
+
+
+def sentences(count, seed):
+    rng = random.Random(seed)
+    return [rng.choices(list(WORDS), k=rng.randint(1, 6)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Fields with small texts for a task: parallel, with the tags of languages, or with classes."""
+    folder = tmp_path_factory.mktemp("corpus")
+
+    def write(name, lines):
+        (folder / name).write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")
+        return str(folder / name)
+
+    def fields(recipe, task):
+        tags = [f"<2{language}>" for language in recipe.get("target_lang_tags", ())]
+        found = {}
+        for seed, (role, count) in enumerate({"train": 60, "validation": 5, "test": 4}.items()):
+            source = sentences(count, seed)
+            targets = {
+                "translation": [[WORDS[word] for word in line] for line in source],
+                "classification": islice(cycle([["odd"], ["even"]]), count),
+                "token_classification": [[word[0] for word in line] for line in source],
+            }
+            if tags:
+                source = [[tag, *line] for tag, line in zip(cycle(tags), source)]
+            found[f"{role}_source"] = write(f"{task}-{len(tags)}-{role}.source", source)
+            if task in targets:
+                found[f"{role}_target"] = write(f"{task}-{len(tags)}-{role}.target", targets[task])
+        return found
+
+    return fields
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """The folder of a model to train further, with a search that transformers' loops do not have."""
+    folder = tmp_path_factory.mktemp("base")
+    texts = [" ".join(WORDS), " ".join(WORDS.values())]
+    tokenizer = VanillaTransformerTokenizer.train(*([text] for text in texts), vocab_size=300, show_progress=False)
+    torch.manual_seed(0)
+    config = VanillaTransformerConfig(**{**SIZES, "vocab_size": len(tokenizer)})
+    model = VanillaTransformerForConditionalGeneration(config)
+    own = {"num_beams": 3, "length_penalty": 0.6, "length_penalty_type": "gnmt", "max_extra_tokens": 8}
+    model.generation_config.update(**own)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def as_options(fields):
+    return [text for name, value in fields.items() for text in (f"--{name}", str(value))]
+
+
+def call(path, recipe, corpus, base, out):
+    """Train a recipe for a few steps: as `train` does, or as `distill` if it is a student's."""
+    task = recipe.get("task", "translation")
+    fields = {**corpus(recipe, task), **STEPS, "output_dir": str(out)}
+    if "model_name_or_path" in recipe:
+        fields["model_name_or_path"] = base
+    else:
+        fields |= SIZES if task == "translation" else {name: SIZES[name] for name in SIZES if name in recipe}
+    if recipe.get("train_source") == REQUIRED:
+        del fields["train_target"]
+        distill.main("distill", [base, str(path), *as_options(fields)])
+    else:
+        train.main("train", [str(path), *as_options(fields)])
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_ends_with_a_model_that_opens(path, corpus, base, tmp_path):
+    recipe, out = yaml.load(path.read_text(encoding="utf-8"), RecipeLoader), tmp_path / "out"
+    call(path, recipe, corpus, base, out)
+    if (task := recipe.get("task", "translation")) != "translation":
+        model, tokenizer = OPENED_AS[task].from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
+        assert model(**tokenizer(["one two"], return_tensors="pt")).logits.isfinite().all()
+        return
+    translator = Translator.from_pretrained(out, device="cpu")
+    searched = translator.model.generation_config
+    wanted = {name: recipe[name] for name in SEARCH_FIELDS if name in recipe}
+    assert {name: getattr(searched, name) for name in wanted} == wanted
+    assert len(read_predictions(out / "predictions.validation.tsv")) == 5
+    assert len(translator.translate(["one two", "six"])) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.stem)
+def test_every_script_with_stages_ends_with_a_model_that_opens(path, corpus, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    for name, file in corpus({}, "translation").items():
+        role, side = name.split("_")
+        part = {"train": "train", "validation": "val", "test": "test_2016_flickr"}[role]
+        (text / f"{part}.lc.norm.tok.{'en' if side == 'source' else 'de'}").write_bytes(Path(file).read_bytes())
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE), "HF_DATASETS_CACHE": str(tmp_path / "cache")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    command = ["bash", str(path), str(text), "--num_train_epochs", "2"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for folder in (tmp_path / "outputs").iterdir():
+        assert len(Translator.from_pretrained(folder, device="cpu").translate(["one two"])) == 1
