@@ -125,6 +125,79 @@ def test_a_run_that_is_told_to_stop_ends_like_one_that_was_not(prepare, tmp_path
     assert losses[0] == losses[1] and len(losses[0]) == 11
 
 
+IN_EVALUATION = {
+    "with a checkpoint": {"save_steps": 3, "save_total_limit": 2},
+    "without a checkpoint": {"save_steps": 4, "load_best_model_at_end": False, "metric_for_best_model": None},
+    "of an epoch": {"eval_strategy": "epoch", "save_strategy": "epoch", "early_stopping_patience": 9},
+}
+
+LONGER = ("without a checkpoint", "of an epoch")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        IN_EVALUATION["with a checkpoint"],
+        *(pytest.param(IN_EVALUATION[name], marks=pytest.mark.slow) for name in LONGER),
+    ],
+    ids=IN_EVALUATION,
+)
+def test_a_signal_in_an_evaluation_saves_the_checkpoint_at_once(prepare, tmp_path, settings, monkeypatch):
+    """The evaluation is made when the run goes on, which then ends like one that was not stopped."""
+    settings = {"max_steps": 6, "eval_steps": 3, "moving_average": 0.9, "dropout": 0.1, "bpe_dropout": 0.3, **settings}
+    settings |= {"r_drop": 1.0, "metric_for_best_model": settings.get("metric_for_best_model", "chrf")}
+    whole = prepare(output_dir=str(tmp_path / "whole"), **settings)
+    whole.trainer.train()
+    generated, steps = [], [entry["step"] for entry in whole.trainer.state.log_history if "eval_loss" in entry]
+    for step in [*steps, steps[-1]]:  # the last one twice
+        part = prepare(**settings)
+        generate = part.trainer.model.generate
+
+        def stopped(*args, trainer=part.trainer, generate=generate, step=step, **kwargs):
+            if trainer.state.global_step == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+                generated.append(step)
+            return generate(*args, **kwargs)
+
+        if step == steps[0]:  # a signal in the step before the evaluation
+            part.trainer.add_callback(
+                AtStep(step - 1, lambda **_: os.kill(os.getpid(), signal.SIGTERM), "on_step_begin")
+            )
+        else:
+            part.trainer.model.generate = stopped
+        with pytest.raises(TrainingInterrupted, match=f"SIGTERM after step {step}"):
+            part.trainer.train(resume_from_checkpoint=part.checkpoint)
+        assert find_last_checkpoint(prepare.out / "checkpoints").endswith(f"checkpoint-{step}")
+    assert not generated
+    rest = prepare(**settings)
+    rest.trainer.train(resume_from_checkpoint=rest.checkpoint)
+    assert same(whole.trainer.model, rest.trainer.model)
+    names = ("step", "epoch", "loss", "eval_loss", "eval_chrf")
+    found = [
+        [{name: entry[name] for name in names if name in entry} for entry in job.trainer.state.log_history]
+        for job in (whole, rest)
+    ]
+    assert found[0][:-1] == found[1][:-1]
+    states = [job.trainer.state for job in (whole, rest)]
+    assert states[0].best_global_step == states[1].best_global_step
+    kept = [sorted(path.name for path in job.folder.glob("checkpoints/checkpoint-*")) for job in (whole, rest)]
+    assert kept[0] == kept[1]
+    last = [find_last_checkpoint(job.folder / "checkpoints") for job in (whole, rest)]
+    assert same_files(*last)
+
+
+def same_files(folder, other):
+    """Whether two checkpoints have the same weights, optimizer states and states of the random generators."""
+    weights = [load_file(f"{each}/model.safetensors") for each in (folder, other)]
+    states = [torch.load(f"{each}/rng_state.pth", weights_only=False) for each in (folder, other)]
+    moments = [torch.load(f"{each}/optimizer.pt")["state"] for each in (folder, other)]
+    return (
+        all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+        and torch.equal(states[0]["cpu"], states[1]["cpu"])
+        and all(torch.equal(moments[0][key]["exp_avg"], moments[1][key]["exp_avg"]) for key in moments[0])
+    )
+
+
 def test_a_mean_loss_that_is_logged_after_an_interruption_is_that_of_all_its_steps(prepare, tmp_path):
     settings = {"max_steps": 8, "logging_steps": 4, "save_steps": 8, "eval_steps": 8, "dropout": 0.1}
     whole = prepare(output_dir=str(tmp_path / "whole"), **settings)
