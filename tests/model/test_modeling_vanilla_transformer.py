@@ -533,6 +533,10 @@ def test_labels_are_shifted_behind_the_start_token(tiny_model):
 def test_nothing_is_guessed_where_the_target_is_missing(tiny_model, batch):
     with pytest.raises(ValueError, match=r"needs decoder_input_ids, .* or labels.*pass model= to its DataCollator"):
         tiny_model()(input_ids=batch["input_ids"])
+    with pytest.raises(
+        ValueError, match=r"To translate without labels, call generate\(\), or .*DataCollatorWithPadding"
+    ):
+        tiny_model()(input_ids=batch["input_ids"], labels=None)
     with pytest.raises(ValueError, match="either token ids or embeddings"):
         tiny_model()(decoder_input_ids=batch["decoder_input_ids"])
 

@@ -90,6 +90,8 @@ def losses(out, name="loss"):
 @pytest.mark.skipif(not distributed.is_gloo_available(), reason="processes talk over gloo")
 def test_two_processes_train_like_one_and_continue_each_others_runs(train):
     settings = {"max_steps": STEPS, "save_steps": STEPS // 2, "logging_steps": 1, "moving_average": 0.9}
+    # A search that transformers' loops do not have, in training and at the end.
+    settings |= {"generation_num_beams": 2, "num_beams": 2, "length_penalty_type": "gnmt", "max_extra_tokens": 20}
     # Of 6 sentences in batches of 4, two processes repeat two.
     settings |= {"eval_strategy": "steps", "eval_steps": STEPS // 2, "per_device_eval_batch_size": 4}
     layouts = ("one", "ddp", "fsdp2")

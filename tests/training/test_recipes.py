@@ -2,11 +2,13 @@
 
 import os
 import random
+import re
 import subprocess
 import sys
 from itertools import cycle, islice
 from pathlib import Path
 
+import checkpoints
 import datasets
 import pytest
 import torch
@@ -25,7 +27,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.commands import distill, train
+from vanilla_transformer_hf.commands import convert, distill, train
 from vanilla_transformer_hf.evaluation.scores import read_predictions
 from vanilla_transformer_hf.training.recipe import REQUIRED, RecipeLoader
 
@@ -161,3 +163,26 @@ def test_every_script_with_stages_ends_with_a_model_that_opens(path, corpus, tmp
     assert done.returncode == 0, done.stderr[-2000:]
     for folder in (tmp_path / "outputs").iterdir():
         assert len(Translator.from_pretrained(folder, device="cpu").translate(["one two"])) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["joeynmt", "tensor2tensor"])
+def test_a_converted_model_is_trained_further_with_its_own_search(source, corpus, tmp_path):
+    checkpoint, converted, out = tmp_path / "checkpoint", tmp_path / "converted", tmp_path / "out"
+    checkpoints.write(source, checkpoint)
+    if source == "joeynmt":
+        settings = yaml.safe_load((checkpoint / "config.yaml").read_text())
+        settings["testing"] = {"beam_size": 4, "beam_alpha": 0.6}
+        (checkpoint / "config.yaml").write_text(yaml.safe_dump(settings))
+    convert.main("convert", [source, str(checkpoint), str(converted)])
+    fields = corpus({}, "translation")
+    if source == "tensor2tensor":  # its subwords know no other letters
+        for name, path in fields.items():
+            fields[name] = str(tmp_path / name)
+            Path(fields[name]).write_text(re.sub(r"\w+", "ab", Path(path).read_text(encoding="utf-8")))
+    fields |= {**STEPS, "model_name_or_path": converted, "output_dir": out}
+    fields |= {"max_source_length": 20, "max_target_length": 20, "too_long": "truncate"}
+    train.main("train", [str(RECIPES / "finetune.yaml"), *as_options(fields)])
+    translator = Translator.from_pretrained(out, device="cpu")
+    assert translator.model.generation_config.length_penalty_type == "gnmt"
+    assert len(translator.translate(["ab ab" if source == "tensor2tensor" else "one two"])) == 1

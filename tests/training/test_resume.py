@@ -148,10 +148,14 @@ def test_a_run_of_an_earlier_version_goes_on(trained):
 
 
 def test_a_damaged_record_is_named(trained):
-    checkpoints = trained()
-    (checkpoints / "recipe.yaml").write_text("[1]")
-    with pytest.raises(ValueError, match=r"recipe.yaml is damaged"):
-        find_start(checkpoints, None, {}, {})
+    checkpoints, damaged = trained(), {"": "nothing", "[1]": r"\[1\]", "a": "'a'", "earlier_settings: 1": "int"}
+    for text, found in damaged.items():
+        (checkpoints / "recipe.yaml").write_text(text)
+        told = rf"recipe.yaml is damaged \(.*{found}.*delete it and continue with --resume_from_checkpoint last"
+        with pytest.raises(ValueError, match=told):
+            find_start(checkpoints, None, {}, {})
+    (checkpoints / "recipe.yaml").unlink()
+    assert find_start(checkpoints, "last", {}, {}).checkpoint == checkpoints / "checkpoint-4"
 
 
 def test_the_rows_of_a_dataset_of_the_hub_have_a_checksum():

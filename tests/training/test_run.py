@@ -13,15 +13,20 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    DataCollatorForSeq2Seq,
     GenerationConfig,
+    GenerationMixin,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
+    TrainerControl,
+    TrainerState,
     get_inverse_sqrt_schedule,
 )
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.common.matmul import MatmulRow
+from vanilla_transformer_hf.model.beam_search_vanilla_transformer import BeamSearch
 from vanilla_transformer_hf.model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.training import run as training
@@ -298,6 +303,67 @@ def test_the_papers_search(prepare, warnings_of_the_host):
         assert settings.items() <= recipe.items() and recipe["num_beams"] == 4
 
 
+@pytest.mark.parametrize("kind", ["length_penalty_type", "max_extra_tokens"])
+def test_evaluation_uses_the_search_of_this_package(prepare, monkeypatch, kind):
+    """In training and at the end; transformers' loops do not have these options."""
+    for name in ("_sample", "_beam_search"):
+        monkeypatch.setattr(GenerationMixin, name, lambda *args, **kwargs: pytest.fail("transformers' loop"))
+    searches, run = [], BeamSearch.run
+    monkeypatch.setattr(BeamSearch, "run", lambda search: searches.append(search.plan.options) or run(search))
+    options = {"length_penalty_type": "gnmt", "length_penalty": 0.6} if kind == "length_penalty_type" else {kind: 5}
+    run_job(
+        prepare(
+            num_beams=3, generation_num_beams=2, per_device_eval_batch_size=3, eval_steps=2, save_steps=2, **options
+        )
+    )
+    assert len(searches) == 2 + 2 + 2 and all(getattr(each, kind) == options[kind] for each in searches)
+    assert Translator.from_pretrained(prepare.out, device="cpu").translate(["one two"])
+
+
+def test_a_text_without_references_is_translated(prepare):
+    trainer = prepare().trainer
+    expected = trainer.predict(trainer.eval_dataset) and trainer.translations
+    sources = trainer.eval_dataset.select_columns(["input_ids"])
+    for collator in (trainer.data_collator, DataCollatorForSeq2Seq(trainer.processing_class, model=trainer.model)):
+        trainer.data_collator = collator
+        trainer.predict(sources)
+        assert trainer.translations == expected
+
+
+@pytest.mark.parametrize(
+    "settings, warning",
+    [
+        (
+            {"warmup_steps": 4000},
+            r"10 updates of the weights, all in its warm-up of 4,000: .* raise max_steps or lower warmup_steps to, say, 1\.$",
+        ),
+        (
+            {"max_steps": 5},
+            r"5 updates of the weights, which is too few to learn anything; raise max_steps or lower tokens_per_step\.$",
+        ),
+        (
+            {"max_steps": 1},
+            "makes 1 update of the weights, which is too few to learn anything, and all in its warm-up",
+        ),
+        ({"max_steps": None, "num_train_epochs": 1}, "updates of the weights, .*raise num_train_epochs"),
+        ({"warmup_steps": 4000, "lr_scheduler_type": "constant", "learning_rate": 0.1}, None),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_a_run_that_is_too_short_says_so_at_its_start(prepare, capsys, settings, warning):
+    steps = {"max_steps": 10, "eval_steps": 99, "save_steps": 99, "load_best_model_at_end": False}
+    trainer = prepare(**{**steps, "metric_for_best_model": None, **settings}).trainer
+    arguments, count = trainer.args, 4 if settings.get("num_train_epochs") else trainer.args.max_steps
+    state = TrainerState(max_steps=count)
+    trainer.callback_handler.on_train_begin(arguments, state, TrainerControl())
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning: the run makes")]
+    assert len(lines) == (warning is not None) and (warning is None or re.search(warning, lines[0])), lines
+    state.global_step = count
+    trainer.callback_handler.on_train_begin(arguments, state, TrainerControl())
+    assert "Warning" not in capsys.readouterr().out, "of a run that is already done"
+
+
 def test_a_model_that_is_trained_further_keeps_its_own_search(prepare, tmp_path):
     model, tokenizer = prepare().trainer.model, prepare().trainer.processing_class
     base, own = tmp_path / "base", {"num_beams": 3, "length_penalty": 0.6, "early_stopping": True}
@@ -392,7 +458,7 @@ def test_the_hosts_own_trainer_says_nothing_about_missing_or_unexpected_keys(
     job = prepare()
     tokenizer, data = job.trainer.processing_class, job.trainer.train_dataset.remove_columns(["line", "length"])
     model = tiny_model(vocab_size=len(tokenizer))
-    model.generation_config.max_new_tokens = 5
+    model.generation_config.update(max_new_tokens=5, num_beams=2, length_penalty_type="gnmt")
     for steps in (2, 4):
         arguments = {
             name: prepare.recipe[name]

@@ -28,7 +28,13 @@ from .dropout_vanilla_transformer import Dropout, drop_out
 from .loss_vanilla_transformer import RowLoss
 from .recurrent_attention_vanilla_transformer import RECURRENT_ATTENTION, Source
 from .recurrent_cache_vanilla_transformer import RecurrentCache
-from .shared_base_vanilla_transformer import SharedBase, SharedEmbeddings, ShiftedLabels, tied_output
+from .shared_base_vanilla_transformer import (
+    SharedBase,
+    SharedEmbeddings,
+    ShiftedLabels,
+    missing_target,
+    tied_output,
+)
 
 
 CELLS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
@@ -317,6 +323,8 @@ class RecurrentSeq2SeqModel(SharedEmbeddings, RecurrentPreTrainedModel):
         Raises:
             ValueError: Neither target ids nor target embeddings are given, or `encoder_outputs` lacks the last states.
         """
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError(missing_target(type(self).__name__))
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         if encoder_outputs is None:

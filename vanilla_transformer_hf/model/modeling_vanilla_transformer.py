@@ -56,7 +56,13 @@ from .positions_vanilla_transformer import (
 )
 from .quantizer_vanilla_transformer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
 from .segments_vanilla_transformer import segments
-from .shared_base_vanilla_transformer import SharedBase, SharedEmbeddings, ShiftedLabels, tied_output
+from .shared_base_vanilla_transformer import (
+    SharedBase,
+    SharedEmbeddings,
+    ShiftedLabels,
+    missing_target,
+    tied_output,
+)
 from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, layer_order
 
 
@@ -681,11 +687,7 @@ class VanillaTransformerModel(SharedEmbeddings, VanillaTransformerPreTrainedMode
             ValueError: Neither target ids nor target embeddings are given; they are not derived from the source.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
-            raise ValueError(
-                f"{type(self).__name__} needs decoder_input_ids, decoder_inputs_embeds or labels. If the labels were "
-                "taken away by a Trainer's label_smoothing_factor, pass model= to its DataCollatorForSeq2Seq, or set "
-                "the config's label_smoothing instead."
-            )
+            raise ValueError(missing_target(type(self).__name__))
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids,

@@ -116,6 +116,16 @@ class ShiftedLabels(SharedBase):
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
 
 
+def missing_target(name: str) -> str:
+    """What to do where a model of this name is given no target: its input is never derived from the source."""
+    return (
+        f"{name} needs decoder_input_ids, decoder_inputs_embeds or labels. To translate without labels, call "
+        "generate(), or give a Seq2SeqTrainer predict_with_generate=True and DataCollatorWithPadding: with "
+        "DataCollatorForSeq2Seq it computes a loss. If a Trainer's label_smoothing_factor took labels away, pass "
+        "model= to its DataCollatorForSeq2Seq, or set the config's label_smoothing instead."
+    )
+
+
 def tied_output(config: Any, stack: str = "decoder") -> dict[str, str]:
     """The matrix that the output over a stack is another name of, as transformers' `_tied_weights_keys`."""
     sources = {"all": "model.shared.weight", "decoder": f"model.{stack}.embed_tokens.weight"}

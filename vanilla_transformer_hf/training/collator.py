@@ -40,8 +40,10 @@ class TranslationCollator(DataCollatorForSeq2Seq):
         pairs = [{name: feature[name] for name in names} for feature in features]
         batch = super().__call__(pairs, return_tensors)
         check_token_ids(batch["input_ids"], self.source_vocab_size, "input_ids")
-        labels = batch["labels"]
-        check_token_ids(labels[labels != IGNORED_LABEL], self.target_vocab_size, "labels")
+        if (labels := batch["labels"]) is None:  # a text to be translated
+            del batch["labels"]
+        else:
+            check_token_ids(labels[labels != IGNORED_LABEL], self.target_vocab_size, "labels")
         if "line" in features[0]:
             batch["line"] = torch.tensor([feature["line"] for feature in features])
         return batch

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import SequentialSampler
-from transformers import EvalPrediction, PreTrainedTokenizerBase
+from transformers import AutoModelForSeq2SeqLM, EvalPrediction, PreTrainedTokenizerBase
 from transformers.trainer_utils import has_length
 
 from ..evaluation.scores import Scores, score_translations
 from ..model.search_vanilla_transformer import NaNScoresError
 from .checkpointing_trainer import CheckpointingTrainer
 from .collator import IGNORED_LABEL
+from .sharding import gather_weights
 
 
 class EvaluatingTrainer(CheckpointingTrainer):
@@ -23,7 +24,8 @@ class EvaluatingTrainer(CheckpointingTrainer):
     Scores generated text against the "target" column of the data it is given.
 
     Afterwards `translations` holds the generated texts in the order of the data and `scores` the scores with their
-    signatures. `evaluate` generates if `predict_with_generate` says so, `predict` always.
+    signatures. `evaluate` generates if `predict_with_generate` says so, `predict` always, also for data without
+    labels and "target", which gets translations and no scores.
     """
 
     references: list[str]
@@ -42,25 +44,50 @@ class EvaluatingTrainer(CheckpointingTrainer):
         # transformers evaluates several datasets one after the other by calling this.
         if self.args.predict_with_generate and not isinstance(data, dict):
             self.references = list(data["target"])
-        self._keep_in_step(kwargs)
-        with self._evaluating():
+        with self._evaluating(), self._whole_model(kwargs):
             return super().evaluate(eval_dataset, *args, **kwargs)
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        self.references = list(test_dataset["target"])
+        has_references = "target" in test_dataset.column_names
+        self.references = list(test_dataset["target"]) if has_references else []
         before = self.args.predict_with_generate, self.compute_metrics
         self.args.predict_with_generate, self.compute_metrics = True, self._score
-        self._keep_in_step(kwargs)
         try:
-            with self._evaluating():
-                return super().predict(test_dataset, *args, **kwargs)
+            with self._evaluating(), self._whole_model(kwargs):
+                output = super().predict(test_dataset, *args, **kwargs)
+            if not has_references:  # nothing is scored
+                token_ids = np.asarray(output.predictions)[: len(test_dataset)]
+                self.translations = decode_predictions(self.processing_class, token_ids)
+            return output
         finally:
             self.args.predict_with_generate, self.compute_metrics = before
 
-    def _keep_in_step(self, generation: dict[str, Any]) -> None:
-        # Each process has a part of every weight, so all must run the search to the same step.
-        if self.is_fsdp_enabled:
-            generation["synced_gpus"] = True
+    @contextmanager
+    def _whole_model(self, generation: dict[str, Any]) -> Iterator[None]:
+        """
+        Let a sharded model generate with a whole copy of itself in each process: this package's search reads the
+        weights, and each step of transformers' loop would gather all of them.
+        """
+        if not (self.is_fsdp_enabled and self.args.predict_with_generate):
+            yield
+            return
+        generation["synced_gpus"] = False
+        copy_of_all = AutoModelForSeq2SeqLM.from_config(self.model.config)
+        copy_of_all.load_state_dict(gather_weights(self.model), strict=False)  # tied matrices are there once
+        copy_of_all.to(device=self.args.device, dtype=self.model.dtype).eval()
+
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            copy_of_all.generation_config = self.model.generation_config
+            return copy_of_all.generate(*args, **kwargs)
+
+        before = vars(self.model).get("generate")
+        self.model.generate = generate  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del self.model.generate
+            if before is not None:
+                self.model.generate = before
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -92,7 +119,8 @@ class EvaluatingTrainer(CheckpointingTrainer):
         self.model.generation_config = copy.deepcopy(generation_config)
         if self._gen_kwargs.get("num_beams") == 1:  # transformers warns of settings that greedy search does not use
             self.model.generation_config.length_penalty = self.model.generation_config.early_stopping = None
-        inputs = self._without_repeats(inputs)
+        # Without labels, transformers' collator has labels=None, for which the host would compute a loss.
+        inputs = self._without_repeats({name: value for name, value in inputs.items() if value is not None})
         try:
             loss, generated, labels = super().prediction_step(model, inputs, *args, **kwargs)
         except NaNScoresError:
@@ -100,7 +128,7 @@ class EvaluatingTrainer(CheckpointingTrainer):
                 raise
             # The next step of training fails, too, and says on which sentences.
             loss, _, _ = super().prediction_step(model, inputs, True)
-            generated, labels = inputs["input_ids"].new_full((len(inputs["input_ids"]), 1), -100), inputs["labels"]
+            generated, labels = inputs["input_ids"].new_full((len(inputs["input_ids"]), 1), -100), inputs.get("labels")
         finally:
             self.model.generation_config = generation_config
         if loss is not None:

@@ -184,11 +184,11 @@ def find_short_run(args: TrainingArguments, steps: int) -> str | None:
     warmup = args.get_warmup_steps(steps)
     if warmup >= steps and SchedulerType(args.lr_scheduler_type) not in WITHOUT_WARMUP:
         problems.append(f"all in its warm-up of {warmup:,}: the learning rate never reaches {args.learning_rate:.3g}")
-        advice.append(f"lower warmup_steps, for example to {max(1, steps // 10):,}")
+        advice.append(f"lower warmup_steps to, say, {max(1, steps // 10):,}")
     if not problems:
         return None
     updates = f"{steps:,} update{'s' * (steps != 1)}"
-    return f"the run makes {updates} of the weights, {', and '.join(problems)}; {', '.join(advice)}."
+    return f"the run makes {updates} of the weights, {', and '.join(problems)}; {' or '.join(advice)}."
 
 
 def is_filled_by_tokens(args: TrainingArguments) -> bool:

@@ -274,12 +274,17 @@ def _read_record(folder: Path) -> _Record:
     path = folder / RECORD_FILE
     try:
         known = read_yaml(path) if path.is_file() else {}
+        if not isinstance(known, dict):
+            raise ValueError(f"expected a mapping of settings, got {'nothing' if known is None else repr(known)[:40]}")
         if "too_long" in known:
             known["too_long"] = current_name(known["too_long"])
         matmul, data = known.pop(CHOSEN_MATMUL, None), known.pop(DATA, {})
         earlier = [(int(part["last_step"]), dict(part["settings"])) for part in known.pop(EARLIER, [])]
     except (AttributeError, TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({' '.join(str(error).split())}).") from error
+        raise ValueError(
+            f"{path} is damaged ({' '.join(str(error).split())}): delete it and continue with "
+            "--resume_from_checkpoint last, or choose another output_dir."
+        ) from error
     return _Record(known, matmul, data, earlier)
 
 
