@@ -24,7 +24,12 @@ Span = tuple[int, int]
 
 def normalize_space(text: str) -> str:
     """A text without white space at its edges, with single spaces inside, and without invisible characters."""
-    return " ".join(_INVISIBLE.sub("", text).split())
+    return " ".join(without_invisible(text).split())
+
+
+def without_invisible(text: str) -> str:
+    """A text without the characters of `INVISIBLE`."""
+    return _INVISIBLE.sub("", text)
 
 
 def strip_spans(text: str, spans: list[Span]) -> list[Span]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from unicodedata import east_asian_width
 
-from ..common.white_space import LINE_ENDS, Span, line_spans, normalize_space, strip_spans, word_starts
+from ..common.white_space import LINE_ENDS, Span, line_spans, normalize_space, strip_spans, without_invisible, word_starts
 
 
 Count = Callable[[Sequence[str]], list[int]]
@@ -18,9 +18,13 @@ Count = Callable[[Sequence[str]], list[int]]
 # Marks that end a sentence wherever they stand: Chinese and Japanese, Indic, Arabic and Urdu, Armenian, Ethiopic,
 # Khmer, Burmese, Mongolian, and double ones.
 NEED_NO_SPACE = "。！？｡।॥؟۔։።፧፨។៕။᠃᠉‼⁇⁈⁉‽"
-CLOSING = r"\"'”’»›)\]}」』）】》〉］"
+CLOSING = r"\"'”’“‘»›«‹)\]}」』）】》〉］"
 OPENING = "\"'“‘„‚«‹»›([{「『（【《〈［¿¡–—- "
-SENTENCE_ENDS = re.compile(rf"(?<=[.!?…])[{CLOSING}]*\s+|[{LINE_ENDS}]\s*|(?<=[{NEED_NO_SPACE}])[{CLOSING}]*\s*")
+SENTENCE_ENDS = re.compile(
+    rf"(?<=[.!?…])[{CLOSING}]*(?:\s»(?=\s))?\s+"  # French has a space before »
+    rf"|[{LINE_ENDS}]\s*"
+    rf"|(?<=[{NEED_NO_SPACE}])[{CLOSING}]*\s*"
+)
 # An initial (J.), or the end of an abbreviation with dots (U.S., z.B.).
 INITIAL = re.compile(r"(?:.*[.-])?[^\W\d_]")
 # Dr., Mt., Nr., bzw.; but TV and DVD are words.
@@ -73,11 +77,11 @@ def split_segments(text: str, language: str | None = None, in_sentences: bool = 
     starts = word_starts(text) if len(spans) > 1 else []
     segments, seen = list[Segment](), 0
     for line, (start, end) in spans:
-        before = text[seen:start] if start == line[0] else None
+        before = without_invisible(text[seen:start]) if start == line[0] else None
         first_word = bisect_right(starts, start) - 1 if starts else 0
         segments.append(Segment(normalize_space(text[start:end]), before, first_word))
         seen = end
-    return segments, text[seen:]
+    return segments, without_invisible(text[seen:])
 
 
 def _within(text: str, line: Span, language: str | None) -> list[Span]:
@@ -196,8 +200,10 @@ def _is_abbreviation(before: str, following: str, language: str | None, goes_on:
         return east_asian_width(word[-1]) not in "WF"  # of scripts without initials
     listed = abbreviations(language)
     known = listed.get(word, listed.get(word.capitalize()) if is_lower else None)
-    if known is not None or (following.isdecimal() and len(word) <= 4):  # Fig. 3, p. 4
-        return known != NUMERIC_ONLY or following.isdecimal()
+    if following.isdecimal() and (known is not None or len(word) <= 3):  # No. 5, Fig. 3, pp. 4
+        return True
+    if known is not None:
+        return known != NUMERIC_ONLY
     has_unit = previous[-1:].isdecimal()  # 5 km.
     return NO_VOWEL.fullmatch(word) is not None and not has_unit and language not in SYLLABIC_CONSONANTS
 
