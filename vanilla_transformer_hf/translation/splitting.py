@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from functools import cache
 from unicodedata import east_asian_width
 
-from ..common.white_space import LINE_ENDS, Span, line_spans, normalize_space, strip_spans, without_invisible, word_starts
+from ..common.white_space import (
+    LINE_ENDS,
+    Span,
+    line_spans,
+    normalize_space,
+    strip_spans,
+    without_invisible,
+    word_starts,
+)
 
 
 Count = Callable[[Sequence[str]], list[int]]
