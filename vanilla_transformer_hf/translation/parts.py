@@ -17,7 +17,7 @@ def constrain(
     encode_targets: Callable[[list[str]], list[list[int]]],
     vocab_size: int,
     end_ids: list[int],
-    likeliest: Callable[[Sequence[Part], Sequence[str]], list[int]],
+    likeliest: Callable[[Sequence[Part], Sequence[Sequence[int]]], list[int]],
 ) -> None:
     """
     Give the parts of each [`ConstrainedText`] its constraints: the first one the prefix, and each phrase to one part.
@@ -28,7 +28,7 @@ def constrain(
         encode_targets: A function from target texts to token ids without special tokens.
         vocab_size: Number of target ids.
         end_ids: Ids that end a sentence, which constraints must not contain.
-        likeliest: A function from parts and phrases to the index of the part that each phrase translates.
+        likeliest: A function from parts and the token ids of phrases to the index of the part for each phrase.
 
     Raises:
         TextError: A sentence with constraints is too long and would be split, or its constraints cannot be met.
@@ -44,7 +44,7 @@ def constrain(
                     as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", vocab_size, end_ids)
                     if text and not ids:
                         raise ValueError(f"{line[:40]!r}: {text[:40]!r} has no tokens to be required")
-                places = likeliest(each, texts[1:]) if len(each) > 1 else [0] * len(phrases)
+                places = likeliest(each, phrases) if len(each) > 1 else [0] * len(phrases)
                 for part, phrase in zip(places, phrases, strict=True):
                     each[part].phrases.append(phrase)
 

@@ -33,6 +33,8 @@ SENTENCE_ENDS = re.compile(
     rf"|[{LINE_ENDS}]\s*"
     rf"|(?<=[{NEED_NO_SPACE}])[{CLOSING}]*\s*"
 )
+# A quotation mark on its own, as tokenized texts have it, also with Moses' escapes: it may open or close.
+LONE_QUOTE = re.compile(r"(?:[\"'”’]|&quot;|&apos;)(?:\s|$)")
 # An initial (J.), or the end of an abbreviation with dots (U.S., z.B.).
 INITIAL = re.compile(r"(?:.*[.-])?[^\W\d_]")
 # Dr., Mt., Nr., bzw.; but TV and DVD are words.
@@ -190,9 +192,13 @@ def _ends_sentence(text: str, found: re.Match[str], start: int, language: str | 
     following = text[found.end() : found.end() + 8].lstrip(OPENING)[:1]
     goes_on = following.islower() and not is_lower
     is_closed = not found[0].isspace()
-    if is_closed or mark == "…" or before == "." or before.isspace():  # a space also before the mark: tokenized text
+    if LONE_QUOTE.match(text, found.end()):  # it may close what ends here
+        return False
+    if mark == "…" or before == ".":
+        return not following.islower()
+    if is_closed or mark == "!" or before.isspace():  # a space also before the mark: tokenized text
         return not goes_on
-    if mark != ".":
+    if mark == "?":
         return True
     return not _is_abbreviation(text[max(start, place - LONGEST_WORD) : place], following, language, goes_on, is_lower)
 
@@ -208,10 +214,10 @@ def _is_abbreviation(before: str, following: str, language: str | None, goes_on:
         return east_asian_width(word[-1]) not in "WF"  # of scripts without initials
     listed = abbreviations(language)
     known = listed.get(word, listed.get(word.capitalize()) if is_lower else None)
-    if following.isdecimal() and (known is not None or len(word) <= 3):  # No. 5, Fig. 3, pp. 4
+    if known is not None and known != NUMERIC_ONLY:
         return True
-    if known is not None:
-        return known != NUMERIC_ONLY
+    if following.isdecimal() or goes_on:  # No. 5, Fig. 3, pp. 4; Fire Dept. engine, max. speed
+        return known is not None or len(word) <= (5 if word[:1].isupper() else 3)
     has_unit = previous[-1:].isdecimal()  # 5 km.
     return NO_VOWEL.fullmatch(word) is not None and not has_unit and language not in SYLLABIC_CONSONANTS
 

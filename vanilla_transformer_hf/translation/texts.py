@@ -192,8 +192,9 @@ class TextEncoder:
             rows = [next(encoded) for _ in segments]
             with placed(place):
                 own = [part for pair in zip(segments, rows) for part in self._parts(*pair)]
+            own, before = without_empty(own)
             if own:
-                own[-1].after = after
+                own[-1].after = before + after
             if tally is not None:
                 is_long = self._is_over_long(segments, rows)
                 is_doubtful = self._is_guess and not is_long and any(len(ids) > SENSIBLE_SOURCE for ids in rows)
@@ -214,6 +215,19 @@ class TextEncoder:
             total = len(ids) - self.around + (total if segment.before is None else self.around)
             most = max(most, total)
         return most > self.limit
+
+
+def without_empty(parts: Sequence[Part]) -> tuple[list[Part], str]:
+    """The parts that have tokens, with the white space before others that begin lines, and what of it is left over."""
+    kept, before = list[Part](), ""
+    for part in parts:
+        if not part.ids:
+            before += part.before or ""
+            continue
+        if before or part.before:
+            part.before, before = before + (part.before or ""), ""
+        kept.append(part)
+    return kept, before
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from .alignment import align_pairs
 from .forced_decoding import ForcedDecoding
 from .parts import constrain, translate_parts
 from .results import Translation, empty_translation, join_parts, read_translations
-from .scoring import score_pairs
 from .tally import ProgressBar, Tally
 from .text_model import WINDOW, windows
 from .texts import Part, is_constrained
@@ -383,13 +382,16 @@ class Translator(ForcedDecoding):
         for (_, translation), alignment in zip(best, found):
             translation.alignment = alignment
 
-    def _likeliest(self, parts: Sequence[Part], phrases: Sequence[str]) -> list[int]:
-        """The index of the part under which each phrase is most probable as a translation."""
-        pairs = [(part.text, phrase) for phrase in phrases for part in parts]
-        encoders = self._encoders("truncate")
-        scores = score_pairs(self.model, self.tokenizer, encoders, pairs, Tally(), self.matmul)
-        values = torch.tensor([score.log_probability for score in scores]).view(len(phrases), len(parts))
-        return values.argmax(dim=1).tolist()
+    @torch.no_grad()
+    def _likeliest(self, parts: Sequence[Part], phrases: Sequence[Sequence[int]]) -> list[int]:
+        """The index of the part in whose translation the model gives each phrase's tokens most probability."""
+        best = []
+        for part in parts:
+            batch = {name: tensor.to(self.model.device) for name, tensor in self.collate([part.ids]).items()}
+            found = self.generate(**batch, num_beams=1, num_return_sequences=1)["sequences"][0]  # (1, T)
+            logits = self.model(**batch, decoder_input_ids=found, use_cache=False).logits[0]  # (T, V)
+            best.append(logits.float().log_softmax(dim=-1).amax(dim=0).cpu())  # (V), anywhere in the translation
+        return [max(range(len(parts)), key=lambda place: float(best[place][ids].sum())) for ids in map(list, phrases)]
 
     def _own_options(self) -> dict[str, Any]:
         """The arguments that this translator adds to each search."""
