@@ -48,7 +48,11 @@ TOGETHER = [
     ("en", ["a man , reading .", "two dogs run .", "a sign that says &quot; stop ! &quot; in the snow . &quot;"]),
     (
         "de",
-        ["Am 3. Mai kam der 1. FC Köln, z. B. Prof. Dr. Müller bzw. d. h. Nr. 5 dort.", "Das war 1999.", "Dann ging er."],
+        [
+            "Am 3. Mai kam der 1. FC Köln, z. B. Prof. Dr. Müller bzw. d. h. Nr. 5 dort.",
+            "Das war 1999.",
+            "Dann ging er.",
+        ],
     ),
     (
         "de",
