@@ -23,6 +23,7 @@ def test_a_model_gets_single_spaces(text, expected):
 
 
 def test_lines_end_where_python_says():
+    assert {chr(code) for code in range(sys.maxunicode + 1) if not normalize_space(chr(code))} == {*EDGES}
     every = [chr(code) for code in range(sys.maxunicode + 1) if len(f"a{chr(code)}b".splitlines()) == 2]
     assert sorted(every) == sorted(LINE_ENDS)
     assert all(character in EDGES for character in every)

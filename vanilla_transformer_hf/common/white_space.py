@@ -6,7 +6,6 @@ hardly seen. Training, translation, scoring and the explorer therefore read text
 """
 
 import re
-import sys
 
 
 # Characters without width that say nothing to a model: soft hyphen, zero-width space, byte order mark, word joiner and
@@ -16,8 +15,8 @@ _INVISIBLE = re.compile(f"[{INVISIBLE}]+")
 # The ends of lines that `str.splitlines` knows.
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 LINE_END = re.compile(f"\r\n|[{LINE_ENDS}]")
-_CHARACTERS = map(chr, range(sys.maxunicode + 1))
-EDGES = "".join(each for each in _CHARACTERS if each.isspace() or _INVISIBLE.match(each))
+# All white space of Unicode, which ends with U+3000, and `INVISIBLE`.
+EDGES = "".join(each for each in [*map(chr, range(0x3001)), "\ufeff"] if each.isspace() or _INVISIBLE.match(each))
 
 Span = tuple[int, int]
 

@@ -187,7 +187,7 @@ class TextEncoder:
         found = [split_segments(text, self.language, self.in_sentences) for text in texts]
         lines = [segment.text for segments, _ in found for segment in segments]
         encoded = iter(self.ids(lines)["input_ids"] if lines else [])
-        parts = []
+        parts, counts = [], {"too_long": 0, "doubtful": 0}
         for place, (segments, after) in enumerate(found):
             rows = [next(encoded) for _ in segments]
             with placed(place):
@@ -195,11 +195,12 @@ class TextEncoder:
             own, before = without_empty(own)
             if own:
                 own[-1].after = before + after
-            if tally is not None:
-                is_long = self._is_over_long(segments, rows)
-                is_doubtful = self._is_guess and not is_long and any(len(ids) > SENSIBLE_SOURCE for ids in rows)
-                tally.add(too_long=is_long, doubtful=is_doubtful)
+            is_long = self._is_over_long(segments, rows)
+            counts["too_long"] += is_long
+            counts["doubtful"] += self._is_guess and not is_long and any(len(ids) > SENSIBLE_SOURCE for ids in rows)
             parts.append(own)
+        if tally is not None:
+            tally.add(**counts)
         return parts
 
     def _parts(self, segment: Segment, ids: list[int]) -> list[Part]:

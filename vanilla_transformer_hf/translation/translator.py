@@ -378,8 +378,8 @@ class Translator(ForcedDecoding):
         ]
         pairs = [(text, normalize_space(translation)) for text, translation in best]
         encoders = self._encoders("truncate")
-        found = align_pairs(self.model, self.tokenizer, encoders, pairs, Tally(), None, self.matmul, **limits)
-        for (_, translation), alignment in zip(best, found):
+        aligned = align_pairs(self.model, self.tokenizer, encoders, pairs, Tally(), None, self.matmul, **limits)
+        for (_, translation), alignment in zip(best, aligned):
             translation.alignment = alignment
 
     @torch.no_grad()
