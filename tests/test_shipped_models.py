@@ -77,6 +77,20 @@ def test_the_model_of_natural_text_translates():
     assert translator.translate(SENTENCES[::2]) == SENTENCES[1::2]
 
 
+def test_the_model_of_natural_text_translates_sentences_and_lines_as_if_they_were_alone():
+    """0 of 12 lines of two sentences were right: it was trained on sentences."""
+    translator = Translator.from_pretrained(RAW.folder)
+    alone = dict(zip(SENTENCES[::2], SENTENCES[1::2]))
+    pairs = [(first, other) for first in SENTENCES[:8:2] for other in SENTENCES[:8:2] if first != other]
+    for joint in (" ", "\n", "\r\n\r\n"):
+        expected = [f"{alone[first]}{joint}{alone[other]}" for first, other in pairs]
+        assert len(pairs) == 12
+        assert translator.translate([f"{first}{joint}{other}" for first, other in pairs]) == expected
+    around = ("  {}", "\t{}\n", "{}\u00a0", "{}\r\n", "\u3000{}")
+    found = translator.translate([form.format(text) for form in around for text in alone])
+    assert found == [form.format(text) for form in around for text in alone.values()]
+
+
 def test_the_model_of_tokenized_text_translates():
     translator = Translator.from_pretrained(TOKENIZED.folder)
     assert translator.model.dtype == torch.float32

@@ -46,6 +46,7 @@ def test_models_are_named_by_the_user_or_by_their_folder(tmp_path):
         ({"workers": 0}, "workers=0: must be at least 1"),
         ({"limits": {"seconds": 0}}, "seconds=0: must be above 0"),
         ({"log": "all"}, "log='all': must be one of"),
+        ({"split_sentences": "some"}, "split_sentences='some': must be one of 'auto', 'always', 'never'"),
     ],
 )
 def test_settings_out_of_range_are_named(settings, message):
@@ -167,3 +168,5 @@ def test_a_signal_finishes_what_runs_and_a_dead_worker_is_replaced(counting_fold
 def test_an_application_is_made_of_settings(counting_folder):
     application = make_application(ServerSettings([f"numbers={counting_folder}"], languages=["en-de"], device="cpu"))
     assert {route.path for route in application.routes} >= {"/translate", "/models/{name:path}", "/metrics"}
+    (model,) = open_models(ServerSettings([counting_folder], device="cpu", split_sentences="never"))
+    assert model.batcher.translator.split_sentences == "never"

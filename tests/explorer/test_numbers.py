@@ -107,6 +107,13 @@ def test_attention_and_heads_are_those_of_the_outputs(asked):
         torch.testing.assert_close(total + bias, from_json(heads[0]["output"]), atol=1e-5, rtol=1e-5)
 
 
+def test_white_space_of_texts_is_no_matter(tiny_model, tokenizer):
+    asked = Asked(tiny_model(vocab_size=len(tokenizer)), tokenizer)
+    text, target = "\ufeff three\u00a0one\n five\n", f" {TARGET}\u2028"
+    assert asked("translate", text=text, num_beams=1) == asked("translate", text=TEXT, num_beams=1)
+    assert asked("score", text=text, target=target) == asked("score", text=TEXT, target=TARGET)
+
+
 def test_the_walk_is_made_of_hidden_states_and_logits(asked):
     outputs, config = asked.outputs(), asked.model.config
     found = asked("walk", **asked.pair)

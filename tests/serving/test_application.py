@@ -182,6 +182,15 @@ def test_gauges_of_dead_workers_are_forgotten(tmp_path):
     assert [path.exists() for path in (*files, counter)] == [False, True, True]
 
 
+def test_lines_sentences_and_white_space_are_those_of_the_translator(client, translator):
+    text = " one two\r\n\r\n\tthree. four five.\u2028two \n"
+    expected = translator.translate(text)
+    assert expected.startswith(" zwei eins\r\n\r\n\t") and expected.endswith("\u2028zwei \n")
+    assert client.post("/translate", json={"q": text}).json() == {"translatedText": expected}
+    assert client.post("/translate", data={"q": text}).json() == {"translatedText": expected}
+    assert client.post("/", json={"inputs": [text, "two"]}).json()[0] == {"translation_text": expected}
+
+
 def test_parts_are_streamed_in_order_and_then_the_answer(client, translator):
     text = LONG[:1500].rsplit(".", 1)[0] + "."
     with client.stream("POST", "/translate", json={"q": text, "stream": True}) as answer:

@@ -8,7 +8,7 @@ import pytest
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.training.collator import TranslationCollator
-from vanilla_transformer_hf.training.corpus import load_parallel_text
+from vanilla_transformer_hf.training.corpus import iterate_texts, load_parallel_text
 from vanilla_transformer_hf.training.tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 
 
@@ -180,6 +180,20 @@ def test_tokenization_drops_empty_pairs_and_counts_what_it_cuts(write, tokenizer
     for labels in result.data["labels"]:
         assert len(labels) <= 5 and labels[-1] == tokenizer.eos_token_id
     assert result.data["length"][0] == len(result.data["input_ids"][0])
+
+
+def test_training_reads_white_space_as_translation_does(write, tokenizer):
+    odd = (
+        [" one\u00a0dog", "two  dogs\t", "three red\u200b dogs\u2028"],
+        ["ein Hund ", "\ufeffzwei\tHunde", "drei rote Hunde"],
+    )
+    plain = ["one dog", "two dogs", "three red dogs"], ["ein Hund", "zwei Hunde", "drei rote Hunde"]
+    rows = []
+    for number, sides in enumerate((odd, plain)):
+        corpus = load_parallel_text(*(write(f"{number}.{side}", lines) for side, lines in zip("ab", sides)))
+        rows.append(tokenize_corpus(corpus, tokenizer, CorpusFilter(9, 9, "truncate"), keep_text=True).data[:])
+        assert [list(iterate_texts(corpus, side)) for side in ("source", "target")] == [*plain]
+    assert rows[0] == rows[1]
 
 
 def test_tokenization_is_cached_although_the_tokenizer_was_called(write, tokenizer):

@@ -177,6 +177,24 @@ def test_the_published_tokenizer_says_how_long_sources_were(prepare, tmp_path):
     assert prepare(**further, max_source_length=14).trainer.processing_class.model_max_length == 14
 
 
+def test_the_tokenizer_says_how_many_sources_had_several_sentences(prepare, tmp_path):
+    """Translator splits lines into sentences by it."""
+
+    def share(**settings):
+        tokenizer = prepare(**settings).trainer.processing_class
+        return tokenizer.init_kwargs["multi_sentence_share"]
+
+    source = tmp_path / "documents"
+    source.write_text("".join(f"{'One. Two.' if row < 10 else 'Dr. one'}\n" for row in range(40)))
+    run_job(prepare(train_source=str(source)))
+    folder = tmp_path / "out"
+    assert AutoTokenizer.from_pretrained(folder).init_kwargs["multi_sentence_share"] == 0.25
+    assert not Translator.from_pretrained(folder, device="cpu").encoder().in_sentences
+    assert share(output_dir=str(tmp_path / "other")) == 0
+    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
+    assert share(**size_fields, model_name_or_path=str(folder), output_dir=str(tmp_path / "more")) == 0.25
+
+
 def test_long_training_pairs_bring_no_warning_of_the_host(prepare, warnings_of_the_host):
     prepare(max_source_length=9, max_target_length=9)
     assert not warnings_of_the_host()

@@ -49,6 +49,21 @@ def test_pipeline_equals_translator(translator, batch_size, quiet):
     assert [len(candidates) for candidates in translate(MIXED, num_return_sequences=2)] == [2] * len(MIXED)
 
 
+def test_pipeline_translates_lines_and_sentences(translator):
+    translate = pipeline("translation", model=translator.model, tokenizer=translator.tokenizer)
+    text = " one two\r\n\r\nthree four. five\n"
+    for choice in ("always", "never"):
+        expected = translator.translate([text, "two"], split_sentences=choice)
+        found = translate([text, "two"], split_sentences=choice, batch_size=2)
+        assert [each["translation_text"] for each in found] == expected
+    (record,) = translate("one two\nfive", return_tensors=True)
+    assert translator.tokenizer.decode(record["translation_token_ids"], skip_special_tokens=True).split() == [
+        "zwei",
+        "eins",
+        "fünf",
+    ]
+
+
 def test_pipeline_returns_tensors(translator):
     translate = pipeline("translation", model=translator.model, tokenizer=translator.tokenizer)
     (record,) = translate("two", return_tensors=True)

@@ -8,6 +8,8 @@ from counting_model import SIZES, SOURCES, TARGETS
 from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer_hf import Translator, VanillaTransformerTokenizer
+from vanilla_transformer_hf.translation.tally import Tally
+from vanilla_transformer_hf.translation.texts import TextError
 
 
 PAIRS = list(zip(SOURCES, TARGETS))[:7]
@@ -82,3 +84,26 @@ def test_what_cannot_be_scored_is_refused(translator, caplog):
     assert score == translator.score("one two three", "eins", too_long="truncate")
     assert score == translator.score("one two three", "eins", too_long="cut"), "the name in earlier versions"
     assert caplog.messages[0] == "1 over-long line truncated to the first 4 source or 1023 target tokens"
+
+
+def test_white_space_and_lines_of_pairs(translator):
+    pair = ("one two three", "eins zwei")
+    expected = translator.score(*pair)
+    for form in (" {}", "{}\n", "\u00a0{}\t", "\ufeff{}"):
+        assert translator.score(form.format(pair[0]), form.format(pair[1])) == expected
+    other = translator.score("four", "vier")
+    both = translator.score(f"{pair[0]}\n\nfour", f" {pair[1]}\r\nvier ")
+    assert both.tokens == expected.tokens + other.tokens
+    assert both.log_probability == pytest.approx(expected.log_probability + other.log_probability, rel=1e-5)
+    alignment = translator.align(f"{pair[0]}\n\nfour", f" {pair[1]}\r\nvier ")
+    assert alignment.source_words == ["one", "two", "three", "four"]
+    assert alignment.target_words == ["eins", "zwei", "vier"]
+    torch.testing.assert_close(alignment.weights[:2, :3], translator.align(*pair).weights)
+    assert not alignment.weights[2, :3].any() and not alignment.weights[:2, 3:].any()
+    tally = Tally()
+    list(translator.score_stream([(f"{pair[0]}\n\nfour", "eins zwei\nvier"), pair], tally=tally))
+    assert tally.sentences == 2
+    translator.max_source_length = 8
+    with pytest.raises(TextError) as error:
+        list(translator.score_stream([("one\ntwo", "eins\nzwei"), ("one " * 20, "eins")]))
+    assert error.value.place == 1

@@ -27,10 +27,11 @@ def encode(tokenizer, text, limit, too_long="split"):
 
 
 def test_a_text_that_fits_is_one_part(tokenizer):
-    ids = tokenizer(LINE)["input_ids"]
+    line = LINE.replace("  ", " ")
+    ids = tokenizer(line)["input_ids"]
     for too_long in ("split", "truncate", "error"):
         parts, count = encode(tokenizer, LINE, len(ids), too_long)
-        assert [(part.text, part.ids, part.first_word) for part in parts] == [(LINE, ids, 0)]
+        assert [(part.text, part.ids, part.first_word) for part in parts] == [(line, ids, 0)]
         assert count == 0
     assert encode(tokenizer, " \t\u3000", 1) == ([], 0)
 

@@ -83,6 +83,69 @@ def test_a_split_line_is_joined_and_scored_as_a_whole(translator, caplog):
         translator.translate(line, too_long="error")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\u2028", "\u2029", "\x85", "\v", "\f", "\n\n", "\n \r\n\t"])
+def test_lines_are_translated_one_by_one_and_keep_their_breaks(translator, end):
+    text = f"  one two{end}three four.{end}five \n"
+    for too_long in ("split", "truncate", "error"):
+        assert (
+            translator.translate(text, too_long=too_long)
+            == f"  zwei eins{end}{translator.translate('three four.')}{end}fünf \n"
+        )
+    assert translator.translate([text, "two"], batch_size=1)[1] == "zwei"
+
+
+def test_sentences_are_translated_one_by_one_unless_the_model_has_seen_enough(translator, monkeypatch):
+    text, alone = "one two. three four. five", translator.translate(["one two.", "three four.", "five"])
+    whole = translator.translate(text, split_sentences="never")
+    assert (
+        translator.translate(text) == translator.translate(text, split_sentences="always") == " ".join(alone) != whole
+    )
+    for share, expected in ((0.09, " ".join(alone)), (0.1, whole)):
+        monkeypatch.setitem(translator.tokenizer.init_kwargs, "multi_sentence_share", share)
+        assert translator.translate(text) == expected
+    translator.split_sentences = "always"
+    assert translator.translate(text) == " ".join(alone)
+    with pytest.raises(ValueError, match="split_sentences='some': must be one of 'auto', 'always', 'never'"):
+        translator.translate(text, split_sentences="some")
+
+
+def test_white_space_around_a_text_comes_back_and_inside_is_no_matter(translator):
+    for form in ("  {}", "{} ", "\t{}", "{}\r\n", "{}\u00a0", "\u3000{}", " \n{}\n\n"):
+        assert translator.translate(form.format("one two three")) == form.format("drei zwei eins")
+    for text in ("one  two three", "one\ttwo\u00a0three", "one two\u200b \ufeffthree", "\u200bone two three\ufeff"):
+        assert translator.translate(text) == "drei zwei eins"
+
+
+def test_of_several_lines_scores_alignments_and_lists_are_joined(translator):
+    options = {"num_beams": 3, "num_return_sequences": 3, "return_scores": True, "return_alignments": True}
+    first, second = translator.translate(["one two", "three"], **options)
+    joined = translator.translate(" one two\n\n \u200b three\n", **options)
+    for whole, one, other in zip(joined, first, second, strict=True):
+        assert whole == f" {one}\n\n  {other}\n"
+        assert whole.tokens == one.tokens + other.tokens
+        total = one.score * len(one.tokens) + other.score * len(other.tokens)
+        assert whole.score == pytest.approx(total / len(whole.tokens), abs=1e-5)
+        assert whole.alignment.source_words == ["one", "two", "\u200b", "three"]
+        assert whole.alignment.target_words == whole.split()
+        height = len(one.split())
+        torch.testing.assert_close(whole.alignment.weights[:height, :2], one.alignment.weights)
+        torch.testing.assert_close(whole.alignment.weights[height:, 3:], other.alignment.weights)
+
+
+def test_limits_are_for_lines(translator, caplog):
+    translator.max_source_length = 4
+    assert translator.translate("one two\nthree four\nfive one") == "zwei eins\nvier drei\neins fünf"
+    assert caplog.messages == []
+    with pytest.raises(ValueError, match="'one two three four five'… has 6 tokens and at most 4"):
+        translator.translate("one\none two three four five", too_long="error")
+
+
+def test_constraints_find_their_line(translator):
+    text = ConstrainedText("one two.\nthree four", prefix="zwei", phrases=["vier", "eins"])
+    first, second = translator.translate(text, num_beams=4).split("\n")
+    assert first.startswith("zwei") and "eins" in first and "vier" in second and "eins" not in second
+
+
 def test_of_a_paragraph_every_sentence_is_translated(counting_folder, tmp_path, caplog):
     """Training saves how long its sentences were; a line beyond that lost almost all of its text."""
     folder = shutil.copytree(counting_folder, tmp_path / "known")

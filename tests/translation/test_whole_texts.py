@@ -8,7 +8,7 @@ from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerF
 from vanilla_transformer_hf.translation.translator import Translator
 
 
-LONG = "one two three four five " * 40
+LONG = " ".join(["one two three four five"] * 40)
 KINDS = {
     "window": {"encoder_attention_type": "window", "attention_window": 4},
     "performer": {"encoder_attention_type": "performer"},

@@ -53,9 +53,10 @@ def train(output: Path, source: list[str], target: list[str], **choices: Any) ->
     """
     from .. import VanillaTransformerTokenizer
     from ..common.files import check_new, new_folder, read_lines
+    from ..common.white_space import normalize_space
 
     def lines(files: list[str]):
-        return itertools.chain.from_iterable(map(read_lines, files))
+        return map(normalize_space, itertools.chain.from_iterable(map(read_lines, files)))
 
     check_new(output)
     tokenizer = VanillaTransformerTokenizer.train(lines(source), lines(target) if target else None, **choices)

@@ -10,14 +10,15 @@ Translate text, one sentence per line.
     vanilla-transformer translate outputs/quickstart --engine ctranslate2 < numbers.en > numbers.de
     vanilla-transformer translate outputs/quickstart --constraints --num_beams 8 < phrases.tsv    # with tabs
 
-Order and empty lines are kept, memory does not grow with the input. A run that was killed leaves whole lines in
-FILE.partial; the same command continues it, and FILE becomes what it would have been.
+Order, empty lines and white space at the edges of lines are kept, memory does not grow with the input. A run that was
+killed leaves whole lines in FILE.partial; the same command continues it, and FILE becomes what it would have been.
 """
 
 import argparse
 from typing import Any, get_args
 
 from ..common.command_line import make_parser
+from ..common.split_sentences import SplitSentences
 from ..common.too_long import TooLongToTranslate, current_name
 
 
@@ -34,6 +35,17 @@ def add_engine_arguments(parser: argparse._ActionsContainer) -> None:
         metavar="TYPE",
         help="int8: compute linear maps with weights and inputs rounded to int8; with --engine ctranslate2, also "
         "another type of that copy's weights: int16, float16 … (default: as the model was saved)",
+    )
+
+
+def add_split_sentences(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--split_sentences",
+        default="auto",
+        choices=get_args(SplitSentences),
+        help="translate the sentences of a line one by one: auto: unless the model has seen enough lines of several "
+        "sentences in its training (default); always: wherever a sentence clearly ends; never: only in lines that are "
+        "too long",
     )
 
 
@@ -108,6 +120,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         help="a line longer than the model takes: translate it in parts (default), truncate it and translate its "
         "beginning, stop there, or translate it whole, if the encoder's attention costs O(n)",
     )
+    add_split_sentences(parser)
     add_arguments(parser)
     return parser.parse_args(argv)
 
@@ -115,7 +128,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `Translator.translate_stream` that the command line gives."""
     search = ("num_beams", "length_penalty", "length_penalty_type", "coverage_penalty", "max_extra_tokens")
-    names = (*search, "max_new_tokens", "num_beam_groups", "diversity_penalty", "too_long")
+    names = (*search, "max_new_tokens", "num_beam_groups", "diversity_penalty", "too_long", "split_sentences")
     return {name: getattr(arguments, name) for name in names} | {"num_return_sequences": arguments.n_best}
 
 

@@ -19,7 +19,7 @@ from typing import get_args
 
 from ..common.command_line import make_parser
 from ..common.too_long import TooLongToTranslate, current_name
-from .translate import add_search_arguments, search_options
+from .translate import add_search_arguments, add_split_sentences, search_options
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
@@ -45,6 +45,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         choices=get_args(TooLongToTranslate),
         help="as of translate (default: split)",
     )
+    add_split_sentences(model)
     model.add_argument("--window", type=int, default=2048, metavar="N", help="lines of a task (default: 2048)")
     model.add_argument("--max_source_length", type=int, metavar="N", help="tokens of the longest line")
     model.add_argument("--target_lang_tag", metavar="LANG", help="target language of a multilingual model")

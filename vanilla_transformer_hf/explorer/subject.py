@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..common.opening import is_own
+from ..common.white_space import normalize_space
 from ..model.linformer_attention_vanilla_transformer import attends_to_pieces
 from ..translation.alignment import with_eager_attention
 from ..translation.scoring import shift_right
@@ -78,7 +79,7 @@ class Subject:
         Raises:
             RequestError: The text is empty or too long, or the language is not one of this model.
         """
-        text, language = request.text, getattr(request, "target_lang", "")
+        text, language = self._as_read(request.text), getattr(request, "target_lang", "")
         if language and language not in self.target_langs:
             known = ", ".join(self.target_langs) or "none: the model has no target languages"
             raise RequestError("target_lang", f"{language!r} is not one of this model: expected {known}")
@@ -100,9 +101,14 @@ class Subject:
         Raises:
             RequestError: It is empty.
         """
+        text = self._as_read(text)
         if not text.strip():
             raise RequestError("target", "is empty: type a translation")
         return self.check_target(self.tokenizer(text_target=[text])["input_ids"][0], "target")
+
+    def _as_read(self, text: str) -> str:
+        """A text as translation gives it to the model, in one line: a page shows one pass through the model."""
+        return normalize_space(text) if self.kind == "translation" else text
 
     def check_target(self, ids: list[int], field: str) -> list[int]:
         """

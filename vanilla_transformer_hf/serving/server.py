@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 
 from ..common.files import read_lines
 from ..common.http import QUIET, run_server
+from ..common.split_sentences import SplitSentences, check_split_sentences
 from ..translation.translator import Translator
 from .application import ServedModel, create_application
 from .batcher import Batcher
@@ -48,6 +49,7 @@ class ServerSettings:
         api_keys: File of keys, one a line.
         log: One of `LOGS`.
         device, dtype, quantization, engine: As in `Translator.from_pretrained`.
+        split_sentences: As in `Translator.translate`.
         workers: Processes, each with its own models and its share of the threads.
         seconds_to_finish: Time for running requests after SIGTERM.
 
@@ -69,6 +71,7 @@ class ServerSettings:
     seconds_to_finish: int = 60
     quantization: str | None = None
     engine: str = "ours"
+    split_sentences: SplitSentences = "auto"
 
     def __post_init__(self) -> None:
         if self.languages and len(self.languages) != len(self.models):
@@ -80,6 +83,7 @@ class ServerSettings:
             raise ValueError(f"log={self.log!r}: must be one of {', '.join(map(repr, LOGS))}")
         if self.workers < 1:
             raise ValueError(f"workers={self.workers}: must be at least 1")
+        check_split_sentences(self.split_sentences)
         Limits(**self.limits)
 
 
@@ -131,6 +135,7 @@ def open_models(settings: ServerSettings) -> list[ServedModel]:
         translator = Translator.from_pretrained(
             place, settings.device, settings.dtype, quantization=settings.quantization, engine=settings.engine
         )
+        translator.split_sentences = settings.split_sentences
         rows, tokens, waiting = settings.most_rows, settings.most_tokens, settings.most_waiting
         batcher = Batcher(translator, rows, tokens, waiting)
         source, targets = languages_of(translator, settings.languages[number] if settings.languages else None)

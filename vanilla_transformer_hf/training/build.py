@@ -26,9 +26,11 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..common.files import new_folder
 from ..common.opening import check_fit, naming, open_tokenizer, open_weights
+from ..common.split_sentences import MULTI_SENTENCE_SHARE
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..translation.splitting import sentences
 from ..translation.text_model import TARGET_LANG_TAGS
 from ..translation.texts import PART_MAX_LENGTH
 from .averaging import AverageCheckpointsCallback
@@ -44,6 +46,8 @@ from .tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 
 # Number of sentence pairs at the beginning of a stream that a new tokenizer is trained on.
 STREAM_SAMPLE = 1_000_000
+# Number of sources, evenly spread over the corpus, whose sentences are counted: a share is right to about 1 %.
+SENTENCE_SAMPLE = 10_000
 
 
 def say(training: Seq2SeqTrainingArguments, text: str):
@@ -239,6 +243,21 @@ def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments,
     known = tokenizer.model_max_length if is_further else 0
     known = known if known <= LARGE_INTEGER else 0  # transformers' mark for "not known"
     tokenizer.model_max_length = max(known, longest)
+
+
+def record_sentences(tokenizer: PreTrainedTokenizerBase, run: RunArguments, corpus: Any) -> None:
+    """
+    Save the share of the training sources that have several sentences with the tokenizer, from a sample: translation
+    splits lines into sentences where a model has hardly seen two together. A model that is trained further keeps a
+    larger share of its earlier training; nothing is recorded of a stream.
+    """
+    if run.data.streaming:
+        return
+    rows = np.linspace(0, len(corpus) - 1, min(len(corpus), SENTENCE_SAMPLE)).astype(int)
+    texts = list(iterate_texts(corpus.select(rows), "source"))
+    share = sum(len(sentences(text, run.data.source_lang)) > 1 for text in texts) / len(texts)
+    known = tokenizer.init_kwargs.get(MULTI_SENTENCE_SHARE, 0) if run.model.model_name_or_path is not None else 0
+    tokenizer.init_kwargs[MULTI_SENTENCE_SHARE] = max(known, round(share, 4))
 
 
 def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

@@ -12,6 +12,7 @@ import datasets
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
 
+from ..common.white_space import normalize_space
 from .corpus_files import ROW_READERS, SIDES, Names, find_columns, text_pairs
 
 
@@ -159,6 +160,6 @@ def load_parallel_text(
 
 
 def iterate_texts(corpus: datasets.Dataset, side: str, batch_size: int = 1000) -> Iterator[str]:
-    """Yield the "source" or "target" sentences of a corpus, a batch in memory at a time."""
+    """Yield the "source" or "target" sentences of a corpus, as a model gets them, a batch in memory at a time."""
     for batch in corpus.select_columns(side).iter(batch_size):
-        yield from batch[side]
+        yield from (normalize_space(text or "") for text in batch[side])

@@ -48,6 +48,7 @@ from .build import (
     make_generation_config,
     paper_learning_rate,
     record_longest_source,
+    record_sentences,
     say,
     tokenize,
 )
@@ -159,6 +160,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         say(training, describe_tokenizer(tokenizer, run))
         data = tokenize(corpora, tokenizer, run)
         record_longest_source(tokenizer, run, data["train"])
+        record_sentences(tokenizer, run, corpora["train"])
     if training.device.type == "cpu":
         training.matmul = _set_matmul(training.matmul)
     model = _make_model(run, training, tokenizer)

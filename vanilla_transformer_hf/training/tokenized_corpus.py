@@ -11,6 +11,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from ..common.too_long import TooLongToTrain, check_too_long
+from ..common.white_space import normalize_space
 from .corpus_files import SIDES
 
 
@@ -95,8 +96,8 @@ def _tokenize_batch(
     batch: dict[str, list], lines: list[int], tokenizer: Any, rules: CorpusFilter, keep_text: bool
 ) -> dict[str, list]:
     """Token ids of a batch of pairs, and the verdict on each; those left out have no ids."""
-    texts = [[text or "" for text in batch[side]] for side in SIDES]
-    full = [row for row, (source, target) in enumerate(zip(*texts)) if source.strip() and target.strip()]
+    texts = [[normalize_space(text or "") for text in batch[side]] for side in SIDES]
+    full = [row for row, (source, target) in enumerate(zip(*texts)) if source and target]
     columns: dict[str, list] = {name: [[] for _ in lines] for name in ("input_ids", "labels")}
     # Tokenizers refuse an empty list.
     if full:
@@ -149,10 +150,10 @@ def tokenize_corpus(
 ) -> TokenizedCorpus:
     """
     Tokenize a corpus in `num_proc` processes into a cached, memory-mapped table, without the pairs that `rules`
-    refuse.
+    refuse. Texts are read as translation reads them, with `normalize_space`.
 
     Args:
-        keep_text: Keep the columns "source" and "target".
+        keep_text: Keep the columns "source" and "target", with normalised white space.
 
     Raises:
         ValueError: No pair is left.
@@ -171,7 +172,8 @@ def tokenize_corpus(
         features=datasets.Features(features),
         writer_batch_size=BLOCK_ROWS,
         num_proc=num_proc,
-        new_fingerprint=Hasher.hash((corpus._fingerprint, _identity(tokenizer), rules, kinds)),
+        # Tables of versions that did not normalise white space have another fingerprint.
+        new_fingerprint=Hasher.hash((corpus._fingerprint, _identity(tokenizer), rules, kinds, "normalized")),
         desc="Tokenizing",
     )
     verdicts = _column(data, "verdict").astype(np.int8)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..common.matmul import matmul
+from ..common.white_space import EDGES
 from ..model.linformer_attention_vanilla_transformer import attends_to_pieces
 from .scoring import encode_pairs, forced_batches
 from .tally import Tally
@@ -85,23 +86,27 @@ def align_words(
     return Alignment(*words, summed[:-1, :-1])
 
 
-def join_alignments(source: str, alignments: Sequence[Alignment], first_words: Sequence[int]) -> Alignment:
+def join_alignments(
+    texts: tuple[str, str], alignments: Sequence[Alignment], first_words: Sequence[tuple[int, int]]
+) -> Alignment:
     """
     The alignment of a text and its translation from those of its parts.
 
     Args:
-        source: The whole text.
+        texts: The whole text and its translation, with all their white space.
         alignments: The alignments of the parts, in order.
-        first_words: Index in the whole text of the first word of each part.
+        first_words: For each part, the indices of its first source word and of its first target word in the texts;
+            words of invisible characters do not count. A target word that two parts share has the mean of both.
     """
-    source_words = source.split()
-    target_words = [word for alignment in alignments for word in alignment.target_words]
-    weights, row = torch.zeros(len(target_words), len(source_words)), 0
-    for alignment, column in zip(alignments, first_words, strict=True):
+    words = texts[0].split(), texts[1].split()
+    columns, rows = ([place for place, word in enumerate(side) if word.strip(EDGES)] for side in words)
+    weights, counts = torch.zeros(len(words[1]), len(words[0])), torch.zeros(len(words[1]), 1)
+    for alignment, (column, row) in zip(alignments, first_words, strict=True):
         height, width = alignment.weights.shape
-        weights[row : row + height, column : column + width] += alignment.weights
-        row += height
-    return Alignment(source_words, target_words, weights)
+        own = torch.tensor(rows[row : row + height], dtype=torch.long)
+        weights[own[:, None], torch.tensor(columns[column : column + width], dtype=torch.long)] += alignment.weights
+        counts[own] += 1
+    return Alignment(*words, weights / counts.clamp(min=1))
 
 
 def default_layer(layers: int) -> int:

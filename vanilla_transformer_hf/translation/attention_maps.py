@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from ..common.white_space import normalize_space
 from ..model.linformer_attention_vanilla_transformer import attends_to_pieces
 from .alignment import with_eager_attention
 from .scoring import shift_right
@@ -79,11 +80,11 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
     Raises:
         ValueError: A side has more pieces than a picture can show; or weights are not those of pieces.
     """
-    batch = tokenizer([source], return_tensors="pt").to(model.device)
+    batch = tokenizer([normalize_space(source)], return_tensors="pt").to(model.device)
     if target is None:
         target_ids = model.generate(**batch, num_return_sequences=1)[0]
     else:
-        labels = tokenizer(text_target=[target], return_tensors="pt")["input_ids"].to(model.device)
+        labels = tokenizer(text_target=[normalize_space(target)], return_tensors="pt")["input_ids"].to(model.device)
         target_ids = shift_right(model, labels)[0]
     source_ids = batch["input_ids"][0].tolist()
     for side, count in (("source", len(source_ids)), ("target", len(target_ids) - 1)):

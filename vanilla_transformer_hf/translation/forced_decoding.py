@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..common.too_long import TooLongToScore, check_too_long
-from .alignment import Alignment, align_pairs
-from .scoring import TextScore, score_pairs
+from .alignment import Alignment, align_pairs, join_alignments
+from .scoring import TextScore, join_scores, score_pairs
+from .splitting import Segment, pair_segments
 from .tally import ProgressBar, Tally
 from .text_model import WINDOW, TextModel, windows
-from .texts import TextEncoder
+from .texts import TextEncoder, TextError, check_texts
 from .token_translator import quantized
 
 
@@ -34,7 +35,8 @@ class ForcedDecoding(TextModel):
             batch_tokens: Maximum number of tokens of both sides in a batch, padding included. If neither is given,
                 2,048 and 128 pairs.
             too_long: "error"; or "truncate": score the beginnings of pairs that are too long for the model; or
-                "whole": score them whole, if the encoder's attention costs O(n).
+                "whole": score them whole, if the encoder's attention costs O(n). Pairs of several lines or sentences
+                are scored as they are translated, one by one, if both sides have the same number.
             progress_bar: Show a progress bar on standard error.
 
         Returns:
@@ -103,8 +105,12 @@ class ForcedDecoding(TextModel):
         self, pairs: Sequence[tuple[str, str]], tally: Tally, too_long: TooLongToScore = "error", **limits: int | None
     ) -> list[TextScore]:
         encoders = self._encoders(too_long)
-        with quantized(self.model, self.quantization):
-            return score_pairs(self.model, self.tokenizer, encoders, pairs, tally, self.matmul, **limits)
+
+        def score(parts: Sequence[tuple[str, str]]) -> list[TextScore]:
+            with quantized(self.model, self.quantization):
+                return score_pairs(self.model, self.tokenizer, encoders, parts, tally, self.matmul, **limits)
+
+        return [join_scores(found) for _, _, found in self._in_parts(score, pairs, encoders, tally)]
 
     def _align_pairs(
         self,
@@ -114,9 +120,36 @@ class ForcedDecoding(TextModel):
         layer: int | None = None,
         **limits: int | None,
     ) -> list[Alignment]:
-        return align_pairs(
-            self.model, self.tokenizer, self._encoders(too_long), pairs, tally, layer, self.matmul, **limits
-        )
+        encoders = self._encoders(too_long)
+
+        def align(parts: Sequence[tuple[str, str]]) -> list[Alignment]:
+            return align_pairs(self.model, self.tokenizer, encoders, parts, tally, layer, self.matmul, **limits)
+
+        return [
+            join_alignments(pair, found, [(source.first_word, target.first_word) for source, target in parts])
+            for pair, parts, found in self._in_parts(align, pairs, encoders, tally)
+        ]
+
+    @staticmethod
+    def _in_parts(
+        work: Callable[[Sequence[tuple[str, str]]], list[Any]],
+        pairs: Sequence[tuple[str, str]],
+        encoders: tuple[TextEncoder, TextEncoder],
+        tally: Tally,
+    ) -> Iterator[tuple[tuple[str, str], list[tuple[Segment, Segment]], list[Any]]]:
+        """Each pair, with the pairs of its lines or sentences, and what the work finds for these."""
+        for pair in pairs:
+            check_texts(pair)
+        languages, in_sentences = (encoders[0].language, encoders[1].language), encoders[0].in_sentences
+        parts = [pair_segments(pair, languages, in_sentences) for pair in pairs]
+        owners = [place for place, each in enumerate(parts) for _ in each]
+        try:
+            found = iter(work([(source.text, target.text) for each in parts for source, target in each]))
+        except TextError as error:
+            raise TextError(owners[error.place], error.reason) from error
+        tally.add(sentences=len(pairs) - len(owners))  # the work has counted the parts
+        for pair, each in zip(pairs, parts):
+            yield pair, each, [next(found) for _ in each]
 
     def _of_pairs(
         self,

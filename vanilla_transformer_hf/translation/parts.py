@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..common.white_space import normalize_space
 from ..model.constraints_vanilla_transformer import as_ids
 from .results import Translation, read_translations
 from .tally import Tally
@@ -16,9 +17,10 @@ def constrain(
     encode_targets: Callable[[list[str]], list[list[int]]],
     vocab_size: int,
     end_ids: list[int],
+    likeliest: Callable[[Sequence[Part], Sequence[Sequence[int]]], list[int]],
 ) -> None:
     """
-    Give the parts of each [`ConstrainedText`] its constraints.
+    Give the parts of each [`ConstrainedText`] its constraints: the first one the prefix, and each phrase to one part.
 
     Args:
         lines: The texts.
@@ -26,21 +28,25 @@ def constrain(
         encode_targets: A function from target texts to token ids without special tokens.
         vocab_size: Number of target ids.
         end_ids: Ids that end a sentence, which constraints must not contain.
+        likeliest: A function from parts and the token ids of phrases to the index of the part for each phrase.
 
     Raises:
-        TextError: A line with constraints is too long and would be split, or its constraints cannot be met.
+        TextError: A sentence with constraints is too long and would be split, or its constraints cannot be met.
     """
     for place, (line, each) in enumerate(zip(lines, parts, strict=True)):
         if each and is_constrained(line):
             with placed(place):
-                if len(each) > 1:
+                if any(part.is_cut for part in each):
                     raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
-                texts = [line.prefix, *line.phrases]
-                each[0].prefix, *each[0].phrases = asked = encode_targets(texts)
+                texts = [normalize_space(text) for text in (line.prefix, *line.phrases)]
+                each[0].prefix, *phrases = asked = encode_targets(texts)
                 for text, ids in zip(texts, asked):
                     as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", vocab_size, end_ids)
                     if text and not ids:
                         raise ValueError(f"{line[:40]!r}: {text[:40]!r} has no tokens to be required")
+                places = likeliest(each, phrases) if len(each) > 1 else [0] * len(phrases)
+                for part, phrase in zip(places, phrases, strict=True):
+                    each[part].phrases.append(phrase)
 
 
 def translate_parts(
@@ -71,6 +77,7 @@ def translate_parts(
     results: list[list[list[Translation]]] = [[[] for _ in each] for each in parts]
     left = list(map(len, parts))  # number of unfinished parts of each text
     tally.add(sentences=left.count(0))
+    lacking = set[int]()
     lengths = [len(parts[line][place].ids) for line, place in places]
     batches = [[places[row] for row in rows] for rows in sorted_batches(lengths, **limits)]
     inputs = (_batch([parts[line][place] for line, place in batch], search) for batch in batches)
@@ -88,7 +95,9 @@ def translate_parts(
                 counts["unfinished"] += not all(n_best_list[0].is_complete for n_best_list in results[line])
             if phrases := parts[line][place].phrases:
                 best = found["sequences"][row, 0].tolist()
-                counts["lacking"] += not all(_contains(best, phrase) for phrase in phrases)
+                if line not in lacking and not all(_contains(best, phrase) for phrase in phrases):
+                    lacking.add(line)
+                    counts["lacking"] += 1
         tally.add(**counts)
     return results
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers.pipelines.base import ChunkPipeline
 
+from ..common.split_sentences import SplitSentences
 from .tally import Tally
 from .texts import is_constrained
 from .translator import Translator
@@ -14,16 +15,16 @@ from .translator import Translator
 
 class TranslationPipeline(ChunkPipeline):
     """
-    transformers' "translation" task, on top of a [`Translator`]. Texts that are too long for the model are translated
-    sentence by sentence, as in `Translator.translate`.
+    transformers' "translation" task, on top of a [`Translator`]. Lines and sentences are translated one by one, and
+    texts that are too long for the model in parts, as in `Translator.translate`.
 
     A text gives `[{"translation_text": …}]`; a list, generator or `KeyDataset` gives the same for each item, and a
     list whose items have one translation each is flattened to `[{"translation_text": …}, …]`. This is what the
     pipeline of transformers 4 returned. Arguments at construction or in a call: `batch_size`, `return_tensors`
     (`translation_token_ids` in place of the text; of a text in parts, those of the parts one after the other),
-    `return_scores` (adds `score`), `target_lang_tag` (the language to translate to, of a model for several: its tag is
-    put before each text), and those of `generate()`. For such a model, `pipeline("translation_en_to_de")` sets
-    `target_lang_tag="de"`.
+    `return_scores` (adds `score`), `split_sentences` ("auto", "always" or "never"), `target_lang_tag` (the language to
+    translate to, of a model for several: its tag is put before each text), and those of `generate()`. For such a
+    model, `pipeline("translation_en_to_de")` sets `target_lang_tag="de"`.
 
     Example:
 
@@ -71,9 +72,14 @@ class TranslationPipeline(ChunkPipeline):
         return results
 
     def _sanitize_parameters(
-        self, return_tensors: bool | None = None, target_lang_tag: str | None = None, **generate_kwargs: Any
+        self,
+        return_tensors: bool | None = None,
+        target_lang_tag: str | None = None,
+        split_sentences: SplitSentences | None = None,
+        **generate_kwargs: Any,
     ):
-        before = {} if target_lang_tag is None else {"target_lang_tag": target_lang_tag}
+        given = {"target_lang_tag": target_lang_tag, "split_sentences": split_sentences}
+        before = {name: value for name, value in given.items() if value is not None}
         after = {"generate_kwargs": generate_kwargs} if generate_kwargs else {}
         return (
             before,
@@ -82,13 +88,18 @@ class TranslationPipeline(ChunkPipeline):
         )
 
     def preprocess(  # type: ignore[override]
-        self, input_: Any, target_lang_tag: str | None = None, **parameters: Any
+        self,
+        input_: Any,
+        target_lang_tag: str | None = None,
+        split_sentences: SplitSentences | None = None,
+        **parameters: Any,
     ) -> Iterator[dict[str, Any]]:
         if is_constrained(input_):
             raise ValueError(f"{input_[:40]!r}: the pipeline does not support constraints; use `Translator.translate`")
         tally = Tally()
         prefix = None if target_lang_tag is None else self.translator.tag_of(target_lang_tag)
-        (parts,) = self.translator.encoder("split", source_prefix=prefix)([input_], tally)
+        encoder = self.translator.encoder("split", source_prefix=prefix, split_sentences=split_sentences)
+        (parts,) = encoder([input_], tally)
         self.translator.warn(tally, "split")
         for place, part in enumerate(parts or [None]):
             batch = self.translator.collate([part.ids if part else []])

@@ -1,10 +1,13 @@
 """Translations: search results as text, and the joining of a long text's parts."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
+from unicodedata import category, east_asian_width
 
 import torch
 
+from ..common.white_space import EDGES, word_starts
 from .alignment import Alignment, join_alignments
 from .scoring import until_end
 from .texts import Part
@@ -79,23 +82,54 @@ def join_parts(
         found: The n-best list of each part.
         penalty: Number of tokens -> divisor of the log-probability.
     """
-    if len(parts) == 1:
+    if len(parts) == 1 and line == parts[0].text:
         return list(found[0])
     joined = []
     for each in zip(*found):
-        score, tokens = None, [token for part in each for token in part.tokens]
+        text, starts = join_texts(parts, each)
+        score, tokens = each[0].score, [token for part in each for token in part.tokens]
         scores = [part.score for part in each if part.score is not None]
-        if len(scores) == len(each):  # as if the whole text were one hypothesis
+        if len(scores) == len(each) > 1:  # as if the whole text were one hypothesis
             lengths = [float(penalty(torch.tensor(len(part.tokens)))) for part in each]
             total = sum(score * length for score, length in zip(scores, lengths))
             score = total / float(penalty(torch.tensor(len(tokens))))
         alignments = [part.alignment for part in each if part.alignment is not None]
         alignment = None
         if len(alignments) == len(each):
-            alignment = join_alignments(line, alignments, [part.first_word for part in parts])
+            words = word_starts(text)
+            first_words = [(part.first_word, bisect_right(words, start) - 1) for part, start in zip(parts, starts)]
+            alignment = join_alignments((line, text), alignments, first_words)
         is_complete = all(part.is_complete for part in each)
-        joined.append(Translation(" ".join(filter(None, each)), score, tokens, alignment, is_complete))
+        joined.append(Translation(text, score, tokens, alignment, is_complete))
     return joined
+
+
+def join_texts(parts: Sequence[Part], translations: Sequence[str]) -> tuple[str, list[int]]:
+    """
+    The translation of a text from those of its parts, and where each of these begins in it.
+
+    The white space at the edges and between the lines is that of the text. Between sentences of one line stands a
+    space, unless the translation before it is Chinese or Japanese.
+    """
+    pieces, starts, length, left = list[str](), list[int](), 0, ""
+    for part, text in zip(parts, translations, strict=True):
+        before = _space_between(left, text) if part.before is None else part.before
+        starts.append(length + len(before) + len(text) - len(text.lstrip(EDGES)))
+        pieces += before, text
+        length += len(before) + len(text)
+        left = text or (left if part.before is None else "")
+    return "".join([*pieces, parts[-1].after]), starts
+
+
+def _space_between(left: str, right: str) -> str:
+    """What stands between the translations of two parts of a line: nothing after Chinese or Japanese, else a space."""
+    if not left or not right:
+        return ""
+    # Wide letters and marks; emoji are symbols, and Korean has spaces.
+    is_wide = (
+        east_asian_width(left[-1]) in "WF" and category(left[-1])[0] != "S" and not "\uac00" <= left[-1] <= "\ud7a3"
+    )
+    return "" if is_wide else " "
 
 
 def empty_translation(has_score: bool, has_alignment: bool) -> Translation:

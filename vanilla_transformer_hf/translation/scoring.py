@@ -47,6 +47,12 @@ class TextScore:
         return math.exp(-self.log_probability / max(1, len(self.tokens)))
 
 
+def join_scores(scores: Sequence[TextScore]) -> TextScore:
+    """The score of a text from those of its lines or sentences, in order."""
+    tokens = [token for score in scores for token in score.tokens]
+    return TextScore(tokens, [value for score in scores for value in score.token_log_probabilities])
+
+
 @dataclass(frozen=True)
 class ForcedBatch:
     """

@@ -1,21 +1,53 @@
 """
-Splitting of texts that are too long for a model: at ends of lines and sentences, else at clauses, words, characters.
+Splitting of texts into lines and sentences, and of sentences that are too long at clauses, words, characters.
 """
 
 import itertools
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from unicodedata import east_asian_width
+
+from ..common.white_space import (
+    LINE_ENDS,
+    Span,
+    line_spans,
+    normalize_space,
+    strip_spans,
+    without_invisible,
+    word_starts,
+)
 
 
-Span = tuple[int, int]
 Count = Callable[[Sequence[str]], list[int]]
 
-# Sentence marks after which Chinese, Japanese and Hindi have no space.
-NEED_NO_SPACE = "。！？｡।"
-SENTENCE_ENDS = re.compile(rf"(?<=[.!?…])[\"'”’»)\]]*\s+|\n\s*|(?<=[{NEED_NO_SPACE}])[\"'”’»)\]」』）]*")
-# After these a full stop does not end a sentence: initials, abbreviations without a vowel (Dr., St., Nr.), ordinals
-# (3.).
-ABBREVIATION = re.compile(r"(?:^|[\s.(\"'“„«])(?:[^\W\d_]|[b-df-hj-np-tv-xzB-DF-HJ-NP-TV-XZ]{2,4}|\d{1,2})\.$")
+# Marks that end a sentence wherever they stand: Chinese and Japanese, Indic, Arabic and Urdu, Armenian, Ethiopic,
+# Khmer, Burmese, Mongolian, and double ones.
+NEED_NO_SPACE = "。！？｡।॥؟۔։።፧፨។៕။᠃᠉‼⁇⁈⁉‽"
+CLOSING = r"\"'”’“‘»›«‹)\]}」』）】》〉］"
+OPENING = "\"'“‘„‚«‹»›([{「『（【《〈［¿¡–—- "
+SENTENCE_ENDS = re.compile(
+    rf"(?<=[.!?…])[{CLOSING}]*(?:\s»(?=\s))?\s+"  # French has a space before »
+    rf"|[{LINE_ENDS}]\s*"
+    rf"|(?<=[{NEED_NO_SPACE}])[{CLOSING}]*\s*"
+)
+ANY_END = re.compile(rf"[.!?…{NEED_NO_SPACE}{LINE_ENDS}]")
+# A quotation mark on its own, as tokenized texts have it, also with Moses' escapes: it may open or close.
+LONE_QUOTE = re.compile(r"(?:[\"'”’]|&quot;|&apos;)(?:\s|$)")
+# An initial (J.), or the end of an abbreviation with dots (U.S., z.B.).
+INITIAL = re.compile(r"(?:.*[.-])?[^\W\d_]")
+# Dr., Mt., Nr., bzw.; but TV and DVD are words.
+NO_VOWEL = re.compile(r"[b-df-hj-np-tv-xzB-DF-HJ-NP-TV-XZ][b-df-hj-np-tv-xz]{1,3}")
+# Languages with words that have no vowel, such as Czech "vlk".
+SYLLABIC_CONSONANTS = frozenset(("bs", "cs", "hr", "mk", "sk", "sl", "sr"))
+# Languages that write no ordinals with a full stop ("3." for "third"), so that a number may end a sentence.
+NO_ORDINALS = frozenset(
+    ("ar", "bg", "ca", "el", "en", "es", "fr", "gl", "he", "hi", "it", "ja", "ko", "nl", "pt", "ro")
+)
+# More characters than the longest abbreviation has.
+LONGEST_WORD = 32
 # Where a sentence that is too long is split, best first; finally between characters.
 BREAKS = (
     re.compile(r"(?<=[;:؛—–])\s+|(?<=[；：])"),
@@ -24,7 +56,74 @@ BREAKS = (
 )
 
 
-def split_text(text: str, limit: int, count: Count, part_limit: int | None = None) -> list[Span]:
+@dataclass
+class Segment:
+    """
+    A line or a sentence of a text.
+
+    Attributes:
+        text: The characters, with single spaces.
+        before: The white space before it, if it begins a line; None if it follows a sentence on the same line.
+        first_word: Index, by white space, of the text's word in which it begins.
+    """
+
+    text: str
+    before: str | None
+    first_word: int = 0
+
+
+def split_segments(text: str, language: str | None = None, in_sentences: bool = False) -> tuple[list[Segment], str]:
+    """
+    The lines of a text, or their sentences, in order, and the white space after the last.
+
+    Empty lines are part of the white space before the next line.
+
+    Args:
+        text: Of any length.
+        language: Code of its language, if known.
+        in_sentences: Whether lines are split into sentences.
+    """
+    lines = line_spans(text)
+    spans = [(line, span) for line in lines for span in (_within(text, line, language) if in_sentences else [line])]
+    starts = word_starts(text) if len(spans) > 1 else []
+    segments, seen = list[Segment](), 0
+    for line, (start, end) in spans:
+        before = without_invisible(text[seen:start]) if start == line[0] else None
+        first_word = bisect_right(starts, start) - 1 if starts else 0
+        segments.append(Segment(normalize_space(text[start:end]), before, first_word))
+        seen = end
+    return segments, without_invisible(text[seen:])
+
+
+def _within(text: str, line: Span, language: str | None) -> list[Span]:
+    start, end = line
+    return [(start + left, start + right) for left, right in sentences(text[start:end], language)]
+
+
+def pair_segments(
+    pair: tuple[str, str], languages: tuple[str | None, str | None], in_sentences: bool
+) -> list[tuple[Segment, Segment]]:
+    """
+    The lines, or sentences, of a text with those of its translation: one pair of all where their numbers differ.
+
+    Args:
+        pair: The texts.
+        languages: Codes of their languages, if known.
+        in_sentences: Whether lines are split into sentences, where both have the same number.
+    """
+    choices = (True, False) if in_sentences else (False,)
+    for choice in choices:
+        source, target = (split_segments(*side, choice)[0] for side in zip(pair, languages))
+        # Sentences pair up within their lines.
+        if [each.before is None for each in source] == [each.before is None for each in target] and source:
+            return list(zip(source, target))
+    whole = (Segment(normalize_space(text), "") for text in pair)
+    return [(next(whole), next(whole))]
+
+
+def split_text(
+    text: str, limit: int, count: Count, part_limit: int | None = None, language: str | None = None
+) -> list[Span]:
     """
     Split a text into its sentences, and sentences that are too long into as few parts of about equal length as
     possible.
@@ -38,43 +137,110 @@ def split_text(text: str, limit: int, count: Count, part_limit: int | None = Non
         count: A function from texts to their numbers of tokens.
         part_limit: Maximum number of tokens of a part of a longer sentence; `limit`, if not given. A model has seen
             few sentences as long as the longest, and drops text from parts of that length.
+        language: Code of its language, if known.
 
     Returns:
         Start and end of the parts, in order; together they cover the whole text except for white space.
     """
     limits = (limit, limit if part_limit is None else part_limit)
-    return [*_fitting(text, [[span] for span in sentences(text)], -1, limits, count)]
+    return [*_fitting(text, [[span] for span in sentences(text, language)], -1, limits, count)]
 
 
-def sentences(text: str) -> list[Span]:
+def sentences(text: str, language: str | None = None) -> list[Span]:
     """
-    Start and end of the sentences of a text, without surrounding white space; a line break always ends a
-    sentence.
+    Start and end of the sentences of a text, without surrounding white space; a line break always ends a sentence.
+
+    A sentence ends only where the mark is unambiguous: not after abbreviations (those of Moses for the language, by
+    sacremoses), initials and ordinals, nor where a quotation goes on in lower case.
+
+    Args:
+        text: Of any length; the time is linear.
+        language: Code of its language, such as "de"; if not known, words without a vowel count as abbreviations, and
+            short numbers as ordinals.
     """
-    spans, start, seen, has_words = list[Span](), 0, 0, False
+    if ANY_END.search(text, 0, len(text) - 1) is None:  # nearly all lines; this takes a tenth of the time
+        return strip_spans(text, [(0, len(text))])
+    spans, start, seen, has_words, is_lower = list[Span](), 0, 0, False, text.islower()
     for found in SENTENCE_ENDS.finditer(text):
         has_words = has_words or any(map(str.isalnum, text[seen : found.end()]))
         seen = found.end()
         if spans and not has_words:  # marks on their own belong to the sentence before them
             spans[-1] = (spans[-1][0], seen)
             start = seen
-        elif has_words and _ends_sentence(text, found):
+        elif has_words and _ends_sentence(text, found, start, language, is_lower):
             spans.append((start, seen))
             start, has_words = seen, False
     if spans and not any(map(str.isalnum, text[start:])):
         start = spans.pop()[0]
-    return _stripped(text, [*spans, (start, len(text))])
+    return strip_spans(text, [*spans, (start, len(text))])
 
 
-def _ends_sentence(text: str, found: re.Match[str]) -> bool:
-    """Whether a possible end of a sentence is one; a lower-case letter may follow, as in lower-cased texts."""
-    if "\n" in found[0]:
+def _ends_sentence(text: str, found: re.Match[str], start: int, language: str | None, is_lower: bool) -> bool:
+    """
+    Whether a possible end of a sentence is one.
+
+    Args:
+        text: The text.
+        found: A match of `SENTENCE_ENDS`.
+        start: Where the sentence begins.
+        language: Code of the text's language, if known.
+        is_lower: Whether the text has no upper-case letter, so that lower case does not say that a sentence goes on.
+    """
+    if any(end in found[0] for end in LINE_ENDS):
         return True
     place = found.start() - 1
     mark, before = text[place], text[place - 1 : place]
-    if mark != "." or before.isspace():  # a space also before the mark: tokenized text
+    if mark in NEED_NO_SPACE:
         return True
-    return ABBREVIATION.search(text[max(0, place - 6) : place + 1]) is None
+    following = text[found.end() : found.end() + 8].lstrip(OPENING)[:1]
+    goes_on = following.islower() and not is_lower
+    is_closed = not found[0].isspace()
+    if LONE_QUOTE.match(text, found.end()):  # it may close what ends here
+        return False
+    if mark == "…" or before == ".":
+        return not following.islower()
+    if is_closed or mark == "!" or before.isspace():  # a space also before the mark: tokenized text
+        return not goes_on
+    if mark == "?":
+        return True
+    return not _is_abbreviation(text[max(start, place - LONGEST_WORD) : place], following, language, goes_on, is_lower)
+
+
+def _is_abbreviation(before: str, following: str, language: str | None, goes_on: bool, is_lower: bool) -> bool:
+    """Whether the full stop between these belongs to the word before it; the other arguments are above."""
+    previous, word = ["", "", *before.split()][-2:]
+    word = word.lstrip(OPENING)
+    if word.isdecimal():
+        is_item = before.strip(OPENING) == word  # the number of an item of a list: the sentence has begun with it
+        return is_item or goes_on or (len(word) <= 2 and language not in NO_ORDINALS)
+    if INITIAL.fullmatch(word):
+        return east_asian_width(word[-1]) not in "WF"  # of scripts without initials
+    listed = abbreviations(language)
+    known = listed.get(word, listed.get(word.capitalize()) if is_lower else None)
+    if known is not None and known != NUMERIC_ONLY:
+        return True
+    if following.isdecimal() or goes_on:  # No. 5, Fig. 3, pp. 4; Fire Dept. engine, max. speed
+        return known is not None or len(word) <= (5 if word[:1].isupper() else 3)
+    has_unit = previous[-1:].isdecimal()  # 5 km.
+    return NO_VOWEL.fullmatch(word) is not None and not has_unit and language not in SYLLABIC_CONSONANTS
+
+
+NUMERIC_ONLY = "#NUMERIC_ONLY#"
+
+
+@cache
+def abbreviations(language: str | None) -> dict[str, str]:
+    """
+    Words after which a full stop does not end a sentence, with `NUMERIC_ONLY` for those that need a number after them:
+    Moses' list of a language; empty where it has none.
+    """
+    from sacremoses.corpus import NonbreakingPrefixes  # takes half a second, and few texts need it
+
+    known = NonbreakingPrefixes()
+    if language not in known.available_langs.values():
+        return {}
+    lines = (line.strip().partition(" #") for line in known.words(language))
+    return {word: f"#{condition}" if condition else "" for word, _, condition in lines}
 
 
 def _fitting(text: str, groups: list[list[Span]], level: int, limits: tuple[int, int], count: Count) -> Iterator[Span]:
@@ -105,7 +271,7 @@ def _pieces(text: str, start: int, end: int, level: int) -> tuple[list[Span], in
     for deeper in range(level, len(BREAKS)):
         ends = [found.end() for found in BREAKS[deeper].finditer(text, start, end) if found.end() < end]
         if ends:
-            return _stripped(text, [*itertools.pairwise([start, *ends, end])]), deeper
+            return strip_spans(text, [*itertools.pairwise([start, *ends, end])]), deeper
     return None
 
 
@@ -120,14 +286,3 @@ def _packed(pieces: Sequence[Span], sizes: Sequence[int], limit: int) -> list[li
         groups[-1].append(piece)
         used, before = used + size, before + size
     return groups
-
-
-def _stripped(text: str, spans: Sequence[Span]) -> list[Span]:
-    """The spans without white space at their ends; empty ones are removed."""
-    found = []
-    for start, end in spans:
-        part = text[start:end]
-        start, end = end - len(part.lstrip()), start + len(part.rstrip())
-        if start < end:
-            found.append((start, end))
-    return found

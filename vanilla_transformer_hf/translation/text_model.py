@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..common.opening import check_fit, is_own
+from ..common.split_sentences import ENOUGH_LINES, MULTI_SENTENCE_SHARE, SplitSentences, check_split_sentences
 from ..common.too_long import TooLongToTranslate
 from ..model.configuration_vanilla_transformer import QUADRATIC_KINDS
 from .tally import Tally
@@ -37,6 +38,8 @@ class TextModel:
         matmul (`str`): The library of float32 matrix products in use.
         quantization (`str`, *optional*): "int8" where linear maps are computed in this type.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once.
+        split_sentences (`str`): Whether sentences on one line are translated one by one, unless a call says it:
+            "auto", "always" or "never".
 
     Raises:
         ValueError: The tokenizer's vocabulary does not fit the model.
@@ -52,6 +55,7 @@ class TextModel:
         self._max_target_positions = getattr(model.config, "decoder_max_position_embeddings", None) or positions
         self.max_source_length = self._guessed_source_length = min(tokenizer.model_max_length, positions)
         self._has_doubted = False
+        self.split_sentences: SplitSentences = "auto"
 
     def use_target_lang(self, language: str) -> None:
         """
@@ -94,15 +98,20 @@ class TextModel:
         return self._max_target_positions - 1
 
     def encoder(
-        self, too_long: TooLongToTranslate = "split", is_target: bool = False, source_prefix: str | None = None
+        self,
+        too_long: TooLongToTranslate = "split",
+        is_target: bool = False,
+        source_prefix: str | None = None,
+        split_sentences: SplitSentences | None = None,
     ) -> TextEncoder:
         """
-        The encoder of one side's texts within the model's limits; with another prefix than `self.source_prefix`, if
-        given.
+        The encoder of one side's texts within the model's limits; with another prefix than `self.source_prefix` and
+        another treatment of sentences than `self.split_sentences`, if given.
 
         Raises:
-            ValueError: `too_long` is not one of the choices, or `max_source_length` has no room for a token, or is
-                larger than the number of positions of the model; or it is "whole", and a model cannot do that.
+            ValueError: `too_long` or `split_sentences` is not one of the choices, or `max_source_length` has no room
+                for a token, or is larger than the number of positions of the model; or `too_long` is "whole", and a
+                model cannot do that.
         """
         if too_long == "whole":
             self._check_whole()
@@ -116,12 +125,23 @@ class TextModel:
         prefix = "" if is_target else source_prefix
         part = None if is_target else self.tokenizer.init_kwargs.get(PART_MAX_LENGTH)
         positions = _positions_of(self.model.get_decoder()) if is_target else self._most_source_positions
-        encoder = TextEncoder(self.tokenizer, limit, too_long, is_target, is_guess, prefix, part, positions)
+        language = getattr(self.tokenizer, "tgt_lang" if is_target else "src_lang", None)
+        in_sentences = self._splits_sentences(split_sentences or self.split_sentences, too_long)
+        encoder = TextEncoder(
+            self.tokenizer, limit, too_long, is_target, is_guess, prefix, part, positions, language, in_sentences
+        )
         if not is_target and limit <= encoder.around:
             raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")
         if not is_target and limit > self._most_source_positions:
             raise ValueError(f"max_source_length={limit}: the model has {self._most_source_positions} positions")
         return encoder
+
+    def _splits_sentences(self, choice: SplitSentences, too_long: str) -> bool:
+        """Whether the sentences of a line are translated one by one; a text that is asked for whole stays so."""
+        if check_split_sentences(choice) != "auto":
+            return choice == "always"
+        # Models that do not say what they have seen, as converted ones, were most likely trained on sentences.
+        return too_long != "whole" and self.tokenizer.init_kwargs.get(MULTI_SENTENCE_SHARE, 0) < ENOUGH_LINES
 
     @property
     def _most_source_positions(self) -> float:

@@ -2,11 +2,10 @@
 
 import codecs
 import math
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeGuard
 
@@ -15,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ..common.too_long import TooLongToTranslate, check_too_long
-from .splitting import split_text
+from ..common.white_space import word_starts
+from .splitting import Segment, split_segments, split_text
 from .tally import SENSIBLE_SOURCE, Tally
 
 
@@ -73,15 +73,21 @@ class Part:
     A part of a text that goes through the model at once: usually the whole text.
 
     Attributes:
-        text: The characters.
+        text: The characters, with white space as the model gets it (`normalize_space`).
         ids: Their token ids, special tokens included.
         first_word: Index, by white space, of the whole text's word in which the part begins.
+        before: White space before its translation, if it begins a line; None if it goes on with one.
+        after: White space after the translation of the text's last part.
+        is_cut: Whether it is a part of a longer sentence or line that the model does not take at once.
         prefix, phrases: Target token ids of what its translation must begin with and contain.
     """
 
     text: str
     ids: list[int]
     first_word: int = 0
+    before: str | None = ""
+    after: str = ""
+    is_cut: bool = False
     prefix: list[int] = field(default_factory=list)
     phrases: list[list[int]] = field(default_factory=list)
 
@@ -100,6 +106,8 @@ class TextEncoder:
         is_guess: Whether the lengths of the training sentences are unknown, so that long texts are counted as
             doubtful.
         positions: Maximum number of tokens of a text that goes through the model whole.
+        language: Code of the texts' language, if known.
+        in_sentences: Whether the sentences of a line are parts of their own, also where the line is short.
 
     Raises:
         ValueError: `too_long` has another value.
@@ -115,7 +123,10 @@ class TextEncoder:
         prefix: str = "",
         part_limit: int | None = None,
         positions: float = math.inf,
+        language: str | None = None,
+        in_sentences: bool = False,
     ):
+        self.language, self.in_sentences = language, in_sentences
         self.positions = positions
         self.limit, self.too_long = limit, check_too_long(too_long, TooLongToTranslate)
         self.part_limit, self._is_guess = limit if part_limit is None else min(part_limit, limit), is_guess
@@ -164,27 +175,60 @@ class TextEncoder:
 
     def __call__(self, texts: Sequence[str], tally: Tally | None = None) -> list[list[Part]]:
         """
-        The parts of each text: an empty list for white space, several parts for a text that had to be split.
+        The parts of each text: its lines, or their sentences, and the parts of those that had to be split. White space
+        has none.
 
         Raises:
             TypeError: A text is not a `str`.
-            TextError: A text is too long, and `too_long` is "error"; or it is "whole", and the text has more tokens
-                than the model has positions.
+            TextError: A line or sentence is too long, and `too_long` is "error"; or it is "whole", and it has more
+                tokens than the model has positions.
         """
         check_texts(texts)
-        filled = [place for place, text in enumerate(texts) if text.strip()]
-        parts: list[list[Part]] = [[] for _ in texts]
-        encoded = self.ids([texts[place] for place in filled])["input_ids"] if filled else []
-        for place, ids in zip(filled, encoded, strict=True):
-            parts[place] = [Part(texts[place], ids)] if ids else []
-            if len(ids) > self.limit:
-                with placed(place):
-                    parts[place] = PARTS_OF[self.too_long](self, parts[place][0])
-                if tally is not None:
-                    tally.add(too_long=1)
-            elif self._is_guess and len(ids) > SENSIBLE_SOURCE and tally is not None:
-                tally.add(doubtful=1)
+        found = [split_segments(text, self.language, self.in_sentences) for text in texts]
+        lines = [segment.text for segments, _ in found for segment in segments]
+        encoded = iter(self.ids(lines)["input_ids"] if lines else [])
+        parts, counts = [], {"too_long": 0, "doubtful": 0}
+        for place, (segments, after) in enumerate(found):
+            rows = [next(encoded) for _ in segments]
+            with placed(place):
+                own = [part for pair in zip(segments, rows) for part in self._parts(*pair)]
+            own, before = without_empty(own)
+            if own:
+                own[-1].after = before + after
+            is_long = self._is_over_long(segments, rows)
+            counts["too_long"] += is_long
+            counts["doubtful"] += self._is_guess and not is_long and any(len(ids) > SENSIBLE_SOURCE for ids in rows)
+            parts.append(own)
+        if tally is not None:
+            tally.add(**counts)
         return parts
+
+    def _parts(self, segment: Segment, ids: list[int]) -> list[Part]:
+        whole = Part(segment.text, ids, segment.first_word, segment.before)
+        return PARTS_OF[self.too_long](self, whole) if len(ids) > self.limit else [whole]
+
+    def _is_over_long(self, segments: Sequence[Segment], rows: Sequence[Sequence[int]]) -> bool:
+        """Whether a line is longer than the model takes, also one that was split because it has several sentences."""
+        if self.too_long != "split" or not any(segment.before is None for segment in segments):
+            return any(len(ids) > self.limit for ids in rows)
+        most, total = 0, 0
+        for segment, ids in zip(segments, rows, strict=True):
+            total = len(ids) - self.around + (total if segment.before is None else self.around)
+            most = max(most, total)
+        return most > self.limit
+
+
+def without_empty(parts: Sequence[Part]) -> tuple[list[Part], str]:
+    """The parts that have tokens, with the white space before others that begin lines, and what of it is left over."""
+    kept, before = list[Part](), ""
+    for part in parts:
+        if not part.ids:
+            before += part.before or ""
+            continue
+        if before or part.before:
+            part.before, before = before + (part.before or ""), ""
+        kept.append(part)
+    return kept, before
 
 
 @contextmanager
@@ -209,7 +253,7 @@ def check_texts(texts: Sequence[Any]) -> None:
 def truncate(encoder: TextEncoder, whole: Part) -> list[Part]:
     """The first tokens, and the special tokens after them."""
     ids = encoder.ids([whole.text], truncation=True, max_length=encoder.limit)["input_ids"][0]
-    return [Part(whole.text, ids)]
+    return [replace(whole, ids=ids)]
 
 
 def refuse(encoder: TextEncoder, whole: Part) -> list[Part]:
@@ -240,14 +284,14 @@ def split(encoder: TextEncoder, whole: Part) -> list[Part]:
         return [len(ids) - encoder.around for ids in encoder.ids(texts)["input_ids"]]
 
     limit, part_limit = (max(1, most - encoder.around) for most in (encoder.limit, encoder.part_limit))
-    spans = split_text(text, limit, count, part_limit)
-    starts = [found.start() for found in re.finditer(r"\S+", text)]
-    texts = [text[start:end] for start, end in spans]
-    encoded = encoder.ids(texts)["input_ids"]
-    return [
-        Part(part, ids, bisect_right(starts, start) - 1)
-        for (start, _), part, ids in zip(spans, texts, encoded, strict=True)
+    spans = split_text(text, limit, count, part_limit, encoder.language)
+    starts, texts = word_starts(text), [text[start:end] for start, end in spans]
+    parts = [
+        Part(part, ids, whole.first_word + bisect_right(starts, start) - 1, None, is_cut=True)
+        for (start, _), part, ids in zip(spans, texts, encoder.ids(texts)["input_ids"], strict=True)
     ]
+    parts[0].before = whole.before
+    return parts
 
 
 # A value of `too_long` -> (encoder, whole text) -> its parts.

@@ -10,10 +10,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..common.matmul import MatmulRow, choose_matmul, describe_matmul, probe_matmul
 from ..common.opening import is_own, open_model, vocabularies
+from ..common.split_sentences import SplitSentences
 from ..common.too_long import TooLongToTranslate
+from ..common.white_space import normalize_space
 from ..model.generation_config_vanilla_transformer import EXTRA_TARGET_TOKENS, LENGTH_LIMITS
 from ..model.packed_weights_vanilla_transformer import MAKERS
 from ..model.search_vanilla_transformer import Search
+from .alignment import align_pairs
 from .forced_decoding import ForcedDecoding
 from .parts import constrain, translate_parts
 from .results import Translation, empty_translation, join_parts, read_translations
@@ -37,8 +40,12 @@ class Translator(ForcedDecoding):
 
     The settings of the search (beams, penalties, limits) come from the model's generation_config.json and may be
     overridden in each call by any argument of `generate()`. If neither has a limit, a translation may have as many
-    tokens as its source plus 50, as in the paper (in other models: as the longest source of its batch). A line of only
-    white space gives an empty translation.
+    tokens as its source plus 50, as in the paper (in other models: as the longest source of its batch).
+
+    The lines of a text are translated one by one, and so are its sentences, unless the model has learned to translate
+    several at once (`split_sentences`). Line breaks, empty lines and white space at the edges come back as they are;
+    white space inside a line reaches the model as single spaces. A text of only white space gives an empty
+    translation.
 
     Args:
         model: An encoder–decoder that can `generate()`. It is put into evaluation mode and stays on its device.
@@ -175,6 +182,7 @@ class Translator(ForcedDecoding):
         return_scores: bool = False,
         return_alignments: bool = False,
         too_long: TooLongToTranslate = "split",
+        split_sentences: SplitSentences | None = None,
         progress_bar: bool = False,
         **generate_kwargs: Any,
     ) -> Translation | list[Any]:
@@ -192,11 +200,16 @@ class Translator(ForcedDecoding):
             return_scores: Fill `Translation.score`; greedy search, and models of other kinds, need one more pass
                 through the model for this.
             return_alignments: Fill `Translation.alignment`, with one more pass.
-            too_long: Treatment of a text with more than `max_source_length` tokens: "split" translates its sentences
-                one by one (too long ones in parts that end at clauses or words), "truncate" translates only its
-                beginning, and a warning counts such texts; "error" raises an error; "whole" translates it at once,
-                with models whose encoder's attention costs O(n). Unless the call has a limit of length, translations
-                may then have `max_source_length` tokens, and at least 50, more than their sources.
+            too_long: Treatment of a line with more than `max_source_length` tokens, or of such a sentence where they
+                are translated one by one: "split" translates its sentences one by one (too long ones in parts that
+                end at clauses or words), "truncate" translates only its beginning, and a warning counts such texts;
+                "error" raises an error; "whole" translates it at once, with models whose encoder's attention costs
+                O(n). Unless the call has a limit of length, translations may then have `max_source_length` tokens,
+                and at least 50, more than their sources.
+            split_sentences: Whether sentences on one line are translated one by one: "always", where the end of a
+                sentence is clear; "never", unless the line is too long; "auto": unless at least a tenth of the lines
+                of the model's training had several sentences (models of earlier versions and converted ones do not
+                say it: one by one), or `too_long` is "whole". If not given, the translator's `split_sentences`.
             progress_bar: Show a progress bar on standard error.
             generate_kwargs: Other arguments of `generate()`, save those with a value for each sentence.
 
@@ -217,6 +230,7 @@ class Translator(ForcedDecoding):
                 batch_size=batch_size,
                 batch_tokens=batch_tokens,
                 too_long=too_long,
+                split_sentences=split_sentences,
                 tally=tally,
                 return_scores=return_scores,
                 return_alignments=return_alignments,
@@ -236,6 +250,7 @@ class Translator(ForcedDecoding):
         batch_tokens: int | None = None,
         window: int = WINDOW,
         too_long: TooLongToTranslate = "split",
+        split_sentences: SplitSentences | None = None,
         tally: Tally | None = None,
         return_scores: bool = False,
         return_alignments: bool = False,
@@ -246,7 +261,7 @@ class Translator(ForcedDecoding):
 
         Args:
             texts: An iterable, read only as far as needed.
-            batch_size, batch_tokens, too_long, return_scores, return_alignments: As in `translate`.
+            batch_size, batch_tokens, too_long, split_sentences, return_scores, return_alignments: As in `translate`.
             window: Number of texts that are read and sorted by length before the first is translated. With 1, each
                 text is answered before the next is read.
             tally: Counts sentences, target tokens, over-long texts, and those whose translations lack a phrase, after
@@ -263,7 +278,7 @@ class Translator(ForcedDecoding):
         for name in OF_EACH_SENTENCE:
             if generate_kwargs.get(name) is not None:
                 raise ValueError(f"{name}: batches have another order than texts; give ConstrainedText instead")
-        encoder, counted = self.encoder(too_long), tally or Tally()
+        encoder, counted = self.encoder(too_long, split_sentences=split_sentences), tally or Tally()
         options = {**self._own_options(), **generate_kwargs}
         if too_long == "whole" and all(options.get(name) is None for name in (*LENGTH_LIMITS, "generation_config")):
             # The limits that models are saved with are those of their training.
@@ -273,7 +288,8 @@ class Translator(ForcedDecoding):
             for lines in windows(texts, window):
                 parts = encoder(lines, counted)
                 vocab_size, end_ids = self.model.config.vocab_size, self._search.ids_of_end(options)
-                constrain(lines, parts, self._target_ids, vocab_size, end_ids.flatten().tolist())
+                ends = end_ids.flatten().tolist()
+                constrain(lines, parts, self._target_ids, vocab_size, ends, self._likeliest)
                 counted.add(lacking=sum(is_constrained(line) and not each for line, each in zip(lines, parts)))
                 found = translate_parts(self._search, self.tokenizer, parts, limits, counted, return_scores, options)
                 if return_alignments:
@@ -360,8 +376,22 @@ class Translator(ForcedDecoding):
         best = [
             (part.text, one) for line, lists in zip(parts, found) for part, each in zip(line, lists) for one in each
         ]
-        for (_, translation), alignment in zip(best, self._align_pairs(best, Tally(), "truncate", **limits)):
+        pairs = [(text, normalize_space(translation)) for text, translation in best]
+        encoders = self._encoders("truncate")
+        aligned = align_pairs(self.model, self.tokenizer, encoders, pairs, Tally(), None, self.matmul, **limits)
+        for (_, translation), alignment in zip(best, aligned):
             translation.alignment = alignment
+
+    @torch.no_grad()
+    def _likeliest(self, parts: Sequence[Part], phrases: Sequence[Sequence[int]]) -> list[int]:
+        """The index of the part in whose translation the model gives each phrase's tokens most probability."""
+        best = []
+        for part in parts:
+            batch = {name: tensor.to(self.model.device) for name, tensor in self.collate([part.ids]).items()}
+            found = self.generate(**batch, num_beams=1, num_return_sequences=1)["sequences"][0]  # (1, T)
+            logits = self.model(**batch, decoder_input_ids=found, use_cache=False).logits[0]  # (T, V)
+            best.append(logits.float().log_softmax(dim=-1).amax(dim=0).cpu())  # (V), anywhere in the translation
+        return [max(range(len(parts)), key=lambda place: float(best[place][ids].sum())) for ids in map(list, phrases)]
 
     def _own_options(self) -> dict[str, Any]:
         """The arguments that this translator adds to each search."""

@@ -102,3 +102,12 @@ def test_work_is_written_line_by_line(backwards):
     answer = LineWork("translate")(backwards, 1, ["ab c", "", "de long"], tally)
     assert answer == (b"c ba\n\ngnol ed\n", {"too_long": 1, "lacking": 0, "unfinished": 0, "doubtful": 0})
     assert (tally.sentences, tally.tokens, tally.too_long) == (3, 4, 8)
+
+
+def test_a_line_of_text_stays_one_line_for_every_reader():
+    best = [Translation("x\u2028y\x85z\v\f\x1c\r\nw", -0.25, ["x"])]
+    for format in ("text", "tsv"):
+        (line,) = lines("translate", format, "a\u2028b", best)
+        assert len(line.splitlines()) == 1 and line.split()[-4:] == ["x", "y", "z", "w"]
+    (line,) = lines("translate", "jsonl", "a\u2028b", best)
+    assert len(line.splitlines()) == 1 and json.loads(line)["translations"][0]["text"] == best[0]

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from ...common.white_space import LINE_ENDS
 from ..alignment import Alignment
 from ..results import Translation
 from ..scoring import TextScore
@@ -17,9 +18,9 @@ from ..translator import Translator
 # A line of text, or a pair of lines.
 Item = Any
 
-# Characters that would end a line or, in TSV, a field.
-ONE_LINE = str.maketrans("\n\r", "  ")
-ONE_FIELD = str.maketrans("\n\r\t", "   ")
+# Characters that would end a line, for any reader, or, in TSV, a field.
+ONE_LINE = str.maketrans(dict.fromkeys(LINE_ENDS, " "))
+ONE_FIELD = str.maketrans(dict.fromkeys([*LINE_ENDS, "\t"], " "))
 LINE_SEPARATORS = {ord(character): f"\\u{ord(character):04x}" for character in "\u0085\u2028\u2029"}
 
 
