@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from tokenizers import processors
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf.translation.scoring import encode_pairs
 from vanilla_transformer_hf.translation.tally import Tally
 from vanilla_transformer_hf.translation.texts import (
     TextEncoder,
@@ -77,6 +80,27 @@ def test_truncation_keeps_the_beginning_and_the_end_token(tokenizer):
     parts, count = encode(tokenizer, LINE, 5, "truncate")
     assert [part.ids for part in parts] == [[*tokenizer(LINE)["input_ids"][:4], tokenizer.eos_token_id]]
     assert count == 1
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("template", ["$A </s>", "</s> $A", "</s> $A </s> <pad>", "$A"])
+def test_truncation_is_the_hosts(tokenizer, template, side):
+    """But the tokenizer is not asked for it: it would keep it in a state that threads share."""
+    theirs = TokenizersBackend(
+        tokenizer_object=tokenizer.backend_tokenizer, pad_token="<pad>", truncation_side=side, verbose=False
+    )
+    specials = [("</s>", 1), ("<pad>", 0)]
+    backend = theirs.backend_tokenizer
+    backend.post_processor = processors.TemplateProcessing(single=template, pair="$A $B", special_tokens=specials)
+    for limit in range(4, 30):
+        ids = theirs(LINE, truncation=True, max_length=limit)["input_ids"]
+        theirs(LINE)
+        (part,), _ = encode(theirs, LINE, limit, "truncate")
+        encoders = TextEncoder(theirs, limit, "truncate"), TextEncoder(theirs, 99, "truncate", is_target=True)
+        tally = Tally()
+        source, target = encode_pairs(encoders, [(LINE, "one")], tally, return_offsets_mapping=True)
+        assert part.ids == source["input_ids"][0] == ids and backend.truncation is None and tally.too_long == 1
+        assert {len(values[0]) for values in source.values()} == {limit}
 
 
 def test_error_names_the_text(tokenizer):

@@ -1,6 +1,7 @@
 """Texts to token ids, also texts that are too long for a model, and to batches with a limit of tokens."""
 
 import codecs
+import itertools
 import math
 import re
 from bisect import bisect_right
@@ -123,9 +124,29 @@ class TextEncoder:
         self._tokenizer, self._argument = tokenizer, "text_target" if is_target else "text"
 
     @cached_property
+    def _frame(self) -> list[int]:
+        """The special tokens that the tokenizer adds to each text, before and behind it."""
+        return self.ids([""])["input_ids"][0]
+
+    @property
     def around(self) -> int:
         """Number of special tokens that the tokenizer adds to each text."""
-        return len(self.ids([""])["input_ids"][0])
+        return len(self._frame)
+
+    def kept(self, ids: Sequence[int]) -> list[int]:
+        """
+        The places of the tokens that truncation to `limit` leaves of a text's ids: its first, or last if that is the
+        tokenizer's `truncation_side`, with the special tokens around them.
+
+        The tokenizer is not asked to truncate: those of transformers keep that in a state that all threads share.
+        """
+        alike = (one == other for one, other in zip(reversed(ids), reversed(self._frame)))
+        behind = sum(itertools.takewhile(bool, alike))
+        first, last = self.limit - behind, behind
+        if self._tokenizer.truncation_side == "left":
+            first = self.around - behind
+            last = self.limit - first
+        return [*range(first), *range(len(ids) - last, len(ids))]
 
     def ids(self, texts: Sequence[str], **options: Any) -> Any:
         """The tokenizer's output for texts: `input_ids` and what the options request."""
@@ -208,8 +229,7 @@ def check_texts(texts: Sequence[Any]) -> None:
 
 def truncate(encoder: TextEncoder, whole: Part) -> list[Part]:
     """The first tokens, and the special tokens after them."""
-    ids = encoder.ids([whole.text], truncation=True, max_length=encoder.limit)["input_ids"][0]
-    return [Part(whole.text, ids)]
+    return [Part(whole.text, [whole.ids[place] for place in encoder.kept(whole.ids)])]
 
 
 def refuse(encoder: TextEncoder, whole: Part) -> list[Part]:
