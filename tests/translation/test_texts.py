@@ -98,7 +98,7 @@ def test_truncation_is_the_hosts(tokenizer, template, side):
         (part,), _ = encode(theirs, LINE, limit, "truncate")
         encoders = TextEncoder(theirs, limit, "truncate"), TextEncoder(theirs, 99, "truncate", is_target=True)
         tally = Tally()
-        source, target = encode_pairs(encoders, [(LINE, "one")], tally, return_offsets_mapping=True)
+        source, _ = encode_pairs(encoders, [(LINE, "one")], tally, return_offsets_mapping=True)
         assert part.ids == source["input_ids"][0] == ids and backend.truncation is None and tally.too_long == 1
         assert {len(values[0]) for values in source.values()} == {limit}
 

@@ -28,7 +28,13 @@ from .dropout_vanilla_transformer import Dropout, drop_out
 from .loss_vanilla_transformer import RowLoss
 from .recurrent_attention_vanilla_transformer import RECURRENT_ATTENTION, Source
 from .recurrent_cache_vanilla_transformer import RecurrentCache
-from .shared_base_vanilla_transformer import SharedBase, SharedEmbeddings, ShiftedLabels, tied_output
+from .shared_base_vanilla_transformer import (
+    SharedBase,
+    SharedEmbeddings,
+    ShiftedLabels,
+    StackEmbeddings,
+    tied_output,
+)
 
 
 CELLS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
@@ -92,7 +98,7 @@ class RecurrentPreTrainedModel(SharedBase):
                     (init.orthogonal_ if name.startswith("weight_hh") else init.xavier_uniform_)(gate)
 
 
-class RecurrentStack(RecurrentPreTrainedModel):
+class RecurrentStack(StackEmbeddings, RecurrentPreTrainedModel):
     """Embeddings and recurrent layers, each with a module of its own, so that residuals and dropout stand between."""
 
     def __init__(self, config: RecurrentSeq2SeqConfig, vocab_size: int, count: int, fed: int, bidirectional: bool):
@@ -122,6 +128,8 @@ class RecurrentStack(RecurrentPreTrainedModel):
 
 class RecurrentEncoder(RecurrentStack):
     """Source ids to the states of the top layer at each position, and the last states of all layers."""
+
+    reads_source = True
 
     def __init__(self, config: RecurrentSeq2SeqConfig):
         super().__init__(

@@ -62,7 +62,8 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     the target vocabulary, which the decoder predicts: `decode`, `batch_decode`, `get_vocab`, `vocab_size`, `len` and
     the conversions between tokens and ids; only `decode_source` and the `source_...` properties use the source
     vocabulary. Tokens added later go into both vocabularies. The sizes for a config are `vocab_size=len(tokenizer)`
-    and `source_vocab_size=tokenizer.source_vocab_size`.
+    and `source_vocab_size=tokenizer.source_vocab_size`; those for a model that exists are given to its
+    `resize_token_embeddings` and `resize_source_token_embeddings`.
 
     With `split_special_tokens=True`, which `train` sets, the names of the padding, begin, end and unknown tokens in a
     text are plain text ("</s>" is cut into pieces). All other special tokens, such as language tags registered with
@@ -280,7 +281,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         *args: Any,
         **kwargs: Any,
     ) -> BatchEncoding:
-        """Source texts, target texts (`text_target`) or both to ids, with all arguments of transformers' tokenizers."""
+        """Source texts, target texts (`text_target`) or both to ids, with all arguments of transformers' class."""
         # Each side is a call of its own: the side is an argument and not a state, which threads would share.
         if text_target is None:
             return super().__call__(text, text_pair, None, None, *args, **kwargs)
