@@ -1,5 +1,7 @@
 """Texts that are too long, and batches of so many tokens."""
 
+import copy
+
 import pytest
 import torch
 from tokenizers import processors
@@ -10,6 +12,7 @@ from vanilla_transformer_hf.translation.scoring import encode_pairs
 from vanilla_transformer_hf.translation.tally import Tally
 from vanilla_transformer_hf.translation.texts import (
     TextEncoder,
+    has_letters,
     pad_rows,
     sorted_batches,
 )
@@ -101,6 +104,34 @@ def test_truncation_is_the_hosts(tokenizer, template, side):
         source, _ = encode_pairs(encoders, [(LINE, "one")], tally, return_offsets_mapping=True)
         assert part.ids == source["input_ids"][0] == ids and backend.truncation is None and tally.too_long == 1
         assert {len(values[0]) for values in source.values()} == {limit}
+
+
+@pytest.mark.parametrize("is_registered", [False, True])
+@pytest.mark.parametrize("tags", ["<2de> ", "<2de>", " <de> <2de> "])
+def test_tags_of_a_text_are_before_every_part(tokenizer, tags, is_registered):
+    tagged = copy.deepcopy(tokenizer)
+    tagged.add_tokens(["<2de>", "<de>", "<x>"], special_tokens=True)
+    if is_registered:
+        tagged.init_kwargs["target_lang_tags"] = {"de": "<2de>", "formal": "<de>"}
+    (whole,), _ = encode(tagged, tags + "One.", 99)
+    assert whole.text == tags + "One."
+    parts, _ = encode(tagged, tags + LINE, 30)
+    assert len(parts) > 2
+    words = (tags + LINE).split()
+    for part in parts:
+        assert part.text.startswith(tags) and len(part.ids) <= 30
+        assert part.ids == tagged(part.text)["input_ids"]
+        assert part.text.split()[part.repeated_words].endswith(words[part.first_word].removeprefix(tags))
+    assert " ".join(part.text.removeprefix(tags) for part in parts).split() == LINE.split()
+    parts, _ = encode(tagged, "<x> " + LINE, 30)  # not a language
+    assert [part.text for part in parts if "<x>" in part.text] == [parts[0].text]
+
+
+@pytest.mark.parametrize(
+    "text", ["-", ".", "***", "\u200b", "\U0001f600", "\U0001f1e9\U0001f1ea", "345", "3.5 %", "۱۲", "— 12:30 —", "½"]
+)
+def test_a_text_without_letters_is_recognised(text):
+    assert not has_letters(text) and has_letters(text + "é") and has_letters("你" + text) and has_letters(text + "ٱ")
 
 
 def test_error_names_the_text(tokenizer):

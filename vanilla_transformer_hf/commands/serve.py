@@ -19,11 +19,12 @@ import argparse
 import sys
 
 from ..common.command_line import make_parser
-from .translate import add_engine_arguments
+from .translate import add_engine_arguments, add_without_letters
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_arguments(parser)
+    add_without_letters(parser)
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: an accelerator if there is one)")
     parser.add_argument(
         "--dtype",
@@ -122,6 +123,7 @@ def main(prog: str, argv: list[str]) -> None:
         **{name: getattr(arguments, name) for name in ("api_keys", "log", "device", "dtype", "workers", "engine")},
         seconds_to_finish=arguments.seconds_to_finish,
         quantization=arguments.quantization,
+        without_letters=arguments.without_letters,
     )
     listening = bind(arguments.host, arguments.port)
     print(f"listening on {address_of(listening)}", file=sys.stderr, flush=True)

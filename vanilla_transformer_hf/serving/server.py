@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 
 from ..common.files import read_lines
 from ..common.http import QUIET, run_server
+from ..translation.texts import WithoutLetters
 from ..translation.translator import Translator
 from .application import ServedModel, create_application
 from .batcher import Batcher
@@ -50,6 +51,7 @@ class ServerSettings:
         device, dtype, quantization, engine: As in `Translator.from_pretrained`.
         workers: Processes, each with its own models and its share of the threads.
         seconds_to_finish: Time for running requests after SIGTERM.
+        without_letters: As in `Translator`.
 
     Raises:
         ValueError: A value is out of range.
@@ -69,6 +71,7 @@ class ServerSettings:
     seconds_to_finish: int = 60
     quantization: str | None = None
     engine: str = "ours"
+    without_letters: WithoutLetters = "copy"
 
     def __post_init__(self) -> None:
         if self.languages and len(self.languages) != len(self.models):
@@ -131,6 +134,7 @@ def open_models(settings: ServerSettings) -> list[ServedModel]:
         translator = Translator.from_pretrained(
             place, settings.device, settings.dtype, quantization=settings.quantization, engine=settings.engine
         )
+        translator.without_letters = settings.without_letters
         rows, tokens, waiting = settings.most_rows, settings.most_tokens, settings.most_waiting
         batcher = Batcher(translator, rows, tokens, waiting)
         source, targets = languages_of(translator, settings.languages[number] if settings.languages else None)

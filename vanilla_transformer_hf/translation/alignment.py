@@ -85,7 +85,9 @@ def align_words(
     return Alignment(*words, summed[:-1, :-1])
 
 
-def join_alignments(source: str, alignments: Sequence[Alignment], first_words: Sequence[int]) -> Alignment:
+def join_alignments(
+    source: str, alignments: Sequence[Alignment], first_words: Sequence[int], repeated_words: int = 0
+) -> Alignment:
     """
     The alignment of a text and its translation from those of its parts.
 
@@ -93,13 +95,15 @@ def join_alignments(source: str, alignments: Sequence[Alignment], first_words: S
         source: The whole text.
         alignments: The alignments of the parts, in order.
         first_words: Index in the whole text of the first word of each part.
+        repeated_words: Number of words of the text's beginning, such as a language tag, before each part's own.
     """
     source_words = source.split()
     target_words = [word for alignment in alignments for word in alignment.target_words]
     weights, row = torch.zeros(len(target_words), len(source_words)), 0
     for alignment, column in zip(alignments, first_words, strict=True):
-        height, width = alignment.weights.shape
-        weights[row : row + height, column : column + width] += alignment.weights
+        height, width = alignment.weights.shape[0], alignment.weights.shape[1] - repeated_words
+        weights[row : row + height, :repeated_words] += alignment.weights[:, :repeated_words]
+        weights[row : row + height, column : column + width] += alignment.weights[:, repeated_words:]
         row += height
     return Alignment(source_words, target_words, weights)
 

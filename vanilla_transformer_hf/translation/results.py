@@ -10,6 +10,11 @@ from .scoring import until_end
 from .texts import Part
 
 
+# A translation is marked that repeats a phrase so often in a row, or has more than so many tokens and so many times
+# as many as its source. Short texts may have long translations: "WHO".
+SUSPICIOUS_REPEATS, SUSPICIOUS_LENGTH, SUSPICIOUS_RATIO = 10, 40, 5
+
+
 class Translation(str):
     """
     A translated line. It is a `str` with more attributes.
@@ -22,12 +27,16 @@ class Translation(str):
         alignment: Its word alignment, None unless requested.
         is_complete: Whether the model ended it. False: it, or a part of it, was cut off at the limit of tokens
             (`max_new_tokens`, `max_extra_tokens`).
+        is_suspicious: Whether it, or a part of it, repeats a phrase ten times in a row where its source does not, or
+            has more than 40 tokens and five times as many as its source; or whether its source has no letters, with
+            `without_letters="mark"`.
     """
 
     score: float | None
     tokens: list[str]
     alignment: Alignment | None
     is_complete: bool
+    is_suspicious: bool = False
 
     def __new__(
         cls,
@@ -79,6 +88,9 @@ def join_parts(
         found: The n-best list of each part.
         penalty: Number of tokens -> divisor of the log-probability.
     """
+    for part, translations in zip(parts, found, strict=True):
+        for one in translations:
+            one.is_suspicious = is_suspicious(part.ids, one.tokens)
     if len(parts) == 1:
         return list(found[0])
     joined = []
@@ -92,13 +104,32 @@ def join_parts(
         alignments = [part.alignment for part in each if part.alignment is not None]
         alignment = None
         if len(alignments) == len(each):
-            alignment = join_alignments(line, alignments, [part.first_word for part in parts])
+            alignment = join_alignments(line, alignments, [part.first_word for part in parts], parts[0].repeated_words)
         is_complete = all(part.is_complete for part in each)
         joined.append(Translation(" ".join(filter(None, each)), score, tokens, alignment, is_complete))
+        joined[-1].is_suspicious = any(part.is_suspicious for part in each)
     return joined
 
 
-def empty_translation(has_score: bool, has_alignment: bool) -> Translation:
-    """The translation of a text without tokens, which is not passed to the model."""
-    nothing = Alignment([], [], torch.zeros(0, 0)) if has_alignment else None
-    return Translation("", 0.0 if has_score else None, (), nothing)
+def copied_translation(text: str, has_score: bool, has_alignment: bool) -> Translation:
+    """A text, empty or without letters, that is its own translation and is not passed to the model."""
+    words = text.split()
+    alignment = Alignment(words, words, torch.eye(len(words))) if has_alignment else None
+    return Translation(text, 0.0 if has_score else None, (), alignment)
+
+
+def is_suspicious(source: Sequence[Any], target: Sequence[Any]) -> bool:
+    """Whether a translation (tokens) is far too long for its source, or goes round in circles where that does not."""
+    is_long = len(target) > SUSPICIOUS_LENGTH and len(target) > SUSPICIOUS_RATIO * len(source)
+    return is_long or (_repeats(target) and not _repeats(source))
+
+
+def _repeats(tokens: Sequence[Any]) -> bool:
+    """Whether a phrase occurs `SUSPICIOUS_REPEATS` times in a row."""
+    for length in range(1, len(tokens) // SUSPICIOUS_REPEATS + 1):
+        alike = 0  # tokens in a row that are those of a phrase before
+        for token, before in zip(tokens[length:], tokens):
+            alike = alike + 1 if token == before else 0
+            if alike == (SUSPICIOUS_REPEATS - 1) * length:
+                return True
+    return False

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -26,6 +26,27 @@ BATCH_TOKENS, BATCH_SENTENCES = 2048, 128
 
 # Key of a tokenizer's settings: the length that most training sources did not exceed, in tokens.
 PART_MAX_LENGTH = "part_max_length"
+
+
+# Key of a tokenizer's settings: target language -> the tag that sources begin with.
+TARGET_LANG_TAGS = "target_lang_tags"
+# How language tags of tokenizers look that do not say which of their tokens are.
+LANGUAGE_TAG = re.compile(r">>[^\s<>]+<<|<2\w+>|<[a-z]{2}([_-]\w+)?>|__[a-z]{2,3}(_\w+)?__")
+
+
+# What is done with a text without letters: it is its own translation, is translated and marked, or is translated.
+WithoutLetters = Literal["copy", "mark", "translate"]
+
+
+def text_tags(tokenizer: Any) -> set[str]:
+    """
+    The language tags that a tokenizer recognises in a text: its `target_lang_tags`, or the added tokens, and
+    MarianMT's language codes, that look like some.
+    """
+    if registered := tokenizer.init_kwargs.get(TARGET_LANG_TAGS):
+        return {tag.strip() for tag in registered.values()}
+    names = {*tokenizer.added_tokens_encoder, *getattr(tokenizer, "supported_language_codes", ())}
+    return {name for name in names - set(tokenizer.special_tokens_map.values()) if LANGUAGE_TAG.fullmatch(name)}
 
 
 class ConstrainedText(str):
@@ -45,6 +66,11 @@ class ConstrainedText(str):
         phrases = [phrases] if isinstance(phrases, str) else phrases
         constrained.prefix, constrained.phrases = prefix.strip(), [each.strip() for each in phrases if each.strip()]
         return constrained
+
+
+def has_letters(text: str) -> bool:
+    """Whether a text has a letter of any script; "12:30", "***" and emoji have none."""
+    return any(map(str.isalpha, text))
 
 
 def is_constrained(text: str) -> TypeGuard[ConstrainedText]:
@@ -77,12 +103,15 @@ class Part:
         text: The characters.
         ids: Their token ids, special tokens included.
         first_word: Index, by white space, of the whole text's word in which the part begins.
+        repeated_words: Number of words, such as a language tag, that were put before the part from the text's
+            beginning.
         prefix, phrases: Target token ids of what its translation must begin with and contain.
     """
 
     text: str
     ids: list[int]
     first_word: int = 0
+    repeated_words: int = 0
     prefix: list[int] = field(default_factory=list)
     phrases: list[list[int]] = field(default_factory=list)
 
@@ -101,6 +130,7 @@ class TextEncoder:
         is_guess: Whether the lengths of the training sentences are unknown, so that long texts are counted as
             doubtful.
         positions: Maximum number of tokens of a text that goes through the model whole.
+        skips_without_letters: Whether a text without letters has no parts, as white space has none.
 
     Raises:
         ValueError: `too_long` has another value.
@@ -116,8 +146,9 @@ class TextEncoder:
         prefix: str = "",
         part_limit: int | None = None,
         positions: float = math.inf,
+        skips_without_letters: bool = False,
     ):
-        self.positions = positions
+        self.positions, self._skips_without_letters = positions, skips_without_letters
         self.limit, self.too_long = limit, check_too_long(too_long, TooLongToTranslate)
         self.part_limit, self._is_guess = limit if part_limit is None else min(part_limit, limit), is_guess
         self._prefix = prefix
@@ -161,6 +192,23 @@ class TextEncoder:
             ]
         return encoded
 
+    def tags_before(self, text: str) -> str:
+        """The language tags with which a text begins, and the white space behind them: they hold for all its parts."""
+        tags = self._tag_pattern.match(text)
+        return tags[0] if tags else ""
+
+    @cached_property
+    def _tag_pattern(self) -> re.Pattern[str]:
+        names = "|".join(map(re.escape, sorted(text_tags(self._tokenizer), key=len, reverse=True)))
+        return re.compile(rf"(?:\s*(?:{names}))+\s*" if names else r"(?!)")
+
+    def _skips(self, text: str, tally: Tally | None) -> bool:
+        is_skipped = self._skips_without_letters and not is_constrained(text)
+        is_skipped = is_skipped and not has_letters(text.removeprefix(self.tags_before(text)))
+        if is_skipped and tally is not None:
+            tally.add(without_letters=1)
+        return is_skipped
+
     def refuse_unless(self, too_long: str, text: str, length: int, side: str = "") -> None:
         """
         Raises:
@@ -185,7 +233,8 @@ class TextEncoder:
 
     def __call__(self, texts: Sequence[str], tally: Tally | None = None) -> list[list[Part]]:
         """
-        The parts of each text: an empty list for white space, several parts for a text that had to be split.
+        The parts of each text: an empty list for white space, and for what `skips_without_letters` leaves out;
+        several parts for a text that had to be split.
 
         Raises:
             TypeError: A text is not a `str`.
@@ -193,7 +242,7 @@ class TextEncoder:
                 than the model has positions.
         """
         check_texts(texts)
-        filled = [place for place, text in enumerate(texts) if text.strip()]
+        filled = [place for place, text in enumerate(texts) if text.strip() and not self._skips(text, tally)]
         parts: list[list[Part]] = [[] for _ in texts]
         encoded = self.ids([texts[place] for place in filled])["input_ids"] if filled else []
         for place, ids in zip(filled, encoded, strict=True):
@@ -259,13 +308,18 @@ def split(encoder: TextEncoder, whole: Part) -> list[Part]:
     def count(texts: Sequence[str]) -> list[int]:
         return [len(ids) - encoder.around for ids in encoder.ids(texts)["input_ids"]]
 
-    limit, part_limit = (max(1, most - encoder.around) for most in (encoder.limit, encoder.part_limit))
-    spans = split_text(text, limit, count, part_limit)
+    tags = encoder.tags_before(text)
+    taken = encoder.around + (count([tags])[0] if tags else 0)
+    limit, part_limit = (max(1, most - taken) for most in (encoder.limit, encoder.part_limit))
+    spans = [
+        (start + len(tags), end + len(tags)) for start, end in split_text(text[len(tags) :], limit, count, part_limit)
+    ]
     starts = [found.start() for found in re.finditer(r"\S+", text)]
-    texts = [text[start:end] for start, end in spans]
+    texts = [tags + text[start:end] for start, end in spans]
     encoded = encoder.ids(texts)["input_ids"]
+    repeated = len(f"{tags}.".split()) - 1  # a tag without a space behind it is no word of its own
     return [
-        Part(part, ids, bisect_right(starts, start) - 1)
+        Part(part, ids, bisect_right(starts, start) - 1, repeated)
         for (start, _), part, ids in zip(spans, texts, encoded, strict=True)
     ]
 
