@@ -111,7 +111,8 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         choices=["text", "tsv", "jsonl"],
         help="text: the best translation of each line; tsv: line number, score, text, alignment; jsonl: a record for "
         "each line with number, source and translations: text, score, finished (false: cut off at the limit of "
-        "tokens), tokens, suspicious (true: repeats a phrase ten times, or is far too long), alignment (default: text, or tsv with --n_best or --alignment)",
+        "tokens), tokens, suspicious (true: repeats a phrase ten times, or is far too long), alignment (default: "
+        "text, or tsv with --n_best or --alignment)",
     )
     parser.add_argument("--n_best", type=int, metavar="N", help="write the N best translations of each line")
     parser.add_argument("--alignment", action="store_true", help="write word alignments: 0-0 1-2 …")
