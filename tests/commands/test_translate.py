@@ -310,6 +310,22 @@ def test_groups_of_beams(run, folder):
     assert code != 0 and "num_beam_groups=3: must divide num_beams, which is 4" in errors
 
 
+def test_repetition_and_texts_without_letters_have_options(run, folder):
+    lines = b"four five one\n***\n42\n"
+    options = ("--no_repeat_ngram_size", 1, "--repetition_penalty", 1.5)
+    code, output, errors = run(folder, *options, text=lines)
+    best = Translator.from_pretrained(folder).translate(
+        "four five one", no_repeat_ngram_size=1, repetition_penalty=1.5
+    )
+    assert (code, output.decode().splitlines()) == (0, [str(best), "***", "42"])
+    assert "2 lines without letters handed through as they are" in errors
+    code, output, errors = run(folder, "--without_letters", "mark", "--format", "jsonl", text=lines)
+    marks = [json.loads(line)["translations"][0].get("suspicious", False) for line in output.decode().splitlines()]
+    assert code == 0 and marks == [False, True, True] and "2 lines with a suspicious translation" in errors
+    code, _, errors = run(folder, "--repetition_penalty", 0, text=lines)
+    assert code == 2 and "penalty" in errors and "Traceback" not in errors
+
+
 def test_quantization_reaches_the_search(run, folder, monkeypatch):
     asked, made = [], StepWeights.of.__func__
 

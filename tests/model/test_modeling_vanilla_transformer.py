@@ -22,6 +22,8 @@ from transformers import (
 )
 
 from vanilla_transformer_hf import (
+    RecurrentSeq2SeqConfig,
+    RecurrentSeq2SeqForConditionalGeneration,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
@@ -745,6 +747,49 @@ def test_resizing_keeps_ties_bias_and_config_in_step(fields, tiny_model, batch, 
     model.save_pretrained(tmp_path)
     reloaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     torch.testing.assert_close(logits_of(reloaded, batch), logits_of(model, batch))
+
+
+@pytest.mark.parametrize("way", ["model", "encoder"])
+@pytest.mark.parametrize("kind", ["transformer", "recurrent"])
+def test_tokens_added_to_two_vocabularies_are_used_on_both_sides(kind, way, tiny_model, tmp_path):
+    if kind == "transformer":
+        model = tiny_model(embedding_sharing="decoder", source_vocab_size=50)
+    else:
+        sizes = {"vocab_size": 100, "source_vocab_size": 50, "d_model": 8, "embedding_sharing": "decoder"}
+        model = RecurrentSeq2SeqForConditionalGeneration(RecurrentSeq2SeqConfig(**sizes)).eval()
+    old = [stack.embed_tokens.weight.clone() for stack in (model.get_encoder(), model.get_decoder())]
+    part = model if way == "model" else model.get_encoder()
+    resize = part.resize_source_token_embeddings if way == "model" else part.resize_token_embeddings
+    found = resize(57, pad_to_multiple_of=4)
+    assert found is model.get_encoder().embed_tokens and found.num_embeddings == 60
+    assert resize() is model.get_encoder().embed_tokens
+    model.resize_decoder_token_embeddings(105)
+    assert (model.config.source_vocab_size, model.config.vocab_size, model.lm_head.out_features) == (60, 105, 105)
+    for stack, rows in zip((model.get_encoder(), model.get_decoder()), old):
+        assert torch.equal(stack.embed_tokens.weight[: len(rows)], rows)
+    batch = {"input_ids": torch.tensor([[59, 1]]), "decoder_input_ids": torch.tensor([[0, 104]])}
+    model.save_pretrained(tmp_path)
+    reloaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(reloaded(**batch).logits, model(**batch).logits)
+        model.generate(batch["input_ids"], max_new_tokens=2)
+
+
+def test_resizing_that_would_part_a_vocabulary_is_refused(tiny_model):
+    model, two = tiny_model(), tiny_model(embedding_sharing="decoder", source_vocab_size=50)
+    before = model.config.to_dict(), two.config.to_dict()
+    for resize in (
+        model.resize_source_token_embeddings,
+        model.resize_decoder_token_embeddings,
+        model.get_encoder().resize_token_embeddings,
+        model.get_decoder().resize_token_embeddings,
+        two.get_decoder().resize_token_embeddings,
+    ):
+        with pytest.raises(ValueError, match=r"use the model's resize_token_embeddings\(\)"):
+            resize(110)
+    with pytest.raises(ValueError, match="new_num_tokens=0: must be above pad_token_id=0"):
+        two.resize_source_token_embeddings(0)
+    assert (model.config.to_dict(), two.config.to_dict()) == before
 
 
 def test_compiles_into_one_graph(tiny_model, batch):

@@ -1,4 +1,5 @@
 import copy
+import itertools
 import json
 import os
 import pickle
@@ -7,10 +8,13 @@ import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from datasets.fingerprint import Hasher
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
 from transformers.utils import logging
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerTokenizer
@@ -137,15 +141,88 @@ def test_two_vocabularies(trained):
     assert (config.source_vocab_size, config.vocab_size) == (source.get_vocab_size(), target.get_vocab_size())
 
 
-def test_a_thread_does_not_read_with_the_vocabulary_of_another(trained):
-    """One that switches to targets while another reads a source."""
+def test_no_call_changes_the_tokenizer(tokenizer):
+    """Threads that share it would see the change, and datasets' fingerprint of it would be another one."""
+    backends = tokenizer.backend_tokenizer, tokenizer.source_backend_tokenizer
+
+    def state():
+        return [(backend.to_str(), backend.encode_special_tokens) for backend in backends], Hasher.hash(tokenizer)
+
+    before = state()
+    texts = ["the dog runs over a field", "a"]
+    tokenizer(texts, text_target=texts, padding="max_length", truncation=True, max_length=3, stride=1)
+    assert state() == before
+    tokenizer(texts, padding=True, split_special_tokens=False, return_tensors="pt")
+    assert state() == before
+    with pytest.raises(ValueError, match="must be of type `str`"):
+        tokenizer("a dog", text_target=3, truncation=True, max_length=2)
+    assert state() == before
+
+
+def test_threads_read_as_each_alone(trained):
+    """One reads sources, one targets, one truncates, one pads and one finds special tokens."""
     tokenizer = copy.deepcopy(trained["two vocabularies"])
-    expected = tokenizer("the dog")["input_ids"]
-    tokenizer._switch_to_target_mode()
-    with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(lambda: tokenizer("the dog")["input_ids"]).result() == expected
-    assert tokenizer._encode_plus("der Hund")["input_ids"] == tokenizer(text_target="der Hund")["input_ids"]
-    assert tokenizer("the dog")["input_ids"] == expected
+    text = "the small dog </s> runs over the green field ."
+    calls = [
+        {"text": text},
+        {"text_target": text},
+        {"text": text, "text_target": "Hund", "truncation": True, "max_length": 4},
+        {"text": [text, "dog"], "padding": "max_length", "max_length": 99},
+        {"text": text, "split_special_tokens": False},
+    ]
+    expected = [dict(tokenizer(**call)) for call in calls]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(len(calls)) as threads:
+            found = list(threads.map(lambda place: dict(tokenizer(**calls[place])), [*range(len(calls))] * 100))
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == expected * 100
+
+
+LONG, SHORT = "the small dog runs over the green field .", "a cat"
+TEXTS = {
+    "a text": {"text": LONG},
+    "texts": {"text": [LONG, SHORT, ""]},
+    "a pair": {"text": LONG, "text_pair": SHORT},
+    "pairs": {"text": [LONG, SHORT], "text_pair": [SHORT, LONG]},
+    "words": {"text": LONG.split(), "is_split_into_words": True},
+}
+CUTS = [
+    {},
+    *({"truncation": how, "max_length": 9} for how in (True, "only_first", "longest_first", "only_second")),
+    {"truncation": True, "max_length": 9, "stride": 1, "return_overflowing_tokens": True},
+    {"truncation": True, "max_length": 8, "return_overflowing_tokens": True},
+]
+FILLINGS = [
+    {},
+    {"padding": True, "padding_side": "left"},
+    {"padding": "max_length", "max_length": 20},
+    {"padding": True, "pad_to_multiple_of": 8, "return_tensors": "np"},
+]
+EXTRAS = dict.fromkeys(
+    ("return_token_type_ids", "return_special_tokens_mask", "return_offsets_mapping", "return_length"), True
+)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("texts", TEXTS)
+def test_every_argument_does_what_it_does_in_the_host(trained, texts, side):
+    settings = {name: getattr(trained["bpe"], name) for name in ("pad_token", "eos_token", "unk_token")}
+    settings |= {"truncation_side": side, "split_special_tokens": True}
+    theirs = TokenizersBackend(tokenizer_object=trained["bpe"].backend_tokenizer, **settings)
+    ours = VanillaTransformerTokenizer(tokenizer_object=trained["bpe"].backend_tokenizer, **settings)
+
+    def outcome(tokenizer, options):
+        try:
+            found = tokenizer(**TEXTS[texts], **options, **EXTRAS)
+        except Exception as error:  # pyo3 has errors that only this class catches
+            return type(error), str(error)
+        return {name: getattr(value, "tolist", lambda value=value: value)() for name, value in found.items()}
+
+    for cut, filling in itertools.product(CUTS, FILLINGS):
+        assert outcome(ours, {**filling, **cut}) == outcome(theirs, {**filling, **cut}), (cut, filling)
 
 
 def test_shared_vocabulary(trained):
@@ -195,6 +272,49 @@ def test_special_tokens_of_the_user_are_recognised(tokenizer, tmp_path, way):
         batch = one(["<de> dog", "a"], padding=True, truncation=True, max_length=2, return_tensors="pt")
         assert batch["input_ids"].shape == (2, 2) and batch["input_ids"][0].tolist() == [source_size, 1]
         assert one.tokenize("<de>dog")[0] == "<de>"
+
+
+SPACED = ["the dog <x> runs", "<x> runs", "a <x> <x> b", "<x>runs", "runs <x>", "a<x>b", " <x>  a ", "<x>", "  a<x> "]
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_a_text_with_an_added_token_comes_back(tokenizer, tmp_path, special):
+    tokenizer.add_tokens([AddedToken("<x>", normalized=False)], special_tokens=special)
+    tokenizer.save_pretrained(tmp_path)
+    for one in (tokenizer, VanillaTransformerTokenizer.from_pretrained(tmp_path)):
+        for text in [*SPACED, "\ufdd0", " \ufdd0 ", "<x>\ufdd0 a", "<x> \ufdd0"]:
+            ids = one(text, text_target=text, add_special_tokens=False)
+            assert one.decode_source(ids["input_ids"]) == one.decode(ids["labels"]) == text
+        plain = one("the dog")["input_ids"]
+        assert one("<x> the dog")["input_ids"] == [one.source_backend_tokenizer.token_to_id("<x>"), *plain]
+
+
+def test_saved_tokenizers_keep_their_ids_beside_added_tokens():
+    """One of the first release doubles the space after an added token, and models were trained with that."""
+    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "data" / "first_release")
+    tokenizer.add_tokens(["<x>"], special_tokens=True)
+    ids = tokenizer("<x> a", add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == "<x>  a"
+
+
+@pytest.mark.parametrize("way", ["add_special_tokens", "constructor"])
+def test_a_mask_in_a_text_has_the_ids_of_a_mask_in_training(trained, tmp_path, way):
+    tokenizer = copy.deepcopy(trained["bpe"])
+    if way == "add_special_tokens":
+        tokenizer.add_special_tokens({"mask_token": "<mask>"})
+        tokenizer.save_pretrained(tmp_path)
+    else:
+        tokenizer.save_pretrained(tmp_path)
+        tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path, mask_token="<mask>")
+    for one in (tokenizer, VanillaTransformerTokenizer.from_pretrained(tmp_path, mask_token="<mask>")):
+        ids = one("the cat runs")["input_ids"]
+        place = one.convert_ids_to_tokens(ids).index("Ġcat")
+        ids[place] = one.mask_token_id
+        assert one("the <mask> runs")["input_ids"] == ids
+        assert one("<mask> cat")["input_ids"][0] == one.mask_token_id
+    exact = copy.deepcopy(trained["bpe"])
+    exact.add_special_tokens({"mask_token": AddedToken("<mask>", special=True)})
+    assert not exact.added_tokens_decoder[exact.mask_token_id].lstrip
 
 
 def test_bpe_dropout_reaches_texts_with_tags(trained):
@@ -362,6 +482,8 @@ def test_the_hosts_retraining_refuses_two_vocabularies(trained):
 OPEN_WITHOUT_PACKAGE = """
 import sys
 sys.modules["vanilla_transformer_hf"] = None  # as if it were not installed
+import dill
+from datasets.fingerprint import Hasher
 from transformers import AutoTokenizer
 
 first, second = sys.argv[1:]
@@ -371,6 +493,11 @@ for folder, copy in ((first, second), (second, None)):
     print(batch["input_ids"], tokenizer.decode_source(batch["input_ids"]), tokenizer.decode(batch["labels"]))
     if copy:
         tokenizer.save_pretrained(copy)
+        again = dill.loads(dill.dumps(tokenizer, recurse=True))  # as datasets' map(num_proc=2) does
+        assert again("the dog", text_target="der Hund") == batch
+        before = Hasher.hash(tokenizer)
+        tokenizer(["the dog", "a"], padding=True)
+        assert Hasher.hash(tokenizer) == before
 """
 
 
@@ -392,3 +519,35 @@ def test_opens_without_the_package(trained, tmp_path):
     assert {path.name: path.read_bytes() for path in first.iterdir() if path.is_file()} == {
         path.name: path.read_bytes() for path in second.iterdir() if path.is_file()
     }
+
+
+MAP = """
+import sys
+sys.modules["vanilla_transformer_hf"] = None  # as if it were not installed
+from datasets import Dataset
+from datasets.fingerprint import Hasher
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+
+def prepare(rows):
+    return tokenizer(rows["text"], text_target=rows["text"])
+
+rows = Dataset.from_dict({"text": ["the dog", "Hund"]}).map(prepare, batched=True, num_proc=2)
+print(Hasher.hash(prepare), rows[:]["input_ids"], rows[:]["labels"])
+"""
+
+
+@pytest.mark.slow
+def test_datasets_maps_with_it_and_finds_its_results_again(trained, tmp_path):
+    trained["two vocabularies"].save_pretrained(tmp_path)
+    results = []
+    for seed in "12":
+        settings = {"HF_MODULES_CACHE": str(tmp_path / f"modules{seed}"), "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", MAP, str(tmp_path)]
+        done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        results.append(done.stdout)
+    assert results[0] == results[1]
+    both = trained["two vocabularies"](["the dog", "Hund"], text_target=["the dog", "Hund"])
+    assert results[0].split(maxsplit=1)[1].strip() == f"{both['input_ids']} {both['labels']}"

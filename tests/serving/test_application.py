@@ -1,11 +1,14 @@
 """The server's two protocols, its limits, and what it answers to wrong requests: never 500, never a traceback."""
 
+import copy
+import dataclasses
 import json
 import logging
 import os
 import subprocess
 import threading
 import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -15,11 +18,17 @@ from huggingface_hub import InferenceClient
 from starlette.testclient import TestClient
 
 from vanilla_transformer_hf import Translator
-from vanilla_transformer_hf.common.http import address_of, bind
-from vanilla_transformer_hf.serving.application import ServedModel, create_application
+from vanilla_transformer_hf.common.http import RequestError, address_of, bind
+from vanilla_transformer_hf.serving.application import ServedModel, Service, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.metrics import forget_dead_workers
-from vanilla_transformer_hf.serving.protocols import Limits
+from vanilla_transformer_hf.serving.protocols import (
+    Limits,
+    TranslationRequest,
+    answer_hugging_face,
+    answer_libretranslate,
+)
+from vanilla_transformer_hf.translation.results import Translation
 
 
 LONG = " ".join(f"{source}." for source in SOURCES[30:60])
@@ -217,6 +226,37 @@ def test_models_are_chosen_by_languages_or_name(serve):
     assert answer.status_code == 400 and answer.json()["field"] == "parameters.src_lang"
     with pytest.raises(ValueError, match="a name of its own"):
         create_application([*client.models, client.models[0]])
+
+
+def test_a_target_is_named_by_its_language_its_tag_or_the_texts(serve):
+    client = serve()
+    (model,) = client.models
+    model = dataclasses.replace(model, targets={"deu": "<de>", "fra": ">>fra<< "})
+    named = {"deu": "deu", "<de>": "deu", ">>fra<<": "fra", "de": None, "": None}
+    assert {name: model.language_of(name) for name in named} == named
+    tokenizer = copy.deepcopy(model.batcher.translator.tokenizer)
+    tokenizer.add_tokens(["<de>"], special_tokens=True)
+    model.batcher.translator.tokenizer = tokenizer
+    chosen = SimpleNamespace(models={"one": model})
+    for texts, target in (([], "<de>"), (["<de> one", ""], None)):
+        assert Service._by_languages(chosen, TranslationRequest(texts, True, target=target)) is model
+    with pytest.raises(RequestError, match="name one of en-deu, en-fra"):
+        Service._by_languages(chosen, TranslationRequest(["<de> one", "one"], True))
+
+
+def test_texts_without_letters_come_back_and_suspicious_translations_are_marked(serve):
+    client = serve()
+    body = client.post("/translate", json={"q": ["***", "one two", "42", "\U0001f600"], "target": "de"}).json()
+    assert body["translatedText"][0::2] == ["***", "42"] and body["translatedText"][3] == "\U0001f600"
+    good, bad = Translation("gut"), Translation("schlecht " * 10)
+    bad.is_suspicious = True
+    assert answer_hugging_face(TranslationRequest(["a", "b"], True), [[good], [bad]]) == [
+        {"translation_text": "gut"},
+        {"translation_text": bad, "suspicious": True},
+    ]
+    assert answer_libretranslate(TranslationRequest(["a", "b"], True), [[good], [bad]])["suspicious"] == [False, True]
+    assert answer_libretranslate(TranslationRequest(["a"], False), [[bad]])["suspicious"] is True
+    assert "suspicious" not in answer_libretranslate(TranslationRequest(["a"], False), [[good]])
 
 
 def test_keys_are_asked_for(serve):

@@ -67,6 +67,18 @@ def test_added_tokens_stay(tokenizer):
     assert tagged.decode(ids) == tagged.decode(tagged("<2de> one")["input_ids"])
 
 
+def test_tags_are_read_as_without_dropout(tokenizer):
+    """The recipes' tags are special tokens, of which a backend cuts all or none."""
+    tagged = copy.deepcopy(tokenizer)
+    tagged.add_special_tokens({"additional_special_tokens": ["<2de>"]})
+    collator = BpeDropoutCollator(
+        tagged, probability=0.0, source_vocab_size=len(tagged), target_vocab_size=len(tagged)
+    )
+    text = "<2de> one </s> dog"
+    batch = collator([{"source": text, "target": text, "line": 0}])
+    assert batch["input_ids"].tolist() == batch["labels"].tolist() == [tagged(text)["input_ids"]]
+
+
 def test_unknown_characters_and_bytes_are_not_spelled_out():
     vocabulary = {piece: number for number, piece in enumerate(["<unk>", "a", "b", "ab", "<", "u", "n", "k", ">"])}
     tokenizer = Tokenizer(models.BPE(vocabulary, [("a", "b")], unk_token="<unk>"))

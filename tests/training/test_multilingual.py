@@ -71,6 +71,8 @@ def test_the_pipeline_puts_the_tag_before_each_text(prepare, tagged):
     for made, call in (
         ({"task": "translation"}, {"target_lang_tag": "de"}),
         ({"task": "translation", "target_lang_tag": "de"}, {}),
+        ({"task": "translation", "tgt_lang": "<2de>"}, {}),
+        ({"task": "translation"}, {"tgt_lang": "de"}),
         ({"task": "translation_en_to_de"}, {}),
         ({"task": "translation_de_to_en"}, {"target_lang_tag": "de"}),
     ):
@@ -80,6 +82,8 @@ def test_the_pipeline_puts_the_tag_before_each_text(prepare, tagged):
     assert not _same(typed(["one two"], **options), typed(["<2de> one two"], **options)), "the tag has an effect"
     with pytest.raises(ValueError, match="'fr' is not a target language of this model: expected one of de, en"):
         translate("one", target_lang_tag="fr")
+    with pytest.raises(ValueError, match="'fr' is not a target language of this model: expected one of de, en"):
+        translate("one", tgt_lang="fr")
     for wrong in ({"task": "translation", "target_lang_tag": "fr"}, {"task": "translation_en_to_fr"}):
         with pytest.raises(ValueError, match="'fr' is not a target language"):
             pipeline(**wrong, model=str(prepare.out))

@@ -58,14 +58,20 @@ def test_links_are_in_source_order_and_a_word_without_attention_has_none():
 def test_parts_are_put_side_by_side():
     first = Alignment(["a", "b"], ["x"], torch.tensor([[0.1, 0.8]]))
     second = Alignment(["c"], ["y", "z"], torch.tensor([[0.5], [0.6]]))
-    whole = join_alignments(("a b c", "x  y z"), [first, second], [(0, 0), (2, 1)])
+    none = [range(0)] * 2
+    whole = join_alignments(("a b c", "x  y z"), [first, second], [(0, 0), (2, 1)], none)
     assert (str(whole), whole.target_words) == ("1-0 2-1 2-2", ["x", "y", "z"])
     torch.testing.assert_close(whole.weights, torch.tensor([[0.1, 0.8, 0], [0, 0, 0.5], [0, 0, 0.6]]))
-    within = join_alignments(("a bc", "x y z"), [first, second], [(0, 0), (1, 1)])  # "bc" was cut in two
+    within = join_alignments(("a bc", "x y z"), [first, second], [(0, 0), (1, 1)], none)  # "bc" was cut in two
     assert (str(within), len(within.source_words)) == ("1-0 1-1 1-2", 2)
-    shared = join_alignments(("a b \u200b c", "xy z"), [first, second], [(0, 0), (2, 0)])  # no space between x and y
+    shared = join_alignments(
+        ("a b \u200b c", "xy z"), [first, second], [(0, 0), (2, 0)], none
+    )  # no space between x and y
     assert (shared.source_words, shared.target_words) == (["a", "b", "\u200b", "c"], ["xy", "z"])
     torch.testing.assert_close(shared.weights, torch.tensor([[0.05, 0.4, 0, 0.25], [0, 0, 0, 0.6]]))
+    tagged = Alignment(["<de>", "c"], ["y"], torch.tensor([[0.2, 0.7]]))
+    repeated = join_alignments(("<de> b c", "x y"), [first, tagged], [(0, 0), (2, 1)], [range(0), range(1)])
+    torch.testing.assert_close(repeated.weights, torch.tensor([[0.1, 0.8, 0], [0.2, 0, 0.7]]))
 
 
 def test_default_is_the_end_of_the_lower_half():

@@ -1,12 +1,18 @@
 """Texts that are too long, and batches of so many tokens."""
 
+import copy
+
 import pytest
 import torch
+from tokenizers import processors
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf.translation.scoring import encode_pairs
 from vanilla_transformer_hf.translation.tally import Tally
 from vanilla_transformer_hf.translation.texts import (
     TextEncoder,
+    has_letters,
     pad_rows,
     sorted_batches,
 )
@@ -78,6 +84,60 @@ def test_truncation_keeps_the_beginning_and_the_end_token(tokenizer):
     parts, count = encode(tokenizer, LINE, 5, "truncate")
     assert [part.ids for part in parts] == [[*tokenizer(LINE)["input_ids"][:4], tokenizer.eos_token_id]]
     assert count == 1
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("template", ["$A </s>", "</s> $A", "</s> $A </s> <pad>", "$A"])
+def test_truncation_is_the_hosts(tokenizer, template, side):
+    """But the tokenizer is not asked for it: it would keep it in a state that threads share."""
+    line = LINE.replace("  ", " ")
+    theirs = TokenizersBackend(
+        tokenizer_object=tokenizer.backend_tokenizer, pad_token="<pad>", truncation_side=side, verbose=False
+    )
+    specials = [("</s>", 1), ("<pad>", 0)]
+    backend = theirs.backend_tokenizer
+    backend.post_processor = processors.TemplateProcessing(single=template, pair="$A $B", special_tokens=specials)
+    for limit in range(4, 30):
+        ids = theirs(line, truncation=True, max_length=limit)["input_ids"]
+        theirs(line)
+        (part,), _ = encode(theirs, line, limit, "truncate")
+        encoders = TextEncoder(theirs, limit, "truncate"), TextEncoder(theirs, 99, "truncate", is_target=True)
+        tally = Tally()
+        source, _ = encode_pairs(encoders, [(line, "one")], tally, return_offsets_mapping=True)
+        assert part.ids == source["input_ids"][0] == ids and backend.truncation is None and tally.too_long == 1
+        assert {len(values[0]) for values in source.values()} == {limit}
+
+
+@pytest.mark.parametrize("is_registered", [False, True])
+@pytest.mark.parametrize("tags", ["<2de> ", "<2de>", " <de> <2de> "])
+def test_tags_of_a_text_are_before_every_part(tokenizer, tags, is_registered):
+    tagged = copy.deepcopy(tokenizer)
+    tagged.add_tokens(["<2de>", "<de>", "<x>"], special_tokens=True)
+    if is_registered:
+        tagged.init_kwargs["target_lang_tags"] = {"de": "<2de>", "formal": "<de>"}
+    (whole,), _ = encode(tagged, tags + "One.", 99)
+    words, tags = (tags + LINE).split(), tags.lstrip()
+    assert whole.text == tags + "One."
+    parts, _ = encode(tagged, tags + LINE, 30)
+    assert len(parts) > 2
+    for part in parts:
+        assert part.text.startswith(tags) and len(part.ids) <= 30
+        assert part.ids == tagged(part.text)["input_ids"]
+        assert part.text.split()[len(part.repeated)].endswith(words[part.first_word].removeprefix(tags))
+    assert " ".join(part.text.removeprefix(tags) for part in parts).split() == LINE.split()
+    lines, _ = encode(tagged, f"\n{tags}One two.\n\nFour\n<de> Six\n seven", 99)
+    assert [part.text for part in lines] == [f"{tags}One two.", f"{tags}Four", "<de> Six", "<de> seven"]
+    count = len(f"{tags}.".split()) - 1
+    assert [len(part.repeated) for part in lines] == [0, count, 0, 1]
+    parts, _ = encode(tagged, "<x> " + LINE, 30)  # not a language
+    assert [part.text for part in parts if "<x>" in part.text] == [parts[0].text]
+
+
+@pytest.mark.parametrize(
+    "text", ["-", ".", "***", "\u200b", "\U0001f600", "\U0001f1e9\U0001f1ea", "345", "3.5 %", "۱۲", "— 12:30 —", "½"]
+)
+def test_a_text_without_letters_is_recognised(text):
+    assert not has_letters(text) and has_letters(text + "é") and has_letters("你" + text) and has_letters(text + "ٱ")
 
 
 def test_error_names_the_text(tokenizer):

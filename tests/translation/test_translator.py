@@ -14,10 +14,11 @@ from transformers import pipeline
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.matmul import available_matmuls
 from vanilla_transformer_hf.model import change_detection_vanilla_transformer, file_pages_vanilla_transformer
-from vanilla_transformer_hf.translation import alignment, tally, texts
+from vanilla_transformer_hf.translation import alignment, parts, tally, texts
+from vanilla_transformer_hf.translation.results import is_suspicious
 from vanilla_transformer_hf.translation.streams.lines import read_items, run_lines
 from vanilla_transformer_hf.translation.streams.resumable_output import StreamOutput
-from vanilla_transformer_hf.translation.streams.work import LineWork
+from vanilla_transformer_hf.translation.streams.work import LineWork, translation_as_jsonl
 from vanilla_transformer_hf.translation.streams.worker_pool import LocalWorker
 from vanilla_transformer_hf.translation.tally import Tally
 from vanilla_transformer_hf.translation.texts import ConstrainedText
@@ -391,6 +392,78 @@ def test_what_a_translation_lacks_is_counted(translator, caplog):
 def test_arguments_with_a_value_for_each_sentence_are_refused(translator):
     with pytest.raises(ValueError, match="prefixes: batches have another order than texts; give ConstrainedText"):
         translator.translate(["one", "one two"], prefixes=[[5], [6]])
+
+
+@pytest.mark.parametrize("text", ["-", "***", "\u200b", "42", " 4 2 ", "\U0001f600"])
+def test_texts_without_letters_are_handed_through_marked_or_translated(translator, generated, monkeypatch, text):
+    tally = Tally()
+    options = {"return_scores": True, "return_alignments": True, "num_beams": 2, "num_return_sequences": 2}
+    (found,) = translator.translate_stream([text], tally=tally, **options)
+    assert found == [text] * 2 and not generated and found[0].is_complete and not found[0].is_suspicious
+    assert found[0].score == 0.0 and str(found[0].alignment) == " ".join(f"{i}-{i}" for i in range(len(text.split())))
+    assert tally.without_letters == 1 and "1 line without letters" in tally.notes("split", 9)["without_letters"]
+    (kept,) = translator.translate_stream([ConstrainedText(text, "one")], num_beams=2, max_new_tokens=3)
+    assert kept != [text.strip()]
+    if text == "\u200b":  # nothing is left of it for a model
+        return
+    translated = {}
+    for translator_does in ("mark", "translate"):
+        monkeypatch.setattr(translator, "without_letters", translator_does)
+        tally = Tally()
+        (translated[translator_does],) = translator.translate_stream([text], tally=tally, max_new_tokens=3)
+        assert translated[translator_does][0].is_suspicious == bool(tally.suspicious) == (translator_does == "mark")
+    assert translated["mark"] == translated["translate"]
+
+
+def test_lines_without_letters_are_handed_through_in_their_places(translator):
+    tally, text = Tally(), "***\none two\n\n- \n 3 \nthree\n42"
+    (found,) = translator.translate_stream([text], tally=tally)
+    one, three = translator.translate(["one two", "three"])
+    assert found[0] == f"***\n{one}\n\n- \n 3 \n{three}\n42" and tally.without_letters == 1
+
+
+PHRASE = ["▁a", "▁b", "▁c"]
+
+
+@pytest.mark.parametrize(
+    "source, target, expected",
+    [
+        (PHRASE, PHRASE * 9 + PHRASE[:2], False),
+        (PHRASE * 3, ["▁x", *PHRASE * 10, "▁y"], True),
+        (PHRASE * 10, PHRASE * 11, False),  # the source does it, too
+        (PHRASE, ["."] * 10, True),
+        ([1, 2, 3], [*map(str, range(40))], False),  # short texts may have long translations
+        ([1, 2, 3], [*map(str, range(41))], True),
+        ([*range(9)], [*map(str, range(45))], False),
+        ([], [], False),
+    ],
+)
+def test_repetition_without_end_and_great_length_are_suspicious(source, target, expected):
+    assert is_suspicious(source, target) == expected
+
+
+def test_suspicious_translations_are_marked_counted_and_prevented(translator, monkeypatch, caplog):
+    """Of a text in parts, one part is enough."""
+    translations = ["eins", "zwei zwei"]
+    pieces = {"eins": ["e", "</s>"], "zwei zwei": ["z"] * 10}
+
+    def read(tokenizer, sequences, scores, end_ids):
+        chosen = [translations[place % 2] for place in range(len(sequences))]
+        return [Translation(text, None, pieces[text]) for text in chosen]
+
+    monkeypatch.setattr(parts, "read_translations", read)
+    found = translator.translate(["one", "two"])
+    assert sorted(one.is_suspicious for one in found) == [False, True]
+    assert "1 line with a suspicious translation" in caplog.messages[0]
+    for one in found:
+        (line,) = translation_as_jsonl(1, "one", [one])
+        assert json.loads(line)["translations"][0].get("suspicious", False) == one.is_suspicious
+    monkeypatch.setattr(translator, "max_source_length", 3)
+    assert translator.translate("one two. three four.").is_suspicious
+    monkeypatch.undo()
+    usual = translator.translate("one two three", min_new_tokens=12, max_new_tokens=12).tokens
+    other = translator.translate("one two three", no_repeat_ngram_size=1, min_new_tokens=12, max_new_tokens=12).tokens
+    assert len(set(usual)) < len(usual) and len(set(other)) == len(other)
 
 
 def test_blank_lines_have_an_empty_alignment(translator):

@@ -19,12 +19,13 @@ import argparse
 import sys
 
 from ..common.command_line import make_parser
-from .translate import add_engine_arguments, add_split_sentences
+from .translate import add_engine_arguments, add_split_sentences, add_without_letters
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_arguments(parser)
     add_split_sentences(parser)
+    add_without_letters(parser)
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: an accelerator if there is one)")
     parser.add_argument(
         "--dtype",
@@ -124,6 +125,7 @@ def main(prog: str, argv: list[str]) -> None:
         seconds_to_finish=arguments.seconds_to_finish,
         quantization=arguments.quantization,
         split_sentences=arguments.split_sentences,
+        without_letters=arguments.without_letters,
     )
     listening = bind(arguments.host, arguments.port)
     print(f"listening on {address_of(listening)}", file=sys.stderr, flush=True)

@@ -49,6 +49,16 @@ def add_split_sentences(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_without_letters(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--without_letters",
+        default="copy",
+        choices=["copy", "mark", "translate"],
+        help="a text without letters, such as *** or 42: hand it through (default), translate it and mark the "
+        "translation as suspicious, or translate it, for models that translate digits",
+    )
+
+
 def add_search_arguments(search: argparse._ArgumentGroup) -> None:
     search.add_argument("--num_beams", type=int, metavar="N", help="beams; 1 is greedy search")
     search.add_argument(
@@ -66,6 +76,15 @@ def add_search_arguments(search: argparse._ArgumentGroup) -> None:
         help="maximum number of tokens that a translation may have beyond the number of its source",
     )
     search.add_argument("--max_new_tokens", type=int, metavar="N", help="maximum number of tokens of a translation")
+    search.add_argument(
+        "--no_repeat_ngram_size", type=int, metavar="N", help="phrases of N tokens occur once in a translation"
+    )
+    search.add_argument(
+        "--repetition_penalty",
+        type=float,
+        metavar="P",
+        help="above 1: makes tokens that the translation has already less probable",
+    )
     search.add_argument(
         "--num_beam_groups",
         type=int,
@@ -89,6 +108,7 @@ def add_search_arguments(search: argparse._ArgumentGroup) -> None:
         "those without room for them are counted at the end",
     )
     add_engine_arguments(search)
+    add_without_letters(search)
     search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its pieces")
 
 
@@ -103,7 +123,8 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         choices=["text", "tsv", "jsonl"],
         help="text: the best translation of each line; tsv: line number, score, text, alignment; jsonl: a record for "
         "each line with number, source and translations: text, score, finished (false: cut off at the limit of "
-        "tokens), tokens, alignment (default: text, or tsv with --n_best or --alignment)",
+        "tokens), tokens, suspicious (true: repeats a phrase ten times, or is far too long), alignment (default: "
+        "text, or tsv with --n_best or --alignment)",
     )
     parser.add_argument("--n_best", type=int, metavar="N", help="write the N best translations of each line")
     parser.add_argument("--alignment", action="store_true", help="write word alignments: 0-0 1-2 …")
@@ -129,7 +150,9 @@ def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `Translator.translate_stream` that the command line gives."""
     search = ("num_beams", "length_penalty", "length_penalty_type", "coverage_penalty", "max_extra_tokens")
     names = (*search, "max_new_tokens", "num_beam_groups", "diversity_penalty", "too_long", "split_sentences")
-    return {name: getattr(arguments, name) for name in names} | {"num_return_sequences": arguments.n_best}
+    repetition = ("no_repeat_ngram_size", "repetition_penalty")
+    given = {name: value for name in repetition if (value := getattr(arguments, name)) is not None}
+    return {name: getattr(arguments, name) for name in names} | {"num_return_sequences": arguments.n_best} | given
 
 
 def main(prog: str, argv: list[str]) -> None:

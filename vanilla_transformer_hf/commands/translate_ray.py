@@ -76,6 +76,7 @@ def main(prog: str, argv: list[str]) -> None:
         arguments.target_lang_tag,
         arguments.quantization,
         arguments.engine,
+        arguments.without_letters,
     )
     cluster = Cluster(arguments.address, arguments.actors, arguments.cpus_per_actor, arguments.gpus_per_actor)
     with open_result(arguments.output, arguments.restart) as output:

@@ -276,6 +276,7 @@ def _make_model(
     config = converter.to_config(found)
     check_sizes(config, found.tensors)
     tokenizer = vocabularies.limited(converter.to_tokenizer(found, config), config)
+    tokenizer = vocabularies.with_language_tags(tokenizer)
     tried = [] if tokenizer is None else try_tokenizer(tokenizer)
     model = assemble(converter, found, config)
     # This class writes it without `_from_model_config`, with which transformers would read only its own fields.

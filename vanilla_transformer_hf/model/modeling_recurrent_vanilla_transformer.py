@@ -32,6 +32,7 @@ from .shared_base_vanilla_transformer import (
     SharedBase,
     SharedEmbeddings,
     ShiftedLabels,
+    StackEmbeddings,
     missing_target,
     tied_output,
 )
@@ -98,7 +99,7 @@ class RecurrentPreTrainedModel(SharedBase):
                     (init.orthogonal_ if name.startswith("weight_hh") else init.xavier_uniform_)(gate)
 
 
-class RecurrentStack(RecurrentPreTrainedModel):
+class RecurrentStack(StackEmbeddings, RecurrentPreTrainedModel):
     """Embeddings and recurrent layers, each with a module of its own, so that residuals and dropout stand between."""
 
     def __init__(self, config: RecurrentSeq2SeqConfig, vocab_size: int, count: int, fed: int, bidirectional: bool):
@@ -128,6 +129,8 @@ class RecurrentStack(RecurrentPreTrainedModel):
 
 class RecurrentEncoder(RecurrentStack):
     """Source ids to the states of the top layer at each position, and the last states of all layers."""
+
+    reads_source = True
 
     def __init__(self, config: RecurrentSeq2SeqConfig):
         super().__init__(

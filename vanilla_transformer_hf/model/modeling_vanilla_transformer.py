@@ -60,6 +60,7 @@ from .shared_base_vanilla_transformer import (
     SharedBase,
     SharedEmbeddings,
     ShiftedLabels,
+    StackEmbeddings,
     missing_target,
     tied_output,
 )
@@ -357,26 +358,8 @@ class VanillaTransformerPreTrainedModel(SharedBase):
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
 
-    def _resize_token_embeddings(
-        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Resize the target vocabulary, and the source's if they share one; ties are kept."""
-        if self.config.tied_matrices == "all" or not self.config.is_encoder_decoder:
-            return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        stacks = [self.get_decoder()] if self.config.source_vocab_size else [self.get_encoder(), self.get_decoder()]
-        for stack in stacks:
-            old = stack.embed_tokens
-            stack.embed_tokens = self._get_resized_embeddings(old, new_num_tokens, pad_to_multiple_of, mean_resizing)
-            stack.embed_tokens.requires_grad_(old.weight.requires_grad)
-        if (head := self.get_output_embeddings()) is not None:
-            requires_grad = head.weight.requires_grad
-            rows = stack.embed_tokens.num_embeddings
-            self.set_output_embeddings(self._get_resized_lm_head(head, rows, mean_resizing=mean_resizing))
-            self.get_output_embeddings().requires_grad_(requires_grad)
-        return stack.embed_tokens
 
-
-class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
+class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel):
     """
     Embeddings times √D, positions, dropout, N layers, and a final norm where the config asks for one.
 
@@ -483,6 +466,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 class VanillaTransformerEncoder(VanillaTransformerStack):
     """Source ids to memory, section 3.1."""
 
+    reads_source = True
     _can_record_outputs = {
         "hidden_states": VanillaTransformerEncoderLayer,
         "attentions": VanillaTransformerAttention,

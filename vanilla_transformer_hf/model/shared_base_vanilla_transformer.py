@@ -75,6 +75,96 @@ class SharedBase(PreTrainedModel):
             return ids, embeddings
         return None, F.embedding(ids, embedding.weight, sparse=True)
 
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the target vocabulary, and the source's if they share one; ties are kept."""
+        if self.config.tied_matrices == "all" or not self.config.is_encoder_decoder:
+            return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        stacks = [self.get_decoder()] if self.config.source_vocab_size else [self.get_encoder(), self.get_decoder()]
+        for stack in stacks:
+            self._resize_stack(stack, new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if (head := self.get_output_embeddings()) is not None:
+            requires_grad = head.weight.requires_grad
+            rows = stack.embed_tokens.num_embeddings
+            self.set_output_embeddings(self._get_resized_lm_head(head, rows, mean_resizing=mean_resizing))
+            self.get_output_embeddings().requires_grad_(requires_grad)
+        return stack.embed_tokens
+
+    def _resize_stack(self, stack: Any, *size: Any) -> nn.Embedding:
+        old = stack.embed_tokens
+        stack.embed_tokens = self._get_resized_embeddings(old, *size)
+        stack.embed_tokens.requires_grad_(old.weight.requires_grad)
+        return stack.embed_tokens
+
+    def resize_source_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """
+        Resize the source vocabulary of a model with two; `resize_token_embeddings` resizes the target's.
+
+        Args:
+            new_num_tokens: Number of source tokens, the tokenizer's `source_vocab_size`; None: as many as now.
+            pad_to_multiple_of, mean_resizing: As in `resize_token_embeddings`.
+
+        Returns:
+            The encoder's embeddings.
+
+        Raises:
+            ValueError: Source and target share a vocabulary, or the padding token would be lost.
+        """
+        config = self.config
+        if getattr(config, "source_vocab_size", None) is None:
+            raise ValueError("source and target share one vocabulary; use the model's resize_token_embeddings()")
+        if new_num_tokens is not None and new_num_tokens <= config.pad_token_id:
+            raise ValueError(f"new_num_tokens={new_num_tokens}: must be above pad_token_id={config.pad_token_id}")
+        found = self._resize_stack(self.get_encoder(), new_num_tokens, pad_to_multiple_of, mean_resizing)
+        config.source_vocab_size = found.num_embeddings
+        return found
+
+    def resize_decoder_token_embeddings(self, new_num_tokens: int | None = None) -> nn.Embedding:
+        """
+        `resize_token_embeddings` of a model with two vocabularies, by its name in MarianMT.
+
+        Raises:
+            ValueError: Source and target share a vocabulary.
+        """
+        if getattr(self.config, "source_vocab_size", None) is None:
+            raise ValueError("source and target share one vocabulary; use the model's resize_token_embeddings()")
+        self.resize_token_embeddings(new_num_tokens)
+        return self.get_decoder().embed_tokens
+
+
+class StackEmbeddings(SharedBase):
+    """A stack, whose embeddings a model may share with another stack or with its output."""
+
+    reads_source = False
+
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """
+        Resize the source vocabulary, in the encoder of a model with two; or the only one of a single stack.
+
+        Raises:
+            ValueError: The embeddings are not this stack's alone.
+        """
+        size = (new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if not self.config.is_encoder_decoder:
+            return super().resize_token_embeddings(*size)
+        if not self.reads_source or self.config.source_vocab_size is None:
+            raise ValueError(
+                f"{type(self).__name__}: other parts of the model have its vocabulary, too; use the model's "
+                "resize_token_embeddings()"
+            )
+        return self.resize_source_token_embeddings(*size)
+
 
 class SharedEmbeddings(SharedBase):
     """A model whose stacks' embeddings are one matrix, `shared`, where the config's `tied_matrices` is "all"."""

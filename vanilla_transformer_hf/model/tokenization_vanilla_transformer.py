@@ -9,7 +9,6 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from typing import Any, Literal
 
@@ -49,8 +48,9 @@ MODELS = {
     ),
 }
 
-# Set by transformers between the two texts of a call; each thread has its own value.
-NEXT_TEXT_IS_TARGET = ContextVar("NEXT_TEXT_IS_TARGET", default=False)
+# Stands before a leading space of a text, or of what follows an added token, until the space before a first word has
+# been put there: without it, a text " dog" would already have that space. A noncharacter, for internal use.
+KEEPER = "\ufdd0"
 
 UNICODE_NORMALIZATIONS = {name: getattr(normalizers, name) for name in ("NFC", "NFKC", "NFD", "NFKD")}
 
@@ -62,7 +62,8 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     the target vocabulary, which the decoder predicts: `decode`, `batch_decode`, `get_vocab`, `vocab_size`, `len` and
     the conversions between tokens and ids; only `decode_source` and the `source_...` properties use the source
     vocabulary. Tokens added later go into both vocabularies. The sizes for a config are `vocab_size=len(tokenizer)`
-    and `source_vocab_size=tokenizer.source_vocab_size`.
+    and `source_vocab_size=tokenizer.source_vocab_size`; those for a model that exists are given to its
+    `resize_token_embeddings` and `resize_source_token_embeddings`.
 
     With `split_special_tokens=True`, which `train` sets, the names of the padding, begin, end and unknown tokens in a
     text are plain text ("</s>" is cut into pieces). All other special tokens, such as language tags registered with
@@ -212,6 +213,16 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         """The backend that reads source texts: `backend_tokenizer` itself when the vocabulary is shared."""
         return self._source_side().backend_tokenizer
 
+    def reading_backends(self) -> tuple[Tokenizer, Tokenizer]:
+        """
+        New backends that read source and target texts as this tokenizer does, also where it tells the special tokens
+        of the user from those that are plain text in a text (`split_special_tokens`).
+        """
+        source, target = (side._own_backend(self.split_special_tokens) for side in (self._source_side(), self))
+        for backend in (source, target):
+            backend.encode_special_tokens = self.split_special_tokens
+        return source, target
+
     @property
     def source_vocab_size(self) -> int | None:
         """Size of the separate source vocabulary with added tokens; None when the vocabulary is shared."""
@@ -261,47 +272,68 @@ class VanillaTransformerTokenizer(TokenizersBackend):
             converted["input_ids"] = [[i if self._is_listed(i) else unk for i in row] for row in rows]
         return converted, encodings
 
-    def _switch_to_target_mode(self) -> None:
-        NEXT_TEXT_IS_TARGET.set(True)
+    def __call__(
+        self,
+        text: Any = None,
+        text_pair: Any = None,
+        text_target: Any = None,
+        text_pair_target: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> BatchEncoding:
+        """Source texts, target texts (`text_target`) or both to ids, with all arguments of transformers' class."""
+        # Each side is a call of its own: the side is an argument and not a state, which threads would share.
+        if text_target is None:
+            return super().__call__(text, text_pair, None, None, *args, **kwargs)
+        sides = {"is_target": True, **kwargs}
+        if text is None:
+            return super().__call__(None, None, text_target, text_pair_target, *args, **sides)
+        batch = super().__call__(text, text_pair, None, None, *args, **kwargs)
+        targets = super().__call__(None, None, text_target, text_pair_target, *args, **sides)
+        batch["labels"] = targets["input_ids"]
+        return batch
 
-    def _switch_to_input_mode(self) -> None:
-        NEXT_TEXT_IS_TARGET.set(False)
-
-    def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
-        side = self if NEXT_TEXT_IS_TARGET.get() else self._source_side()
-        NEXT_TEXT_IS_TARGET.set(False)  # transformers would stay in target mode after an error
-        if side is not self:
-            return side._encode_plus(*args, **kwargs)
+    def _encode_plus(self, *args: Any, is_target: bool = False, **kwargs: Any) -> BatchEncoding:
+        reader = copy.copy(self if is_target else self._source_side())
         splits = kwargs.get("split_special_tokens")
-        reader = self._tag_reader() if (self.split_special_tokens if splits is None else splits) else self
+        # transformers sets truncation, padding and more in the backend. Here, that is one that only this call sees.
+        vars(reader)["_tokenizer"] = reader._own_backend(self.split_special_tokens if splits is None else splits)
         return super(VanillaTransformerTokenizer, reader)._encode_plus(*args, **kwargs)
 
-    def _tag_reader(self) -> "VanillaTransformerTokenizer":
-        """This tokenizer with a backend that recognises all special tokens but those of `CONTROL_ROLES`."""
-        control = {str(getattr(self, role)) for role in CONTROL_ROLES}
+    def _own_backend(self, splits_control: bool) -> Tokenizer:
+        """
+        A new backend of the same parts; with `splits_control`, it recognises no special tokens of `CONTROL_ROLES`.
+
+        The parts are shared, not copied, so this takes 0.1 ms and follows every change of them, such as BPE-dropout.
+        """
         whole: Any = self._tokenizer
-        added = sorted(whole.get_added_tokens_decoder().items())
-        if not any(token.special and token.content not in control for _, token in added):
-            return self
-        # A backend splits all of its special tokens or none: for reading, the tags are ordinary added tokens. The
-        # parts are shared, not copied, so this takes 0.1 ms and follows every change of them, such as BPE-dropout.
+        control = {str(getattr(self, role)) for role in CONTROL_ROLES}
         backend = Tokenizer(whole.model)
         for part in ("normalizer", "pre_tokenizer", "post_processor"):
             if (value := getattr(whole, part)) is not None:
                 setattr(backend, part, value)
-        for _, token in added:  # in the order of their ids, so that they get the same ones
-            if token.special and token.content not in control:
-                matching = {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "normalized")}
-                token = AddedToken(token.content, special=False, **matching)
-            if token.special:
-                backend.add_special_tokens([token])
-            else:
-                backend.add_tokens([token])
-        reader = copy.copy(self)
-        vars(reader)["_tokenizer"] = backend
-        return reader
+        added = [token for _, token in sorted(whole.get_added_tokens_decoder().items())]
+        for token in added:
+            # A backend splits all of its special tokens or none: for reading, the others are ordinary tokens.
+            token.special = token.special and not (splits_control and token.content not in control)
+        backend.add_tokens(added)  # in the order of their ids, so that they get the same ones
+        return backend
+
+    def add_special_tokens(self, special_tokens_dict: dict, *args: Any, **kwargs: Any) -> int:
+        """
+        Add special tokens (transformers' method).
+
+        A mask token given as a `str` takes in the space before it, as RoBERTa's does: in a text it stands for a piece
+        with its space, as in training. An `AddedToken` is taken as it is.
+        """
+        tokens = dict(special_tokens_dict)
+        if isinstance(mask := tokens.get("mask_token"), str) and mask not in self.added_tokens_encoder:
+            tokens["mask_token"] = _mask(mask)
+        return super().add_special_tokens(tokens, *args, **kwargs)
 
     def _add_tokens(self, new_tokens: list, special_tokens: bool = False) -> int:
+        if isinstance(mask := self._special_tokens_map.get("mask_token"), str):  # given to the constructor as a `str`
+            new_tokens = [_mask(mask) if str(token) == mask else token for token in new_tokens]
         if self._source_tokenizer is not None:
             self._source_side()._add_tokens(new_tokens, special_tokens)
         return super()._add_tokens(new_tokens, special_tokens)
@@ -311,7 +343,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     ) -> tuple[str, ...]:
         for file, backend in zip(TOKENIZER_FILES.values(), (self._tokenizer, self._source_tokenizer), strict=True):
             if backend is not None:
-                # Padding and truncation of the last call are not saved; each call sets them again.
+                # Padding and truncation are a call's own; what was set in the backend directly is not saved.
                 backend.no_padding()
                 backend.no_truncation()
                 path = os.path.join(save_directory, f"{filename_prefix}-{file}" if filename_prefix else file)
@@ -344,6 +376,10 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     def _patch_mistral_regex(cls, tokenizer: Tokenizer, *args: Any, **kwargs: Any) -> Tokenizer:
         """Keep the backend unchanged: transformers would ask the Hub whether a large vocabulary is Mistral's."""
         return tokenizer
+
+
+def _mask(name: str) -> AddedToken:
+    return AddedToken(name, lstrip=True, normalized=False, special=True)
 
 
 def _read_backend(path: str) -> Tokenizer:
@@ -403,14 +439,16 @@ def _train_backend(
     if lowercase:
         steps.append(normalizers.Lowercase())
     # A space is put before the text, so that a word has the same pieces first in a sentence as inside it, and the
-    # decoder takes one space away. Metaspace adds no space where the text already begins with one, so that one is
-    # doubled.
-    steps.append(normalizers.Replace(Regex(r"\A "), "  "))
+    # decoder takes one space away. Metaspace adds no space where the text already begins with one, so KEEPER hides
+    # that one from it. The normalizer sees what follows an added token as a text of its own; Metaspace does not.
+    steps.append(normalizers.Replace(Regex(rf"\A{KEEPER}"), KEEPER + KEEPER))
+    steps.append(normalizers.Replace(Regex(r"\A "), f"{KEEPER} "))
     backend = Tokenizer(make_model())
     backend.normalizer = normalizers.Sequence(steps)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False),
+            pre_tokenizers.Split(Regex(rf"\A{KEEPER}|(?<=\A ){KEEPER}"), behavior="removed"),
             pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]

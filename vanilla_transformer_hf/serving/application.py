@@ -67,6 +67,11 @@ class ServedModel:
     source: str | None = None
     targets: Mapping[str, str | None] = field(default_factory=dict)
 
+    def language_of(self, target: str) -> str | None:
+        """The target language with this code or this tag; None if the model has none."""
+        named = [language for language, tag in self.targets.items() if tag and tag.strip() == target]
+        return target if target in self.targets else next(iter(named), None)
+
 
 class Service:
     """
@@ -118,7 +123,8 @@ class Service:
             own = model.batcher.translator.setting("num_beams") or 1
             options["num_return_sequences"] = wanted.alternatives + 1
             options["num_beams"] = max(options.get("num_beams", own), wanted.alternatives + 1)
-        prefix = model.targets.get(wanted.target) if wanted.target is not None else None
+        language = None if wanted.target is None else model.language_of(wanted.target)
+        prefix = None if language is None else model.targets[language]
         characters = sum(map(len, wanted.texts))
         self.metrics.characters.labels(model.name).inc(characters)
         try:
@@ -137,6 +143,7 @@ class Service:
             found = await self._outcome(request, ticket)
         finally:
             ticket.cancel()
+        self.metrics.suspicious.labels(model.name).inc(sum(n_best[0].is_suspicious for n_best in found))
         seconds = perf_counter() - began
         self.metrics.seconds.labels(model.name).observe(seconds)
         logger.info("%s: %d texts, %d characters, %.0f ms", model.name, len(wanted.texts), characters, 1000 * seconds)
@@ -298,15 +305,21 @@ class Service:
             raise RequestError(
                 f"{wanted.source!r} is not a source language here: {pairs or 'none is known'}", names[0]
             )
-        fit = [model for model in fit if wanted.target is None or wanted.target in model.targets]
+        fit = [model for model in fit if wanted.target is None or model.language_of(wanted.target)]
         if not fit:
             found = f"from {wanted.source!r} " if wanted.source else ""
             message = f"{wanted.target!r} is not a target language {found}here: {pairs or 'none is known'}"
             raise RequestError(message, names[1])
-        if len(fit) > 1 or (wanted.target is None and len(fit[0].targets) > 1):
+        if len(fit) > 1 or (wanted.target is None and len(fit[0].targets) > 1 and not _are_tagged(fit[0], wanted)):
             side = names[1] if wanted.target is None else names[0]
             raise RequestError(f"missing; name one of {pairs or ', '.join(model.name for model in fit)}", side)
         return fit[0]
+
+
+def _are_tagged(model: ServedModel, wanted: TranslationRequest) -> bool:
+    """Whether each text of a request says by a tag which language it is to be translated to."""
+    encoder = model.batcher.translator.encoder()
+    return all(not text.strip() or encoder.tags_before(text) for text in wanted.texts)
 
 
 def _stopping() -> RequestError:

@@ -28,6 +28,9 @@ class Metrics:
         counted: dict[str, Any] = {"registry": self.registry}
         self.requests = Counter("translation_requests", "Requests answered", ["model", "status"], **counted)
         self.characters = Counter("translation_characters", "Characters of source texts", labels, **counted)
+        self.suspicious = Counter(
+            "translation_suspicious", "Translations that repeat a phrase or are far too long", labels, **counted
+        )
         self.seconds = Histogram(
             "translation_seconds", "Seconds from a request to its answer", labels, buckets=BUCKETS, **counted
         )

@@ -35,8 +35,12 @@ def describe(limits: Limits, needs_key: bool) -> dict[str, Any]:
         ["translatedText"],
         translatedText={"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
         alternatives={"type": "array"},
+        suspicious={"oneOf": [{"type": "boolean"}, {"type": "array", "items": {"type": "boolean"}}]},
     )
-    generated = {"type": "array", "items": _object(["translation_text"], translation_text={"type": "string"})}
+    generated = {
+        "type": "array",
+        "items": _object(["translation_text"], translation_text={"type": "string"}, suspicious={"type": "boolean"}),
+    }
     paths = {
         "/translate": {"post": _operation("Translate, LibreTranslate's protocol", libretranslate, translated, True)},
         "/": {"post": _operation("Translate, Hugging Face's protocol", hugging_face, generated)},

@@ -107,12 +107,14 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
 
 
 def answer_libretranslate(request: TranslationRequest, found: Sequence[Sequence[Translation]]) -> dict[str, Any]:
-    """The n-best lists of the texts as LibreTranslate sends them."""
+    """The n-best lists of the texts as LibreTranslate sends them; `suspicious` only where a best one is."""
     best = [str(each[0]) for each in found]
     answer: dict[str, Any] = {"translatedText": best if request.is_list else best[0]}
     if request.alternatives:
         others = [[str(one) for one in each[1:]] for each in found]
         answer["alternatives"] = others if request.is_list else others[0]
+    if any(suspicious := [each[0].is_suspicious for each in found]):
+        answer["suspicious"] = suspicious if request.is_list else suspicious[0]
     return answer
 
 
@@ -152,9 +154,10 @@ def read_hugging_face(body: Mapping[str, Any], limits: Limits) -> TranslationReq
     )
 
 
-def answer_hugging_face(request: TranslationRequest, found: Sequence[Sequence[Translation]]) -> list[dict[str, str]]:
-    """The n-best lists of the texts as Hugging Face's inference servers send them."""
-    return [{"translation_text": str(one)} for each in found for one in each]
+def answer_hugging_face(request: TranslationRequest, found: Sequence[Sequence[Translation]]) -> list[dict[str, Any]]:
+    """The n-best lists of the texts as Hugging Face's inference servers send them; `suspicious` only where it is."""
+    marks = {True: {"suspicious": True}, False: {}}
+    return [{"translation_text": str(one), **marks[one.is_suspicious]} for each in found for one in each]
 
 
 def _shown(value: Any) -> str:

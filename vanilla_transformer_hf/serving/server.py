@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from ..common.files import read_lines
 from ..common.http import QUIET, run_server
 from ..common.split_sentences import SplitSentences, check_split_sentences
+from ..translation.texts import WithoutLetters
 from ..translation.translator import Translator
 from .application import ServedModel, create_application
 from .batcher import Batcher
@@ -52,6 +53,7 @@ class ServerSettings:
         split_sentences: As in `Translator.translate`.
         workers: Processes, each with its own models and its share of the threads.
         seconds_to_finish: Time for running requests after SIGTERM.
+        without_letters: As in `Translator`.
 
     Raises:
         ValueError: A value is out of range.
@@ -72,6 +74,7 @@ class ServerSettings:
     quantization: str | None = None
     engine: str = "ours"
     split_sentences: SplitSentences = "auto"
+    without_letters: WithoutLetters = "copy"
 
     def __post_init__(self) -> None:
         if self.languages and len(self.languages) != len(self.models):
@@ -136,6 +139,7 @@ def open_models(settings: ServerSettings) -> list[ServedModel]:
             place, settings.device, settings.dtype, quantization=settings.quantization, engine=settings.engine
         )
         translator.split_sentences = settings.split_sentences
+        translator.without_letters = settings.without_letters
         rows, tokens, waiting = settings.most_rows, settings.most_tokens, settings.most_waiting
         batcher = Batcher(translator, rows, tokens, waiting)
         source, targets = languages_of(translator, settings.languages[number] if settings.languages else None)

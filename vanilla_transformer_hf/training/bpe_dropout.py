@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .collator import TranslationCollator
 from .corpus_files import SIDES
 from .tokenized_corpus import truncate
@@ -105,9 +106,11 @@ class BpeDropoutCollator(TranslationCollator):
 
     def __post_init__(self):
         tokenizer: Any = self.tokenizer
-        target = tokenizer.backend_tokenizer
-        source = getattr(tokenizer, "source_backend_tokenizer", None) or target
-        self._segment = {side: BpeDropout(part, self.probability) for side, part in zip(SIDES, (source, target))}
+        if isinstance(tokenizer, VanillaTransformerTokenizer):
+            backends = tokenizer.reading_backends()
+        else:
+            backends = tokenizer.backend_tokenizer, tokenizer.backend_tokenizer
+        self._segment = {side: BpeDropout(part, self.probability) for side, part in zip(SIDES, backends)}
 
     def set_epoch(self, epoch: int):
         """Set the epoch, on which the pieces of the text depend."""

@@ -87,7 +87,10 @@ def align_words(
 
 
 def join_alignments(
-    texts: tuple[str, str], alignments: Sequence[Alignment], first_words: Sequence[tuple[int, int]]
+    texts: tuple[str, str],
+    alignments: Sequence[Alignment],
+    first_words: Sequence[tuple[int, int]],
+    repeated: Sequence[range],
 ) -> Alignment:
     """
     The alignment of a text and its translation from those of its parts.
@@ -97,14 +100,16 @@ def join_alignments(
         alignments: The alignments of the parts, in order.
         first_words: For each part, the indices of its first source word and of its first target word in the texts;
             words of invisible characters do not count. A target word that two parts share has the mean of both.
+        repeated: For each part, the indices of the words, such as a language tag, that stand before its own as well.
     """
     words = texts[0].split(), texts[1].split()
     columns, rows = ([place for place, word in enumerate(side) if word.strip(EDGES)] for side in words)
     weights, counts = torch.zeros(len(words[1]), len(words[0])), torch.zeros(len(words[1]), 1)
-    for alignment, (column, row) in zip(alignments, first_words, strict=True):
+    for alignment, (column, row), tags in zip(alignments, first_words, repeated, strict=True):
         height, width = alignment.weights.shape
         own = torch.tensor(rows[row : row + height], dtype=torch.long)
-        weights[own[:, None], torch.tensor(columns[column : column + width], dtype=torch.long)] += alignment.weights
+        read = [columns[place] for place in (*tags, *range(column, column + width - len(tags)))]
+        weights[own[:, None], torch.tensor(read, dtype=torch.long)] += alignment.weights
         counts[own] += 1
     return Alignment(*words, weights / counts.clamp(min=1))
 

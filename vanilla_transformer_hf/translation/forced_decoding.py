@@ -126,7 +126,12 @@ class ForcedDecoding(TextModel):
             return align_pairs(self.model, self.tokenizer, encoders, parts, tally, layer, self.matmul, **limits)
 
         return [
-            join_alignments(pair, found, [(source.first_word, target.first_word) for source, target in parts])
+            join_alignments(
+                pair,
+                found,
+                first_words=[(source.first_word, target.first_word) for source, target in parts],
+                repeated=[source.repeated for source, _ in parts],
+            )
             for pair, parts, found in self._in_parts(align, pairs, encoders, tally)
         ]
 
@@ -142,6 +147,8 @@ class ForcedDecoding(TextModel):
             check_texts(pair)
         languages, in_sentences = (encoders[0].language, encoders[1].language), encoders[0].in_sentences
         parts = [pair_segments(pair, languages, in_sentences) for pair in pairs]
+        for each in parts:
+            encoders[0].repeat_tags([source for source, _ in each])
         owners = [place for place, each in enumerate(parts) for _ in each]
         try:
             found = iter(work([(source.text, target.text) for each in parts for source, target in each]))

@@ -9,7 +9,7 @@ from transformers.pipelines.base import ChunkPipeline
 
 from ..common.split_sentences import SplitSentences
 from .tally import Tally
-from .texts import is_constrained
+from .texts import TARGET_LANG_TAGS, is_constrained
 from .translator import Translator
 
 
@@ -23,8 +23,9 @@ class TranslationPipeline(ChunkPipeline):
     pipeline of transformers 4 returned. Arguments at construction or in a call: `batch_size`, `return_tensors`
     (`translation_token_ids` in place of the text; of a text in parts, those of the parts one after the other),
     `return_scores` (adds `score`), `split_sentences` ("auto", "always" or "never"), `target_lang_tag` (the language to
-    translate to, of a model for several: its tag is put before each text), and those of `generate()`. For such a
-    model, `pipeline("translation_en_to_de")` sets `target_lang_tag="de"`.
+    translate to, of a model for several: its tag is put before each text), `src_lang` and `tgt_lang` of transformers 4
+    (the model's languages, or one that it has a tag for), and those of `generate()`. For such a model,
+    `pipeline("translation_en_to_de")` sets `target_lang_tag="de"`.
 
     Example:
 
@@ -76,8 +77,11 @@ class TranslationPipeline(ChunkPipeline):
         return_tensors: bool | None = None,
         target_lang_tag: str | None = None,
         split_sentences: SplitSentences | None = None,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
         **generate_kwargs: Any,
     ):
+        target_lang_tag = self._target_lang_tag(src_lang, tgt_lang) or target_lang_tag
         given = {"target_lang_tag": target_lang_tag, "split_sentences": split_sentences}
         before = {name: value for name, value in given.items() if value is not None}
         after = {"generate_kwargs": generate_kwargs} if generate_kwargs else {}
@@ -86,6 +90,22 @@ class TranslationPipeline(ChunkPipeline):
             generate_kwargs,
             after if return_tensors is None else {**after, "return_tensors": return_tensors},
         )
+
+    def _target_lang_tag(self, src_lang: str | None, tgt_lang: str | None) -> str | None:
+        """
+        The language whose tag `tgt_lang` asks for; None where the model needs no tag.
+
+        Raises:
+            ValueError: A language is not the model's.
+        """
+        if tgt_lang is not None and self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS):
+            checked, tag = {"src_lang": src_lang}, tgt_lang
+        else:
+            checked, tag = {"src_lang": src_lang, "tgt_lang": tgt_lang}, None
+        for name, language in checked.items():
+            if language not in (None, own := getattr(self.tokenizer, name, None)):
+                raise ValueError(f"{name}={language!r} is not a language of this model: expected {own or 'none'}.")
+        return tag
 
     def preprocess(  # type: ignore[override]
         self,

@@ -10,7 +10,12 @@ import torch
 from ..common.white_space import EDGES, word_starts
 from .alignment import Alignment, join_alignments
 from .scoring import until_end
-from .texts import Part
+from .texts import Part, has_letters
+
+
+# A translation is marked that repeats a phrase so often in a row, or has more than so many tokens and so many times
+# as many as its source. Short texts may have long translations: "WHO".
+SUSPICIOUS_REPEATS, SUSPICIOUS_LENGTH, SUSPICIOUS_RATIO = 10, 40, 5
 
 
 class Translation(str):
@@ -25,12 +30,16 @@ class Translation(str):
         alignment: Its word alignment, None unless requested.
         is_complete: Whether the model ended it. False: it, or a part of it, was cut off at the limit of tokens
             (`max_new_tokens`, `max_extra_tokens`).
+        is_suspicious: Whether it, or a part of it, repeats a phrase ten times in a row where its source does not, or
+            has more than 40 tokens and five times as many as its source; or whether its source has no letters, with
+            `without_letters="mark"`.
     """
 
     score: float | None
     tokens: list[str]
     alignment: Alignment | None
     is_complete: bool
+    is_suspicious: bool = False
 
     def __new__(
         cls,
@@ -71,7 +80,11 @@ def read_translations(
 
 
 def join_parts(
-    line: str, parts: Sequence[Part], found: Sequence[Sequence[Translation]], penalty: Callable[[torch.Tensor], Any]
+    line: str,
+    parts: Sequence[Part],
+    found: Sequence[Sequence[Translation]],
+    penalty: Callable[[torch.Tensor], Any],
+    marks_without_letters: bool = False,
 ) -> list[Translation]:
     """
     The n-best list of a text from those of its parts, of which there is at least one.
@@ -81,7 +94,12 @@ def join_parts(
         parts: Its parts, in order.
         found: The n-best list of each part.
         penalty: Number of tokens -> divisor of the log-probability.
+        marks_without_letters: Whether translations of parts without letters are suspicious.
     """
+    for part, translations in zip(parts, found, strict=True):
+        is_marked = marks_without_letters and not has_letters(part.text)
+        for one in translations:
+            one.is_suspicious = is_marked or is_suspicious(part.ids, one.tokens)
     if len(parts) == 1 and line == parts[0].text:
         return list(found[0])
     joined = []
@@ -98,9 +116,10 @@ def join_parts(
         if len(alignments) == len(each):
             words = word_starts(text)
             first_words = [(part.first_word, bisect_right(words, start) - 1) for part, start in zip(parts, starts)]
-            alignment = join_alignments((line, text), alignments, first_words)
+            alignment = join_alignments((line, text), alignments, first_words, [part.repeated for part in parts])
         is_complete = all(part.is_complete for part in each)
         joined.append(Translation(text, score, tokens, alignment, is_complete))
+        joined[-1].is_suspicious = any(part.is_suspicious for part in each)
     return joined
 
 
@@ -132,7 +151,25 @@ def _space_between(left: str, right: str) -> str:
     return "" if is_wide else " "
 
 
-def empty_translation(has_score: bool, has_alignment: bool) -> Translation:
-    """The translation of a text without tokens, which is not passed to the model."""
-    nothing = Alignment([], [], torch.zeros(0, 0)) if has_alignment else None
-    return Translation("", 0.0 if has_score else None, (), nothing)
+def copied_translation(text: str, has_score: bool, has_alignment: bool) -> Translation:
+    """A text, empty or without letters, that is its own translation and is not passed to the model."""
+    words = text.split()
+    alignment = Alignment(words, words, torch.eye(len(words))) if has_alignment else None
+    return Translation(text, 0.0 if has_score else None, (), alignment)
+
+
+def is_suspicious(source: Sequence[Any], target: Sequence[Any]) -> bool:
+    """Whether a translation (tokens) is far too long for its source, or goes round in circles where that does not."""
+    is_long = len(target) > SUSPICIOUS_LENGTH and len(target) > SUSPICIOUS_RATIO * len(source)
+    return is_long or (_repeats(target) and not _repeats(source))
+
+
+def _repeats(tokens: Sequence[Any]) -> bool:
+    """Whether a phrase occurs `SUSPICIOUS_REPEATS` times in a row."""
+    for length in range(1, len(tokens) // SUSPICIOUS_REPEATS + 1):
+        alike = 0  # tokens in a row that are those of a phrase before
+        for token, before in zip(tokens[length:], tokens):
+            alike = alike + 1 if token == before else 0
+            if alike == (SUSPICIOUS_REPEATS - 1) * length:
+                return True
+    return False

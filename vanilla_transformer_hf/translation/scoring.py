@@ -123,9 +123,9 @@ def encode_pairs(
                         over_long.add(place)
                         continue
                     encoder.refuse_unless("truncate", texts[place], len(ids), f"{side_name} ")
-                shorter = encoder.ids([texts[place]], truncation=True, max_length=encoder.limit, **options)
-                for name in rows:
-                    rows[name][place] = shorter[name][0]
+                kept = encoder.kept(ids)
+                for values in rows.values():
+                    values[place] = [values[place][token] for token in kept]
                 over_long.add(place)
         encoded.append(rows)
     tally.add(too_long=len(over_long))

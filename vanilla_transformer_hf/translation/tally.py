@@ -30,6 +30,8 @@ class Tally:
         lacking: Texts whose best translation lacks a required prefix or phrase.
         unfinished: Texts whose best translation was cut off at the limit of tokens.
         doubtful: Texts of more than `SENSIBLE_SOURCE` tokens, for a model that does not record its training lengths.
+        suspicious: Texts whose best translation `is_suspicious`.
+        without_letters: Texts without letters that are their own translations.
     """
 
     sentences: int = 0
@@ -38,6 +40,8 @@ class Tally:
     lacking: int = 0
     unfinished: int = 0
     doubtful: int = 0
+    suspicious: int = 0
+    without_letters: int = 0
 
     def add(self, **counts: int) -> None:
         """Add to the named counts; progress bars override this."""
@@ -67,11 +71,16 @@ class Tally:
             "doubtful": f"{_lines(self.doubtful)} with more than {SENSIBLE_SOURCE} source tokens: the model does not "
             "say how long sentences were in its training (model_max_length), and translations of longer ones may lack "
             "most of the text; set max_source_length to split them",
+            "suspicious": f"{_lines(self.suspicious)} with a suspicious translation, which JSON lines mark: it "
+            "repeats a phrase ten times or is five times as long as its source, or the source has no letters; "
+            "no_repeat_ngram_size and repetition_penalty prevent repetition",
+            "without_letters": f"{_lines(self.without_letters)} without letters handed through as they are, see "
+            "without_letters",
         }
         return {name: note for name, note in notes.items() if getattr(self, name)}
 
 
-TOLD = ("too_long", "lacking", "unfinished", "doubtful")
+TOLD = ("too_long", "lacking", "unfinished", "doubtful", "suspicious", "without_letters")
 
 
 class ProgressBar(Tally):

@@ -14,15 +14,13 @@ from ..common.split_sentences import ENOUGH_LINES, MULTI_SENTENCE_SHARE, SplitSe
 from ..common.too_long import TooLongToTranslate
 from ..model.configuration_vanilla_transformer import QUADRATIC_KINDS
 from .tally import Tally
-from .texts import PART_MAX_LENGTH, TextEncoder, pad_rows
+from .texts import PART_MAX_LENGTH, TARGET_LANG_TAGS, TextEncoder, WithoutLetters, pad_rows
 
 
 logger = logging.getLogger(__name__)
 
 # Lines of a stream that are sorted by length together: more lines need less padding but answer later.
 WINDOW = 2048
-# Key of a tokenizer's settings: target language -> the tag that sources begin with.
-TARGET_LANG_TAGS = "target_lang_tags"
 
 
 class TextModel:
@@ -35,6 +33,8 @@ class TextModel:
 
     Attributes:
         source_prefix (`str`): Text put before each source text.
+        without_letters (`str`): What `translate` does with a text without letters, such as "***" or "42": "copy" (the
+            text is its own translation), "mark" (it is translated, and `Translation.is_suspicious`) or "translate".
         matmul (`str`): The library of float32 matrix products in use.
         quantization (`str`, *optional*): "int8" where linear maps are computed in this type.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once.
@@ -49,6 +49,7 @@ class TextModel:
         check_fit(model, tokenizer)
         self.model: Any = model.eval()
         self.tokenizer, self.source_prefix, self.matmul = tokenizer, "", "default"
+        self.without_letters: WithoutLetters = "copy"
         self.quantization: str | None = None
         positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
         self._positions = positions
@@ -62,7 +63,7 @@ class TextModel:
         Set the target language: its tag becomes the `source_prefix`.
 
         Args:
-            language: One of the languages that a multilingual model was trained with (`target_lang_tags`).
+            language: One of the languages that a multilingual model was trained with (`target_lang_tags`), or its tag.
 
         Raises:
             ValueError: The tokenizer has no tag for it.
@@ -76,12 +77,15 @@ class TextModel:
 
     def tag_of(self, language: str) -> str:
         """
-        The tag of a target language for a single request: the `source_prefix` of `encoder`.
+        The tag of a target language, or of one that is named by its tag (">>deu<<"), for a single request: the
+        `source_prefix` of `encoder`.
 
         Raises:
             ValueError: The tokenizer has no tag for it.
         """
         tags = self.target_lang_tags
+        if named := [tag for tag in tags.values() if tag.strip() == language.strip()]:
+            return named[0]
         if language not in tags:
             known = f"expected one of {', '.join(tags)}" if tags else "its tokenizer has no target_lang_tags"
             raise ValueError(f"{language!r} is not a target language of this model: {known}.")
@@ -128,7 +132,17 @@ class TextModel:
         language = getattr(self.tokenizer, "tgt_lang" if is_target else "src_lang", None)
         in_sentences = self._splits_sentences(split_sentences or self.split_sentences, too_long)
         encoder = TextEncoder(
-            self.tokenizer, limit, too_long, is_target, is_guess, prefix, part, positions, language, in_sentences
+            self.tokenizer,
+            limit,
+            too_long,
+            is_target=is_target,
+            is_guess=is_guess,
+            prefix=prefix,
+            part_limit=part,
+            positions=positions,
+            language=language,
+            in_sentences=in_sentences,
+            copies_without_letters=not is_target and self.without_letters == "copy",
         )
         if not is_target and limit <= encoder.around:
             raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")

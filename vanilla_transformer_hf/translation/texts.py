@@ -1,13 +1,15 @@
 """Texts to token ids, also texts that are too long for a model, and to batches with a limit of tokens."""
 
 import codecs
+import itertools
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -27,6 +29,27 @@ BATCH_TOKENS, BATCH_SENTENCES = 2048, 128
 PART_MAX_LENGTH = "part_max_length"
 
 
+# Key of a tokenizer's settings: target language -> the tag that sources begin with.
+TARGET_LANG_TAGS = "target_lang_tags"
+# How language tags of tokenizers look that do not say which of their tokens are.
+LANGUAGE_TAG = re.compile(r">>[^\s<>]+<<|<2\w+>|<[a-z]{2}([_-]\w+)?>|__[a-z]{2,3}(_\w+)?__")
+
+
+# What is done with a text without letters: it is its own translation, is translated and marked, or is translated.
+WithoutLetters = Literal["copy", "mark", "translate"]
+
+
+def text_tags(tokenizer: Any) -> set[str]:
+    """
+    The language tags that a tokenizer recognises in a text: its `target_lang_tags`, or the added tokens, and
+    MarianMT's language codes, that look like some.
+    """
+    if registered := tokenizer.init_kwargs.get(TARGET_LANG_TAGS):
+        return {tag.strip() for tag in registered.values()}
+    names = {*tokenizer.added_tokens_encoder, *getattr(tokenizer, "supported_language_codes", ())}
+    return {name for name in names - set(tokenizer.special_tokens_map.values()) if LANGUAGE_TAG.fullmatch(name)}
+
+
 class ConstrainedText(str):
     """
     A text to translate (a `str`) with the required prefix and phrases of its translation.
@@ -44,6 +67,16 @@ class ConstrainedText(str):
         phrases = [phrases] if isinstance(phrases, str) else phrases
         constrained.prefix, constrained.phrases = prefix.strip(), [each.strip() for each in phrases if each.strip()]
         return constrained
+
+
+def count_words(tags: str) -> int:
+    """The number of words in the language tags before a text; one without a space behind it belongs to the next."""
+    return len(f"{tags}.".split()) - 1
+
+
+def has_letters(text: str) -> bool:
+    """Whether a text has a letter of any script; "12:30", "***" and emoji have none."""
+    return any(map(str.isalpha, text))
 
 
 def is_constrained(text: str) -> TypeGuard[ConstrainedText]:
@@ -79,6 +112,9 @@ class Part:
         before: White space before its translation, if it begins a line; None if it goes on with one.
         after: White space after the translation of the text's last part.
         is_cut: Whether it is a part of a longer sentence or line that the model does not take at once.
+        repeated: Indices of the text's words, such as a language tag, that also stand before the part's own.
+        copied: What is handed through in place of a translation: a line or sentence without letters; None if the part
+            is translated.
         prefix, phrases: Target token ids of what its translation must begin with and contain.
     """
 
@@ -88,6 +124,8 @@ class Part:
     before: str | None = ""
     after: str = ""
     is_cut: bool = False
+    repeated: range = range(0)
+    copied: str | None = None
     prefix: list[int] = field(default_factory=list)
     phrases: list[list[int]] = field(default_factory=list)
 
@@ -108,6 +146,7 @@ class TextEncoder:
         positions: Maximum number of tokens of a text that goes through the model whole.
         language: Code of the texts' language, if known.
         in_sentences: Whether the sentences of a line are parts of their own, also where the line is short.
+        copies_without_letters: Whether lines and sentences without letters are handed through.
 
     Raises:
         ValueError: `too_long` has another value.
@@ -125,8 +164,10 @@ class TextEncoder:
         positions: float = math.inf,
         language: str | None = None,
         in_sentences: bool = False,
+        copies_without_letters: bool = False,
     ):
         self.language, self.in_sentences = language, in_sentences
+        self.copies_without_letters = copies_without_letters
         self.positions = positions
         self.limit, self.too_long = limit, check_too_long(too_long, TooLongToTranslate)
         self.part_limit, self._is_guess = limit if part_limit is None else min(part_limit, limit), is_guess
@@ -134,9 +175,29 @@ class TextEncoder:
         self._tokenizer, self._argument = tokenizer, "text_target" if is_target else "text"
 
     @cached_property
+    def _frame(self) -> list[int]:
+        """The special tokens that the tokenizer adds to each text, before and behind it."""
+        return self.ids([""])["input_ids"][0]
+
+    @property
     def around(self) -> int:
         """Number of special tokens that the tokenizer adds to each text."""
-        return len(self.ids([""])["input_ids"][0])
+        return len(self._frame)
+
+    def kept(self, ids: Sequence[int]) -> list[int]:
+        """
+        The places of the tokens that truncation to `limit` leaves of a text's ids: its first, or last if that is the
+        tokenizer's `truncation_side`, with the special tokens around them.
+
+        The tokenizer is not asked to truncate: those of transformers keep that in a state that all threads share.
+        """
+        alike = (one == other for one, other in zip(reversed(ids), reversed(self._frame)))
+        behind = sum(itertools.takewhile(bool, alike))
+        first, last = self.limit - behind, behind
+        if self._tokenizer.truncation_side == "left":
+            first = self.around - behind
+            last = self.limit - first
+        return [*range(first), *range(len(ids) - last, len(ids))]
 
     def ids(self, texts: Sequence[str], **options: Any) -> Any:
         """The tokenizer's output for texts: `input_ids` and what the options request."""
@@ -150,6 +211,17 @@ class TextEncoder:
                 for places in encoded["offset_mapping"]
             ]
         return encoded
+
+    def tags_before(self, text: str) -> str:
+        """The language tags with which a text begins, and the white space behind them: they hold for all its parts."""
+        tags = self._tag_pattern.match(text)
+        return tags[0] if tags else ""
+
+    @cached_property
+    def _tag_pattern(self) -> re.Pattern[str]:
+        tags = text_tags(self._tokenizer) if self._argument == "text" else ()
+        names = "|".join(map(re.escape, sorted(tags, key=len, reverse=True)))
+        return re.compile(rf"(?:\s*(?:{names}))+\s*" if names else r"(?!)")
 
     def refuse_unless(self, too_long: str, text: str, length: int, side: str = "") -> None:
         """
@@ -176,7 +248,7 @@ class TextEncoder:
     def __call__(self, texts: Sequence[str], tally: Tally | None = None) -> list[list[Part]]:
         """
         The parts of each text: its lines, or their sentences, and the parts of those that had to be split. White space
-        has none.
+        has none, nor has what is handed through. A language tag holds until another one begins a line or sentence.
 
         Raises:
             TypeError: A text is not a `str`.
@@ -184,49 +256,87 @@ class TextEncoder:
                 tokens than the model has positions.
         """
         check_texts(texts)
-        found = [split_segments(text, self.language, self.in_sentences) for text in texts]
-        lines = [segment.text for segments, _ in found for segment in segments]
-        encoded = iter(self.ids(lines)["input_ids"] if lines else [])
-        parts, counts = [], {"too_long": 0, "doubtful": 0}
-        for place, (segments, after) in enumerate(found):
-            rows = [next(encoded) for _ in segments]
+        found = [self._segments(text) for text in texts]
+        read = [part for parts, _ in found for part in parts if part.copied is None]
+        for part, ids in zip(read, self.ids([part.text for part in read])["input_ids"] if read else []):
+            part.ids = ids
+        results, counts = [], {"too_long": 0, "doubtful": 0, "without_letters": 0}
+        for place, (parts, after) in enumerate(found):
             with placed(place):
-                own = [part for pair in zip(segments, rows) for part in self._parts(*pair)]
+                own = [one for part in parts for one in self._fitting(part)]
             own, before = without_empty(own)
             if own:
                 own[-1].after = before + after
-            is_long = self._is_over_long(segments, rows)
+            is_long = self._is_over_long(parts)
             counts["too_long"] += is_long
-            counts["doubtful"] += self._is_guess and not is_long and any(len(ids) > SENSIBLE_SOURCE for ids in rows)
-            parts.append(own)
+            is_doubtful = self._is_guess and not is_long and any(len(part.ids) > SENSIBLE_SOURCE for part in parts)
+            counts["doubtful"] += is_doubtful
+            is_invisible = self.copies_without_letters and not parts and texts[place].strip()
+            counts["without_letters"] += bool(is_invisible or any(part.copied for part in parts))
+            results.append(own)
         if tally is not None:
             tally.add(**counts)
-        return parts
+        return results
 
-    def _parts(self, segment: Segment, ids: list[int]) -> list[Part]:
-        whole = Part(segment.text, ids, segment.first_word, segment.before)
-        return PARTS_OF[self.too_long](self, whole) if len(ids) > self.limit else [whole]
+    def _segments(self, text: str) -> tuple[list[Part], str]:
+        """The lines of a text, or their sentences, without tokens yet; and the white space after the last."""
+        segments, after = split_segments(text, self.language, self.in_sentences)
+        copies = self.copies_without_letters and not is_constrained(text)
+        self.repeat_tags(segments)
+        parts = list[Part]()
+        for segment in segments:
+            body = segment.text[len(self.tags_before(segment.text)) :]
+            copied = body if not body or (copies and not has_letters(body)) else None
+            parts.append(
+                Part(
+                    segment.text,
+                    [],
+                    first_word=segment.first_word,
+                    before=segment.before,
+                    repeated=segment.repeated,
+                    copied=copied,
+                )
+            )
+        return parts, after
 
-    def _is_over_long(self, segments: Sequence[Segment], rows: Sequence[Sequence[int]]) -> bool:
+    def repeat_tags(self, segments: Sequence[Segment]) -> None:
+        """Put the language tags before a line or sentence also before those that follow and have none of their own."""
+        tags, words = "", range(0)
+        for segment in segments:
+            if own := self.tags_before(segment.text):
+                tags = own if len(own) < len(segment.text) else f"{own} "
+                words = range(segment.first_word, segment.first_word + count_words(tags))
+            elif tags:
+                segment.text, segment.repeated = tags + segment.text, words
+
+    def _fitting(self, part: Part) -> list[Part]:
+        return PARTS_OF[self.too_long](self, part) if len(part.ids) > self.limit else [part]
+
+    def _is_over_long(self, parts: Sequence[Part]) -> bool:
         """Whether a line is longer than the model takes, also one that was split because it has several sentences."""
-        if self.too_long != "split" or not any(segment.before is None for segment in segments):
-            return any(len(ids) > self.limit for ids in rows)
+        if self.too_long != "split" or not any(part.before is None for part in parts):
+            return any(len(part.ids) > self.limit for part in parts)
         most, total = 0, 0
-        for segment, ids in zip(segments, rows, strict=True):
-            total = len(ids) - self.around + (total if segment.before is None else self.around)
+        for part in parts:
+            total = max(0, len(part.ids) - self.around) + (total if part.before is None else self.around)
             most = max(most, total)
         return most > self.limit
 
 
 def without_empty(parts: Sequence[Part]) -> tuple[list[Part], str]:
-    """The parts that have tokens, with the white space before others that begin lines, and what of it is left over."""
+    """
+    The parts that have tokens. What stands in place of the others (white space at the beginning of lines, what is
+    handed through) comes before the next one, and what is left over is the second result.
+    """
     kept, before = list[Part](), ""
     for part in parts:
         if not part.ids:
-            before += part.before or ""
+            goes_on = part.before is None and part.copied and (kept or before)
+            before += (" " if goes_on else part.before or "") + (part.copied or "")
             continue
         if before or part.before:
-            part.before, before = before + (part.before or ""), ""
+            goes_on = part.before is None and not before[-1:].isspace()
+            part.before, before = before + (" " if goes_on else part.before or ""), ""
         kept.append(part)
     return kept, before
 
@@ -252,8 +362,7 @@ def check_texts(texts: Sequence[Any]) -> None:
 
 def truncate(encoder: TextEncoder, whole: Part) -> list[Part]:
     """The first tokens, and the special tokens after them."""
-    ids = encoder.ids([whole.text], truncation=True, max_length=encoder.limit)["input_ids"][0]
-    return [replace(whole, ids=ids)]
+    return [replace(whole, ids=[whole.ids[place] for place in encoder.kept(whole.ids)])]
 
 
 def refuse(encoder: TextEncoder, whole: Part) -> list[Part]:
@@ -278,16 +387,20 @@ def keep_whole(encoder: TextEncoder, whole: Part) -> list[Part]:
 
 def split(encoder: TextEncoder, whole: Part) -> list[Part]:
     """The parts of a text: its sentences, with sentences that are too long split further."""
-    text = whole.text
+    tags = encoder.tags_before(whole.text)
+    text = whole.text[len(tags) :]
 
     def count(texts: Sequence[str]) -> list[int]:
         return [len(ids) - encoder.around for ids in encoder.ids(texts)["input_ids"]]
 
-    limit, part_limit = (max(1, most - encoder.around) for most in (encoder.limit, encoder.part_limit))
+    taken = encoder.around + (count([tags])[0] if tags else 0)
+    limit, part_limit = (max(1, most - taken) for most in (encoder.limit, encoder.part_limit))
     spans = split_text(text, limit, count, part_limit, encoder.language)
-    starts, texts = word_starts(text), [text[start:end] for start, end in spans]
+    first = whole.first_word + (0 if whole.repeated else count_words(tags))
+    repeated = whole.repeated or range(whole.first_word, first)
+    starts, texts = word_starts(text), [tags + text[start:end] for start, end in spans]
     parts = [
-        Part(part, ids, whole.first_word + bisect_right(starts, start) - 1, None, is_cut=True)
+        Part(part, ids, first + bisect_right(starts, start) - 1, None, is_cut=True, repeated=repeated)
         for (start, _), part, ids in zip(spans, texts, encoder.ids(texts)["input_ids"], strict=True)
     ]
     parts[0].before = whole.before

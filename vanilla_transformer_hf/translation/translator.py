@@ -19,10 +19,10 @@ from ..model.search_vanilla_transformer import Search
 from .alignment import align_pairs
 from .forced_decoding import ForcedDecoding
 from .parts import constrain, translate_parts
-from .results import Translation, empty_translation, join_parts, read_translations
+from .results import Translation, copied_translation, join_parts, read_translations
 from .tally import ProgressBar, Tally
 from .text_model import WINDOW, windows
-from .texts import Part, is_constrained
+from .texts import Part, has_letters, is_constrained
 from .token_translator import TokenTranslator
 
 
@@ -59,6 +59,9 @@ class Translator(ForcedDecoding):
             only models of this package can. Alignments are computed as the model was saved.
 
     Attributes:
+        without_letters (`str`): What is done with a text without letters, such as "-", "***", "42" or an emoji, for
+            which models make up words: "copy", the default, hands it through; "mark" translates it, and its
+            translation `is_suspicious`; "translate" suits models that translate digits.
         shortlist (`list[int]`, *optional*): Token ids that translations may use, for example `pieces_of` a text; None:
             all.
         source_prefix (`str`): What is put before each source text, such as the tag of the language to translate to;
@@ -265,7 +268,7 @@ class Translator(ForcedDecoding):
             window: Number of texts that are read and sorted by length before the first is translated. With 1, each
                 text is answered before the next is read.
             tally: Counts sentences, target tokens, over-long texts, and those whose translations lack a phrase, after
-                every batch. If not given, a warning at the end counts the last two.
+                every batch. If not given, a warning at the end counts the losses.
             generate_kwargs: Other arguments of `generate()`.
 
         Yields:
@@ -295,7 +298,10 @@ class Translator(ForcedDecoding):
                 if return_alignments:
                     self._align_parts(parts, found, limits)
                 for line, each, translations in zip(lines, parts, found):
-                    yield self.join(line, each, translations, options, return_scores, return_alignments)
+                    joined = self.join(line, each, translations, options, return_scores, return_alignments)
+                    if joined[0].is_suspicious:
+                        counted.add(suspicious=1)
+                    yield joined
         finally:
             if tally is None:
                 self.warn(counted, too_long)
@@ -365,9 +371,15 @@ class Translator(ForcedDecoding):
     ) -> list[Translation]:
         """The n-best list of a text from those of its parts, found with these arguments of `generate()`."""
         if parts:
-            return join_parts(line, parts, found, self._search.length_penalty(options))
+            marks = self.without_letters == "mark"
+            return join_parts(line, parts, found, self._search.length_penalty(options), marks_without_letters=marks)
         n_best = self._search.setting("num_return_sequences", options) or 1
-        return [empty_translation(has_scores, has_alignments) for _ in range(n_best)]
+        text = self._without_tags(line) if self.without_letters == "copy" and not is_constrained(line) else ""
+        text = "" if has_letters(text) or not text.strip() else text
+        return [copied_translation(text, has_scores, has_alignments) for _ in range(n_best)]
+
+    def _without_tags(self, line: str) -> str:
+        return line.removeprefix(self.encoder().tags_before(line))
 
     def _align_parts(
         self, parts: list[list[Part]], found: list[list[list[Translation]]], limits: dict[str, int | None]

@@ -9,7 +9,7 @@ import torch
 from samples import PEERS, files_on_the_card, samples, write_reference
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
-from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer_hf import Translator, VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert
 
 
@@ -172,6 +172,23 @@ def spm_models(tmp_path):
     return pieces
 
 
+def check_tags(translator):
+    """The tag of a language is put before every part of a text, whether the text or the option names it."""
+    tag, end = translator.tokenizer.convert_tokens_to_ids([">>de<<", "</s>"])
+    translator.max_source_length = 9
+    long = "now lower river. " * 5
+    for name in ("de", ">>de<<"):
+        translator.use_target_lang(name)
+        assert translator.source_prefix == ">>de<<"
+        (named,) = translator.encoder()([long])
+        translator.source_prefix = ""
+        (written,) = translator.encoder()([f">>de<< {long}"])
+        assert [part.ids for part in written] == [part.ids for part in named] and len(named) > 2
+        assert all(part.ids[0] == tag and part.ids[-1] == end and len(part.ids) <= 9 for part in written)
+    with pytest.raises(ValueError, match="'fr' is not a target language of this model: expected one of de"):
+        translator.use_target_lang("fr")
+
+
 TEXTS = ["lower tower now", "  river  flow ", "", "now 42 lower", "tief unten"]
 
 
@@ -203,4 +220,7 @@ def test_tokenizer(separate, spm_models, tmp_path):
             assert ours.decode(labels, skip_special_tokens=True) == theirs.decode(labels, skip_special_tokens=True)
     assert (ours.pad_token_id, ours.eos_token_id, ours.src_lang, ours.tgt_lang) == (60, 0, "en", "de")
     assert len(ours) == 61
+    assert ours.init_kwargs.get("target_lang_tags") == (None if separate else {"de": ">>de<<"})
+    if not separate:
+        check_tags(Translator(VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "out"), ours))
     assert files_on_the_card(tmp_path / "out") == {path.name for path in (tmp_path / "marian").iterdir()}

@@ -8,7 +8,7 @@ import torch
 from vanilla_transformer_hf.translation.alignment import Alignment
 from vanilla_transformer_hf.translation.scoring import TextScore
 from vanilla_transformer_hf.translation.streams.work import WORKS, LineWork
-from vanilla_transformer_hf.translation.tally import Tally
+from vanilla_transformer_hf.translation.tally import TOLD, Tally
 from vanilla_transformer_hf.translation.texts import token_reader
 from vanilla_transformer_hf.translation.translator import Translation
 
@@ -100,7 +100,7 @@ def test_formats_that_cannot_hold_it_are_refused():
 def test_work_is_written_line_by_line(backwards):
     tally = Tally(too_long=7)
     answer = LineWork("translate")(backwards, 1, ["ab c", "", "de long"], tally)
-    assert answer == (b"c ba\n\ngnol ed\n", {"too_long": 1, "lacking": 0, "unfinished": 0, "doubtful": 0})
+    assert answer == (b"c ba\n\ngnol ed\n", {**dict.fromkeys(TOLD, 0), "too_long": 1})
     assert (tally.sentences, tally.tokens, tally.too_long) == (3, 4, 8)
 
 

@@ -16,6 +16,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ...translation.texts import TARGET_LANG_TAGS
 from ..source import ConversionError
 from .files import MOST_TOKENS, read_json, read_lines
 from .sentencepiece_model import (
@@ -31,6 +32,7 @@ from .sentencepiece_model import (
 END_OF_WORD = "</w>"
 NAME = re.compile(r"<[^\s<>]+>|>>[^\s<>]+<<")
 NO_CHARACTER = "\ufdd0"
+TARGET_TAG = re.compile(r">>([^\s<>]+)<<|<2(\w+)>")
 
 
 def check_unique(tokens: Sequence[str], where: str):
@@ -93,6 +95,25 @@ def limited(
         if backend.get_vocab_size() > size:
             setattr(tokenizer, name, size)
             tokenizer.init_kwargs[name] = size
+    return tokenizer
+
+
+def with_language_tags(tokenizer: VanillaTransformerTokenizer | None) -> VanillaTransformerTokenizer | None:
+    """
+    The tokenizer, if there is one, with the tags of its source vocabulary registered as `target_lang_tags`: those of
+    Marian (">>deu<<") and of Johnson et al. 2017 ("<2de>"), if a text that holds one is read as that token.
+    """
+    if tokenizer is None or TARGET_LANG_TAGS in tokenizer.init_kwargs:
+        return tokenizer
+    vocabulary = tokenizer.source_backend_tokenizer.get_vocab()
+    tags = {match[1] or match[2]: name for name in sorted(vocabulary) if (match := TARGET_TAG.fullmatch(name))}
+    found = {}
+    for language, tag in tags.items():
+        alone, joined = tokenizer([tag, f"{tag}a"], add_special_tokens=False)["input_ids"]
+        if alone == [vocabulary[tag]]:
+            found[language] = tag if joined[:1] == alone else f"{tag} "  # a word of a text, without a space no tag
+    if found:
+        tokenizer.init_kwargs[TARGET_LANG_TAGS] = found
     return tokenizer
 
 

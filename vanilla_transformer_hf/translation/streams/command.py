@@ -18,6 +18,7 @@ from ...common.files import open_input, read_lines, refuse_overwriting
 from ...common.matmul import choose_matmul, describe_matmul
 from ...common.opening import vocabularies
 from ..text_model import WINDOW
+from ..texts import WithoutLetters
 from ..translator import Translator
 from .lines import read_items, run_lines
 from .resumable_output import ResumableOutput, StreamOutput, open_result
@@ -38,6 +39,7 @@ class OpenTranslator:
     target_lang_tag: str | None = None
     quantization: str | None = None
     engine: str = "ours"
+    without_letters: WithoutLetters = "copy"
 
     def __call__(self, device: str | None) -> Translator:
         logging.set_verbosity_error()
@@ -55,6 +57,7 @@ class OpenTranslator:
             translator.shortlist = translator.pieces_of(read_lines(self.shortlist))
         if self.max_source_length is not None:
             translator.max_source_length = self.max_source_length
+        translator.without_letters = self.without_letters
         if self.target_lang_tag is not None:
             translator.use_target_lang(self.target_lang_tag)
         return translator
@@ -98,6 +101,8 @@ def describe(translator: Translator, has_digest: bool = True) -> Description:
         settings["quantization"] = translator.quantization
     if translator.engine != "ours":
         settings["engine"] = translator.engine
+    if translator.without_letters != "copy":
+        settings["without_letters"] = translator.without_letters
     if has_digest:
         settings["model"] = digest_of(translator)
     note = describe_matmul(translator.matmul, translator.matmul_rows) if translator.matmul_rows else ""
@@ -149,6 +154,7 @@ def open_worker(
         arguments.target_lang_tag,
         getattr(arguments, "quantization", None),  # which `align` does not have
         getattr(arguments, "engine", "ours"),
+        getattr(arguments, "without_letters", "copy"),
     )
     describe_it = partial(describe, has_digest=isinstance(output, ResumableOutput))
     if arguments.processes == 1:

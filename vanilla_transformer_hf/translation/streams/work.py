@@ -37,11 +37,16 @@ def translation_as_tsv(number: int, source: str, translations: Sequence[Translat
 
 
 def translation_as_jsonl(number: int, source: str, translations: Sequence[Translation]) -> Iterable[str]:
-    """`number`, `source` and `translations`, best first: `text`, `score`, `finished`, `tokens`, maybe `alignment`."""
+    """
+    `number`, `source` and `translations`, best first: `text`, `score`, `finished`, `tokens`, maybe `suspicious` and
+    `alignment`.
+    """
     records = []
     for translation in translations:
         values = {"score": translation.score, "finished": translation.is_complete, "tokens": translation.tokens}
         records.append({"text": str(translation), **values})
+        if translation.is_suspicious:
+            records[-1]["suspicious"] = True
         if translation.alignment is not None:
             records[-1]["alignment"] = str(translation.alignment)
     yield as_json({"number": number, "source": source, "translations": records})
