@@ -81,7 +81,7 @@ class EvaluatingTrainer(CheckpointingTrainer):
             return copy_of_all.generate(*args, **kwargs)
 
         before = vars(self.model).get("generate")
-        self.model.generate = generate  # type: ignore[method-assign]
+        self.model.generate = generate  # type: ignore[assignment]
         try:
             yield
         finally:

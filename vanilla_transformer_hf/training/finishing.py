@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list
 
-from ..common.checksums import OPENED, digest, read_checksums, write_checksums
+from ..common.checksums import OPENED, SUMS_FILE, digest, write_checksums
 from ..common.files import new_file, new_files, open_output
 from ..evaluation.scores import Scores, read_predictions, write_predictions
 from ..publishing.model_card import CARD_FILE, CURVES_FILE, FACTS_FILE, CardFacts, is_edited, write_card
@@ -100,21 +100,27 @@ def write_model(
             path.unlink(missing_ok=True)
 
 
-def write_final_card(folder: Path, trainer: CheckpointingTrainer, facts: CardFacts) -> None:
-    """Write the card of a model that is written already; an edited one is kept."""
-    if is_edited(folder):
-        say(trainer.args, f"{folder / CARD_FILE} is kept, because it was edited.")
-    else:
-        write_card(facts, folder)
+def write_final_card(folder: Path, trainer: CheckpointingTrainer, facts: CardFacts, is_last: bool = True) -> None:
+    """
+    Write the card of a model that is written already, and the checksums of all files; an edited card is kept.
+
+    `is_last`: not to be written again, when more is known.
+    """
+    try:
+        if not is_edited(folder):
+            # A process that is killed here leaves no checksums rather than wrong ones.
+            (folder / SUMS_FILE).unlink(missing_ok=True)
+            write_card(facts, folder)
+        elif is_last:
+            say(trainer.args, f"{folder / CARD_FILE} is kept, because it was edited.")
+    finally:
+        write_checksums(folder)
 
 
 def sums_of_model(folder: Path) -> dict[str, str]:
-    """File -> SHA-256, of those files that a model and its tokenizer are opened from; empty if they are not known."""
-    try:
-        known = read_checksums(folder)
-    except (OSError, ValueError):
-        return {}
-    return {name: value for name, value in known.items() if name.endswith(OPENED) and name != FACTS_FILE}
+    """File -> SHA-256, of those files that a model and its tokenizer are opened from."""
+    paths = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    return {path.name: digest(path) for path in paths if path.name.endswith(OPENED) and path.name != FACTS_FILE}
 
 
 class FinalScores:

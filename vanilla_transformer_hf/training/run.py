@@ -17,7 +17,6 @@ from transformers import (
     set_seed,
 )
 
-from ..common.checksums import write_checksums
 from ..common.files import new_files
 from ..common.matmul import (
     TOLERANCE,
@@ -300,7 +299,7 @@ def _finish(job: TrainingJob, keep_scores: bool) -> list[ScoredSet]:
     trainer, parts = job.trainer, LaterParts(job.folder, job.trainer.args.world_size)
     if is_main := trainer.is_world_process_zero():
         with parts.part("given a model card"):
-            write_final_card(job.folder, trainer, trainer.current_facts())  # of this model, while it is being scored
+            write_final_card(job.folder, trainer, trainer.current_facts(), is_last=False)
     scored = _score_all(job, parts, keep_scores)
     trainer.facts = replace(trainer.facts, scored=[ScoredText(part.role, part.scores) for part in scored])
     if is_main:
@@ -345,8 +344,6 @@ def _describe(job: TrainingJob, parts: LaterParts) -> None:
         co2 = read_emissions(str(trainer.args.output_dir), trainer.facts.further, trainer.facts.device)
         trainer.facts = replace(trainer.facts, co2=co2)
         write_final_card(folder, trainer, trainer.current_facts())
-    with parts.part("given checksums of all files"):
-        write_checksums(folder)
 
 
 def _known_facts(run: RunArguments, settings: dict[str, Any], name: str, pairs: int | None) -> CardFacts:

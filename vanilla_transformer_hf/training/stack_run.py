@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, ProgressCallback, set_seed
 
-from ..common.checksums import write_checksums
 from ..common.files import new_folder, read_lines
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
@@ -202,14 +201,13 @@ def _finish(
     parts = LaterParts(folder, trainer.args.world_size)
     if is_main := trainer.is_world_process_zero():
         with parts.part("given a model card"):
-            write_final_card(folder, trainer, facts)  # of this model, while it is being scored
+            write_final_card(folder, trainer, facts, is_last=False)
     for role, examples in data.items():
         with parts.part(f"scored on the {role} text"):
             facts.measured[role] = _measure(trainer, task, role, examples)
     if is_main:
         with parts.part("given a model card"):
             write_final_card(folder, trainer, facts)
-            write_checksums(folder)
             say(trainer.args, f"{folder}: model card written.")
     parts.tell()
     return facts.measured
