@@ -11,7 +11,7 @@ import hmac
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -26,6 +26,7 @@ from starlette.routing import Route
 
 from ..common.http import CLIENT_LEFT, ERROR_HANDLERS, RequestError, media_type, parse_object, read_body
 from ..translation.results import Translation
+from ..translation.translator import Translator
 from .batcher import Batcher, DeadlineError, QueueFullError, Ticket
 from .metrics import Metrics
 from .openapi import describe
@@ -41,6 +42,14 @@ from .protocols import (
 
 logger = logging.getLogger(__name__)
 
+# Most tokens of all beams of a sentence together.
+SEARCH_SIZE = 8192
+# Seconds that the batcher has to answer a request whose time is over, before it is answered without.
+GRACE = 1.0
+# Seconds that the batcher has to stop, after the requests have been answered.
+STOP_SECONDS = 5.0
+# Threads that encode texts, beside those that other parts of the process share.
+ENCODING_THREADS = 4
 # Seconds between checks whether a client is still connected.
 DISCONNECT_INTERVAL = 0.2
 # Seconds between updates of the gauges of waiting and running parts.
@@ -86,6 +95,7 @@ class Service:
         self.api_keys = None if api_keys is None else [key.encode() for key in api_keys]
         self.metrics = Metrics(list(self.models))
         self.is_ready = False
+        self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encoding")
 
     # ------------------------------------------------------------------------------------------------ translations
 
@@ -113,28 +123,20 @@ class Service:
     ) -> Response:
         began = perf_counter()
         request.state.model = model.name
-        options = dict(wanted.options)
-        if wanted.alternatives:
-            own = model.batcher.translator.setting("num_beams") or 1
-            options["num_return_sequences"] = wanted.alternatives + 1
-            options["num_beams"] = max(options.get("num_beams", own), wanted.alternatives + 1)
+        options = search_options(model.batcher.translator, wanted)
         prefix = model.targets.get(wanted.target) if wanted.target is not None else None
         characters = sum(map(len, wanted.texts))
         self.metrics.characters.labels(model.name).inc(characters)
-        try:
-            arguments = (wanted.texts, options, client, self.limits.seconds, prefix)
-            ticket = await asyncio.to_thread(model.batcher.submit, *arguments)
-        except QueueFullError as error:
-            raise RequestError(str(error), status=429, retry_after=error.retry_after) from error
-        except ValueError as error:
-            raise RequestError(str(error)) from error
-        except RuntimeError:
-            raise _stopping() from None
+        ends = asyncio.get_running_loop().time() + self.limits.seconds
+        ticket = await self._submit(model.batcher, (wanted.texts, options, client, self.limits.seconds, prefix))
         if wanted.stream:
-            events = self._events(ticket, wanted, answer)
+            events = self._events(ticket, wanted, answer, ends)
             return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         try:
-            found = await self._outcome(request, ticket)
+            async with asyncio.timeout_at(ends + GRACE):
+                found = await self._outcome(request, ticket)
+        except TimeoutError:
+            raise self._late() from None
         finally:
             ticket.cancel()
         seconds = perf_counter() - began
@@ -144,6 +146,33 @@ class Service:
             pairs = [[text, *map(str, n_best)] for text, n_best in zip(wanted.texts, found)]
             logger.info("%s: %s", model.name, json.dumps(pairs, ensure_ascii=False))
         return JSONResponse(answer(wanted, found))
+
+    async def _submit(self, batcher: Batcher, arguments: tuple[Any, ...]) -> Ticket:
+        """
+        The ticket of a request. The time limit holds here, too: if it passes, the thread that encodes the texts goes
+        on, and its ticket is cancelled.
+
+        Raises:
+            RequestError: The queue is full, the options are wrong, the time is over, or the server stops.
+        """
+        future = asyncio.get_running_loop().run_in_executor(self._threads, batcher.submit, *arguments)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), self.limits.seconds)
+        except (TimeoutError, DeadlineError):
+            future.add_done_callback(_cancel_ticket)
+            raise self._late() from None
+        except asyncio.CancelledError:
+            future.add_done_callback(_cancel_ticket)
+            raise
+        except QueueFullError as error:
+            raise RequestError(str(error), status=429, retry_after=error.retry_after) from error
+        except ValueError as error:
+            raise RequestError(str(error)) from error
+        except RuntimeError:
+            raise _stopping() from None
+
+    def _late(self) -> RequestError:
+        return RequestError(f"not translated within {self.limits.seconds:g} seconds", status=504)
 
     async def _outcome(self, request: Request, ticket: Ticket) -> list[list[Translation]]:
         """
@@ -171,12 +200,14 @@ class Service:
         except CancelledError:
             raise _stopping() from None
         except DeadlineError:
-            raise RequestError(f"not translated within {self.limits.seconds:g} seconds", status=504) from None
+            raise self._late() from None
 
-    async def _events(self, ticket: Ticket, wanted: TranslationRequest, answer: Answer) -> AsyncIterator[str]:
+    async def _events(
+        self, ticket: Ticket, wanted: TranslationRequest, answer: Answer, ends: float
+    ) -> AsyncIterator[str]:
         """
-        Server-sent events: a `part` for each part of a text, in the order of the texts, as soon as it is done; then
-        the whole `answer`, or an `error`.
+        Server-sent events until a time of the loop: a `part` for each part of a text, in the order of the texts, as
+        soon as it is done; then the whole `answer`, or an `error`.
         """
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
@@ -186,9 +217,11 @@ class Service:
 
         ticket.listen(tell)
         try:
-            while (event := await parts.get()) is not None:
+            while (event := await asyncio.wait_for(parts.get(), max(0.0, ends + GRACE - loop.time()))) is not None:
                 yield _event("part", event)
             yield _event("answer", answer(wanted, self._result(ticket)))
+        except TimeoutError:
+            yield _event("error", self._late().body)
         except RequestError as error:
             yield _event("error", error.body)
         except Exception:
@@ -309,6 +342,31 @@ class Service:
         return fit[0]
 
 
+def search_options(translator: Translator, wanted: TranslationRequest) -> dict[str, Any]:
+    """
+    The arguments of `generate()` for a request.
+
+    Raises:
+        RequestError: Its hypotheses may have more tokens together than `SEARCH_SIZE`, by an option of the request.
+    """
+    options = dict(wanted.options)
+    if wanted.alternatives:
+        own = translator.setting("num_beams") or 1
+        options["num_return_sequences"] = wanted.alternatives + 1
+        options["num_beams"] = max(options.get("num_beams", own), wanted.alternatives + 1)
+    beams, tokens = translator.setting("num_beams", **options) or 1, options.get("max_new_tokens")
+    if tokens is not None and beams * tokens > SEARCH_SIZE:
+        message = f"{tokens:,} for each of {beams} beams; a search may have {SEARCH_SIZE:,} tokens in all"
+        raise RequestError(message, "parameters.max_new_tokens")
+    return options
+
+
+def _cancel_ticket(future: asyncio.Future[Ticket]) -> None:
+    """Cancel the ticket of a request that has been answered with an error."""
+    if not future.cancelled() and future.exception() is None:
+        future.result().cancel()
+
+
 def _stopping() -> RequestError:
     return RequestError("the server is stopping", status=503, retry_after=5)
 
@@ -392,7 +450,8 @@ def create_application(
         service.is_ready = False
         watching.cancel()
         for model in models:
-            await asyncio.to_thread(model.batcher.stop)
+            # Requests have been answered by now; what still runs is needed by nobody.
+            await asyncio.to_thread(model.batcher.stop, False, STOP_SECONDS)
 
     routes = [
         Route("/translate", counted(service.metrics, service.libretranslate), methods=["POST"]),
