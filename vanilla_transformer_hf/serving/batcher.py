@@ -29,8 +29,8 @@ LONG_ROWS = 16
 JOINING_SHARE = 1 / 4
 # Most tokens of all hypotheses of a search together, which bounds its memory; a single sentence may have more.
 SEARCH_TOKENS = 2**17
-# Searches with settings of their own that a client may have at the same time. The engine that cannot pause works
-# beside the others, with as many searches as it has copies for: a client gets one.
+# Separate searches that a client may have at the same time. An engine that cannot pause works beside the others, with
+# as many searches as it has copies for: a client gets one.
 CLIENT_SEARCHES, CLIENT_SEARCHES_BESIDE = 4, 1
 # Separate searches of all clients together: each has a thread, and memory.
 SEPARATE_SEARCHES = 16
@@ -152,6 +152,8 @@ class Ticket:
 
 
 Options = tuple[tuple[str, Any], ...]
+# Who takes turns: a client, and whether its requests have options of their own.
+Flow = tuple[Hashable, bool]
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,8 @@ class Batcher:
 
     Short requests share one search and long ones another, and requests with other options have their own searches.
     Clients take turns, by the time that their searches take; in a client's turn that of its searches runs that has had
-    the least time. Waiting parts join in turns of the clients and of their requests. Calls that nobody can join
+    the least time. Requests of the same client with options of their own and those without count as two clients:
+    behind a proxy all have one address, and most have no options. Waiting parts join in turns of the clients and of their requests. Calls that nobody can join
     (another engine, transformers' loop) run in threads of their own, in turns with the rest; where the settings are
     the request's, each client has its own. The translation of a sentence equals that of `Translator.translate`, no
     matter what else is running.
@@ -263,7 +266,7 @@ class Batcher:
         self.translator = translator
         self._most_rows, self._most_tokens, self._most_waiting = most_rows, most_tokens, most_waiting
         self._lanes: dict[LaneKey, Lane] = {}
-        self._spent: dict[Hashable, float] = {}  # seconds of each client's turns
+        self._spent: dict[Flow, float] = {}  # seconds of its turns
         self._separate: set[Options] = set()  # options that are known to need a separate search
         self._changed, self._encoding = threading.Condition(), threading.Lock()
         self._tickets: set[Ticket] = set()
@@ -402,40 +405,42 @@ class Batcher:
                 if not self._tickets:
                     return
                 self._dismiss_those_gone()
-                lane, clients = self._next_turn()
+                lane, flows = self._next_turn()
                 works = lane.entering(self._most_tokens) if lane else []
                 if lane is None and self._tickets:  # all wait for calls that end beside this thread
                     self._changed.wait(DEADLINE_INTERVAL)
             if lane is not None:
-                self._advance(lane, works, clients)
+                self._advance(lane, works, flows)
 
-    def _next_turn(self) -> tuple[Lane | None, Collection[Hashable]]:
+    def _next_turn(self) -> tuple[Lane | None, Collection[Flow]]:
         """
-        The lane that runs next, and the clients whose turn it is: of the clients that with the least time, and of its
-        lanes the one that has had the least.
+        The lane that runs next, and those whose turn it is: of those who take turns the one with the least time, and
+        of its lanes that which has had the least.
         """
-        lanes_of: dict[Hashable, list[Lane]] = {}
-        separate = sum(lane.search.is_busy for lane in self._lanes.values() if not lane.key.is_shared)
+        lanes_of: dict[Flow, list[Lane]] = {}
         for lane in self._lanes.values():
-            if lane.key.is_shared or lane.search.is_busy or separate < SEPARATE_SEARCHES:
-                for client in lane.clients:
-                    lanes_of.setdefault(client, []).append(lane)
-        least = min((spent for client, spent in self._spent.items() if client in lanes_of), default=0.0)
-        self._spent = {client: self._spent.get(client, least) for client in lanes_of}
-        nominated = {client: self._lane_of_turn(lanes) for client, lanes in lanes_of.items()}
-        first = min(nominated, key=self._spent.__getitem__, default=None)
+            for client in lane.clients:
+                lanes_of.setdefault((client, bool(lane.key.options)), []).append(lane)
+        separate = sum(lane.search.is_busy for lane in self._lanes.values() if not lane.key.is_shared)
+        found = {flow: self._lane_of_turn(lanes, separate) for flow, lanes in lanes_of.items()}
+        nominated = {flow: lane for flow, lane in found.items() if lane is not None}
         if not nominated:
             return None, ()
-        return nominated[first], [client for client, lane in nominated.items() if lane is nominated[first]]
+        least = min((spent for flow, spent in self._spent.items() if flow in lanes_of), default=0.0)
+        self._spent = {flow: self._spent.get(flow, least) for flow in lanes_of}
+        chosen = nominated[min(nominated, key=self._spent.__getitem__)]
+        return chosen, [flow for flow, lane in nominated.items() if lane is chosen]
 
-    def _lane_of_turn(self, lanes: Sequence[Lane]) -> Lane:
-        """Of a client's lanes that which runs in its turn; further searches begin when some have ended."""
+    def _lane_of_turn(self, lanes: Sequence[Lane], separate: int) -> Lane | None:
+        """The lane that runs in a turn, if there is room for another search; `separate`: how many of all clients run."""
         most = CLIENT_SEARCHES if self.translator.can_pause else CLIENT_SEARCHES_BESIDE
-        busy = [lane for lane in lanes if lane.search.is_busy]
-        return min(busy if len(busy) >= most else lanes, key=lambda lane: lane.spent)
+        own = sum(lane.search.is_busy for lane in lanes if not lane.key.is_shared)
+        has_room = own < most and separate < SEPARATE_SEARCHES
+        ready = [lane for lane in lanes if has_room or lane.key.is_shared or lane.search.is_busy]
+        return min(ready, key=lambda lane: lane.spent, default=None)
 
-    def _advance(self, lane: Lane, works: list[Work], clients: Iterable[Hashable]) -> None:
-        """Run one step of a lane, in which these works join its search, in the turn of these clients."""
+    def _advance(self, lane: Lane, works: list[Work], flows: Iterable[Flow]) -> None:
+        """Run one step of a lane, in which these works join its search, in the turn of these."""
         began = monotonic()
         try:
             if works:
@@ -452,8 +457,8 @@ class Batcher:
         took = monotonic() - began
         lane.spent += took
         with self._changed:
-            for client in clients:
-                self._spent[client] += took
+            for flow in flows:
+                self._spent[flow] += took
             self._tickets = {ticket for ticket in self._tickets if not ticket.future.done()}
             self._drop_idle_lanes()
 
