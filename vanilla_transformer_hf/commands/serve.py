@@ -56,6 +56,22 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument(
+        "--allowed_hosts",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="names by which requests may call the server, as a proxy passes them on; * allows any (default: any, but "
+        "on an address of this machine alone localhost, 127.0.0.1, ::1 and --host)",
+    )
+    parser.add_argument(
+        "--allowed_origins",
+        nargs="+",
+        default=[],
+        metavar="ORIGIN",
+        help="sites whose pages may send requests, such as https://example.org, where names are checked; * allows all "
+        "(default: none but the server's own)",
+    )
+    parser.add_argument(
         "--port", type=int, default=8000, help="port to listen on; 0: any that is free (default: 8000)"
     )
     parser.add_argument(
@@ -122,7 +138,9 @@ def main(prog: str, argv: list[str]) -> None:
         **{name: getattr(arguments, name) for name in ("api_keys", "log", "device", "dtype", "workers", "engine")},
         seconds_to_finish=arguments.seconds_to_finish,
         quantization=arguments.quantization,
+        allowed_hosts=arguments.allowed_hosts,
+        allowed_origins=arguments.allowed_origins,
     )
     listening = bind(arguments.host, arguments.port)
     print(f"listening on {address_of(listening)}", file=sys.stderr, flush=True)
-    serve(settings, listening)
+    serve(settings, listening, arguments.host)

@@ -10,7 +10,7 @@ import contextlib
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -20,10 +20,12 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from ..common.hosts import HostCheck
 from ..common.http import CLIENT_LEFT, ERROR_HANDLERS, RequestError, media_type, parse_object, read_body
 from ..translation.results import Translation
 from ..translation.translator import Translator
@@ -422,6 +424,8 @@ def create_application(
     limits: Limits | None = None,
     api_keys: Iterable[str] | None = None,
     logs_texts: bool = False,
+    hosts: Collection[str] = (),
+    origins: Collection[str] = (),
 ) -> Starlette:
     """
     The application, for uvicorn or any other ASGI server.
@@ -431,6 +435,8 @@ def create_application(
         limits: The limits of one request.
         api_keys: Keys of which a request must have one; None: requests need no key.
         logs_texts: Whether the texts of requests and their translations are logged.
+        hosts: Names by which requests may call the server; empty: any, and pages of any site may send requests.
+        origins: Origins whose pages may, too; "*": all.
 
     Raises:
         ValueError: `models` is empty, or two models have the same name.
@@ -463,4 +469,5 @@ def create_application(
         Route("/metrics", service.tell_metrics),
         Route("/openapi.json", service.openapi),
     ]
-    return Starlette(routes=routes, exception_handlers=dict(ERROR_HANDLERS), lifespan=lifespan)
+    middleware = [Middleware(HostCheck, hosts=hosts, origins=origins)] if hosts else []
+    return Starlette(routes=routes, middleware=middleware, exception_handlers=dict(ERROR_HANDLERS), lifespan=lifespan)

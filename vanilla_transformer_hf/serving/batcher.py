@@ -237,11 +237,11 @@ class Batcher:
 
     Short requests share one search and long ones another, and requests with other options have their own searches.
     Clients take turns, by the time that their searches take; in a client's turn that of its searches runs that has had
-    the least time. Requests of the same client with options of their own and those without count as two clients:
-    behind a proxy all have one address, and most have no options. Waiting parts join in turns of the clients and of their requests. Calls that nobody can join
-    (another engine, transformers' loop) run in threads of their own, in turns with the rest; where the settings are
-    the request's, each client has its own. The translation of a sentence equals that of `Translator.translate`, no
-    matter what else is running.
+    the least time. Requests of a client with options of their own take turns with its others: behind a proxy all have
+    one address, and most have no options. Waiting parts join in turns of the clients and of their requests. Calls that
+    nobody can join (another engine, transformers' loop) run in threads of their own, in turns with the rest; where the
+    options are the request's, each client has its own. The translation of a sentence equals that of
+    `Translator.translate`, no matter what else is running.
 
     Args:
         translator: The translator; it must not be used elsewhere meanwhile.
@@ -432,7 +432,7 @@ class Batcher:
         return chosen, [flow for flow, lane in nominated.items() if lane is chosen]
 
     def _lane_of_turn(self, lanes: Sequence[Lane], separate: int) -> Lane | None:
-        """The lane that runs in a turn, if there is room for another search; `separate`: how many of all clients run."""
+        """Which of these lanes runs in a turn, if any; `separate`: number of the separate searches of all clients."""
         most = CLIENT_SEARCHES if self.translator.can_pause else CLIENT_SEARCHES_BESIDE
         own = sum(lane.search.is_busy for lane in lanes if not lane.key.is_shared)
         has_room = own < most and separate < SEPARATE_SEARCHES

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Result = TypeVar("Result")
 
 
-class Stopped(BaseException):  # noqa: N818  # no error: what runs in the thread must not catch it
+class Stopped(BaseException):  # no error: what runs in the thread must not catch it
     """The caller does not need the result any more."""
 
 
