@@ -31,8 +31,10 @@ LOOK_INTERVAL = 1.0
 DRAIN_SECONDS = 0.5
 # Seconds after the time for running requests until the process ends in any case.
 MARGIN = 10.0
+# Connections that are accepted before others are looked at, and how many may wait for that.
+ACCEPTED_AT_ONCE, BACKLOG = 16, 1024
 # Descriptors that are kept for files and for connections that have been accepted, but are not counted yet.
-SPARE_DESCRIPTORS = 32
+SPARE_DESCRIPTORS = 6 * ACCEPTED_AT_ONCE
 # Errors that say that no connection can be accepted now, and seconds between two log lines about them.
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 LOG_INTERVAL = 60.0
@@ -49,7 +51,7 @@ def most_connections() -> int:
         return sys.maxsize
     folder = Path("/dev/fd")
     used = len([*folder.iterdir()]) if folder.is_dir() else SPARE_DESCRIPTORS
-    return max(1, limit - used - SPARE_DESCRIPTORS)
+    return max(limit // 4, limit - used - SPARE_DESCRIPTORS)
 
 
 class TimedConnection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]  # the protocol is chosen at import
@@ -70,8 +72,10 @@ class TimedConnection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]  # th
         self._since = self.loop.time()
         self._timer = self.loop.call_later(LOOK_INTERVAL, self._look)
         if len(self.connections) > self.most:
-            waiting = [one for one in self.connections if one.is_waiting and one is not self] or [self]
-            min(waiting, key=lambda one: one._since).transport.abort()
+            open_ones = [one for one in self.connections if not one.transport.is_closing()]
+            waiting = [one for one in open_ones if one.is_waiting and one is not self] or [self]
+            if len(open_ones) > self.most:
+                min(waiting, key=lambda one: one._since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
@@ -122,6 +126,11 @@ class TimedServer(uvicorn.Server):
     async def serve(self, sockets: Any = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._handle)
         await super().serve(sockets)
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():  # asyncio accepts at once as many as it lets wait
+            listening.listen(BACKLOG)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         super().handle_exit(sig, frame)

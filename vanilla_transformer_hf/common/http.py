@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from .connections import TimedConnection, TimedServer, most_connections
+from .connections import ACCEPTED_AT_ONCE, BACKLOG, TimedConnection, TimedServer, most_connections
 
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ def bind(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    listening.listen(1024)  # clients that come at once; uvicorn sets its own backlog again
+    listening.listen(BACKLOG)  # clients that come before the application is there
     listening.set_inheritable(True)
     return listening
 
@@ -195,6 +195,7 @@ def run_server(
     config = uvicorn.Config(
         application,
         http=type("Connection", (TimedConnection,), limits),
+        backlog=ACCEPTED_AT_ONCE,
         timeout_graceful_shutdown=seconds_to_finish,
         **{**QUIET, **settings},
     )
