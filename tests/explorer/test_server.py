@@ -15,6 +15,7 @@ from vanilla_transformer_hf.explorer.subject import Subject
 
 
 TEXT = "three one five"
+BASE = "http://127.0.0.1"
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def explorer(opened_translator):
 
 @pytest.fixture(scope="module")
 def client(explorer):
-    return TestClient(make_app(explorer), raise_server_exceptions=False)
+    return TestClient(make_app(explorer), BASE, raise_server_exceptions=False)
 
 
 def test_every_question_is_answered(client):

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from .characters import as_text
 from .connections import ACCEPTED_AT_ONCE, BACKLOG, TimedConnection, TimedServer, most_connections
 
 
@@ -47,11 +48,6 @@ class RequestError(ValueError):
     def body(self) -> dict[str, str | None]:
         """The answer as JSON."""
         return {"error": as_text(str(self)), "field": None if self.field is None else as_text(self.field)}
-
-
-def as_text(text: str) -> str:
-    """Text of characters: lone surrogates, which JSON and command lines can contain, become their escapes."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 async def read_body(request: Request, most_bytes: int, seconds: float) -> bytes:

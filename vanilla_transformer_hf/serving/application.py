@@ -39,6 +39,7 @@ from .protocols import (
     answer_libretranslate,
     read_hugging_face,
     read_libretranslate,
+    shown,
 )
 
 
@@ -278,17 +279,20 @@ class Service:
 
     async def _fields(self, request: Request, forms: bool = False) -> Mapping[str, Any]:
         """
-        The fields of a request.
+        The fields of a request. A body that is a JSON object is read as such under every content type: some clients
+        (`curl -d`, urllib) call all bodies forms unless they are told otherwise.
 
         Raises:
             RequestError: The body is too large, too slow, or does not match its content type.
         """
         kind = media_type(request)
-        if kind != "application/json" and not (forms and kind in FORMS):
+        content = await read_body(request, self.limits.body_bytes, self.limits.body_seconds)
+        if kind == "application/json" or content.lstrip()[:1] == b"{":
+            return parse_object(content)
+        if not (forms and kind in FORMS):
             accepted = "application/json" + (" or a form" if forms else "")
             raise RequestError(f"content-type {kind[:60]!r}: send {accepted}", status=415)
-        content = await read_body(request, self.limits.body_bytes, self.limits.body_seconds)
-        return parse_object(content) if kind == "application/json" else await _form(request.scope, content)
+        return await _form(request.scope, content)
 
     def _client(self, request: Request, in_body: str | None) -> str:
         """
@@ -328,15 +332,14 @@ class Service:
         """
         models = models or [*self.models.values()]
         pairs = ", ".join(f"{model.source}-{target}" for model in models for target in model.targets)
+        known = pairs or "none is known"
         fit = [model for model in models if wanted.source in (None, model.source)]
         if not fit:
-            raise RequestError(
-                f"{wanted.source!r} is not a source language here: {pairs or 'none is known'}", names[0]
-            )
+            raise RequestError(f"{shown(wanted.source)} is not a source language here: {known}", names[0])
         fit = [model for model in fit if wanted.target is None or wanted.target in model.targets]
         if not fit:
-            found = f"from {wanted.source!r} " if wanted.source else ""
-            message = f"{wanted.target!r} is not a target language {found}here: {pairs or 'none is known'}"
+            found = f"from {shown(wanted.source)} " if wanted.source else ""
+            message = f"{shown(wanted.target)} is not a target language {found}here: {known}"
             raise RequestError(message, names[1])
         if len(fit) > 1 or (wanted.target is None and len(fit[0].targets) > 1):
             side = names[1] if wanted.target is None else names[0]
