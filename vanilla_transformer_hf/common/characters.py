@@ -16,5 +16,5 @@ def text_argument(text: str) -> str:
         ArgumentTypeError: Its bytes are not UTF-8.
     """
     if as_text(text) != text:
-        raise argparse.ArgumentTypeError(f"{as_text(text)[:60]!r} is not UTF-8: write it in this encoding")
+        raise argparse.ArgumentTypeError(f"'{as_text(text)[:60]}' is not UTF-8: write it in this encoding")
     return text
