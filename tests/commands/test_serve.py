@@ -177,18 +177,23 @@ def test_workers_are_replaced_and_reloaded_and_never_left_behind(counting_folder
         process.kill()
 
 
-@pytest.mark.parametrize("option", [[], ["--engine", "ctranslate2"]])
-def test_what_cannot_be_served_is_said_before_the_server_starts(counting_folder, tmp_path, option):
+def test_what_cannot_be_served_is_said_before_the_server_starts(counting_folder, monkeypatch):
+    def fail(self, works):
+        raise RuntimeError("no\nroom")
+
+    monkeypatch.setattr("vanilla_transformer_hf.serving.batcher.SharedSearch.join", fail)
+    with pytest.raises(ValueError, match=r"^\S+ cannot be served: no room$"):
+        open_models(ServerSettings([str(counting_folder)], device="cpu"))
+
+
+def test_an_engine_that_cannot_do_the_models_settings_is_refused_before_the_server_starts(counting_folder, tmp_path):
+    pytest.importorskip("ctranslate2", reason="pip install '.[export]'")
     folder = tmp_path / "en-de"
     shutil.copytree(counting_folder, folder)
-    settings = {"num_beams": 2, "num_return_sequences": 3, "encoder_repetition_penalty": 1.5}
-    if option:
-        pytest.importorskip("ctranslate2", reason="pip install '.[export]'")
-        del settings["num_return_sequences"]
     config = json.loads((folder / "generation_config.json").read_text())
-    (folder / "generation_config.json").write_text(json.dumps({**config, **settings}))
-    with pytest.raises(ValueError, match="en-de cannot be served: ") as caught:
-        open_models(ServerSettings([str(folder)], device="cpu", engine=option[1] if option else "ours"))
+    (folder / "generation_config.json").write_text(json.dumps({**config, "encoder_repetition_penalty": 1.5}))
+    with pytest.raises(ValueError, match="en-de.* encoder_repetition_penalty") as caught:
+        open_models(ServerSettings([str(folder)], device="cpu", engine="ctranslate2"))
     assert "\n" not in str(caught.value)
 
 
