@@ -192,7 +192,7 @@ def test_an_engine_that_cannot_do_the_models_settings_is_refused_before_the_serv
     shutil.copytree(counting_folder, folder)
     config = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps({**config, "encoder_repetition_penalty": 1.5}))
-    with pytest.raises(ValueError, match="en-de.* encoder_repetition_penalty") as caught:
+    with pytest.raises(ValueError, match=r"en-de.* encoder_repetition_penalty") as caught:
         open_models(ServerSettings([str(folder)], device="cpu", engine="ctranslate2"))
     assert "\n" not in str(caught.value)
 

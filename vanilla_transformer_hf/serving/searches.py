@@ -181,11 +181,13 @@ class SeparateSearch:
     def join(self, works: Sequence[Work]) -> None:
         """Begin with these works, each of which has tokens; none is running."""
         translator, batch = self._translator, self._translator.collate([work.part.ids for work in works])
-        batch = {name: tensor.to(translator.model.device) for name, tensor in batch.items()}
+        arguments: dict[str, Any] = {name: tensor.to(translator.model.device) for name, tensor in batch.items()}
+        arguments |= self._options
 
         def search(pause: Callable[[], None]) -> list[list[Translation]]:
-            pauses = {"stopping_criteria": after_each_step(pause)} if translator.can_pause else {}
-            return n_best_lists(translator, translator.generate(**batch, **pauses, **self._options)["sequences"])
+            if translator.can_pause:
+                arguments["stopping_criteria"] = after_each_step(pause)
+            return n_best_lists(translator, translator.generate(**arguments)["sequences"])
 
         self._works, self._call = [*works], CallInTurns(search)
 
