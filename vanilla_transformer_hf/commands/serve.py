@@ -12,7 +12,8 @@ Translate over HTTP, the requests of all clients together.
     curl http://127.0.0.1:8000/models/quickstart --json '{"inputs": "twenty-one"}'
 
 POST /translate speaks LibreTranslate's protocol, POST / and /models/NAME that of Hugging Face's inference clients; GET
-/languages, /health, /ready, /metrics and /openapi.json. SIGTERM and Ctrl-C finish the requests that run.
+/languages, /health, /ready, /metrics and /openapi.json. SIGTERM and Ctrl-C finish the requests that run; with workers,
+SIGHUP replaces them one after another.
 """
 
 import argparse
