@@ -1,6 +1,7 @@
 """The command `serve`: settings that are checked before it listens, and processes that end as they should."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -124,6 +125,79 @@ def started(*arguments):
     raise AssertionError("".join(lines))
 
 
+def children_of(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def workers_of(process):
+    """Process ids of the workers: they are forked by a child of the supervisor, which has imported the package."""
+    return [worker for child in children_of(process.pid) for worker in children_of(child)]
+
+
+def wait_until(is_so, seconds=60):
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_workers_are_replaced_and_reloaded_and_never_left_behind(counting_folder):
+    process, address, lines = started(counting_folder, "--workers", "2", "--batch_size", "2")
+    long, found = " ".join(f"{text}." for text in SOURCES), []
+
+    def ask():
+        found.append(httpx.post(f"{address}/translate", json={"q": long}, timeout=60).status_code)
+
+    try:
+        wait_until(lambda: len(workers_of(process)) == 2)
+        for number in (signal.SIGSEGV, signal.SIGKILL, signal.SIGSEGV):
+            before = workers_of(process)
+            os.kill(before[0], number)
+            wait_until(lambda before=before: {*workers_of(process)} - {*before}, seconds=3)
+        for pid in workers_of(process):
+            os.kill(pid, signal.SIGSEGV)
+        assert httpx.post(f"{address}/translate", json={"q": "two"}, timeout=60).json() == {"translatedText": "zwei"}
+        wait_until(lambda: len(workers_of(process)) == 2)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(0.2)
+        before = {*workers_of(process)}
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: not before & {*workers_of(process)})
+        asking.join()
+        assert found == [200] and len(workers_of(process)) == 2
+        left = workers_of(process)
+        process.kill()
+        for pid in left:
+            wait_for_end(pid)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{address}/ready")
+        assert "Traceback" not in "".join(lines)
+    finally:
+        process.kill()
+
+
+def test_what_cannot_be_served_is_said_before_the_server_starts(counting_folder, monkeypatch):
+    def fail(self, works):
+        raise RuntimeError("no\nroom")
+
+    monkeypatch.setattr("vanilla_transformer_hf.serving.batcher.SharedSearch.join", fail)
+    with pytest.raises(ValueError, match=r"^\S+ cannot be served: no room$"):
+        open_models(ServerSettings([str(counting_folder)], device="cpu"))
+
+
+def test_an_engine_that_cannot_do_the_models_settings_is_refused_before_the_server_starts(counting_folder, tmp_path):
+    pytest.importorskip("ctranslate2", reason="pip install '.[export]'")
+    folder = tmp_path / "en-de"
+    shutil.copytree(counting_folder, folder)
+    config = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps({**config, "encoder_repetition_penalty": 1.5}))
+    with pytest.raises(ValueError, match=r"en-de.* encoder_repetition_penalty") as caught:
+        open_models(ServerSettings([str(folder)], device="cpu", engine="ctranslate2"))
+    assert "\n" not in str(caught.value)
+
+
 def wait_for_end(pid):
     """Until a killed process accepts no more connections: it is gone, or a zombie."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -139,13 +213,9 @@ def test_a_signal_finishes_what_runs_and_a_dead_worker_is_replaced(counting_fold
     try:
         assert httpx.post(f"{address}/translate", json={"q": "one two"}).json() == {"translatedText": "zwei eins"}
         if workers > 1:
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            for pid in children:  # one of them is the tracker of resources
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if b"spawn_main" in command:
-                    os.kill(int(pid), signal.SIGKILL)
-                    wait_for_end(pid)
-                    break
+            killed = workers_of(process)[0]
+            os.kill(killed, signal.SIGKILL)
+            wait_for_end(killed)
             for _ in range(20):
                 assert httpx.post(f"{address}/translate", json={"q": "two"}, timeout=60).status_code == 200
             metrics = httpx.get(f"{address}/metrics").text  # of all workers together

@@ -1,6 +1,7 @@
 """The explorer over HTTP: answers, errors that name their field, and a page that holds what it needs."""
 
 import base64
+import dataclasses
 import json
 import re
 
@@ -10,11 +11,13 @@ from starlette.testclient import TestClient
 from vanilla_transformer_hf.commands.main import main
 from vanilla_transformer_hf.explorer.explorer import QUESTIONS, Explorer
 from vanilla_transformer_hf.explorer.page import key_of, page_names, page_of
+from vanilla_transformer_hf.explorer.requests import ModelsRequest
 from vanilla_transformer_hf.explorer.server import make_app
 from vanilla_transformer_hf.explorer.subject import Subject
 
 
 TEXT = "three one five"
+BASE = "http://127.0.0.1"
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def explorer(opened_translator):
 
 @pytest.fixture(scope="module")
 def client(explorer):
-    return TestClient(make_app(explorer), raise_server_exceptions=False)
+    return TestClient(make_app(explorer), BASE, raise_server_exceptions=False)
 
 
 def test_every_question_is_answered(client):
@@ -81,6 +84,56 @@ def test_wrong_fields_are_named(client, question, request_body, status, field, m
     answer = client.post(f"/api/{question}", json=request_body)
     found = answer.json()
     assert (answer.status_code, found["field"]) == (status, field) and message in found["error"]
+
+
+HOSTILE = [
+    10**400, -(10**400), 2**64, 1e308, float("nan"), float("inf"), "\ud800", "a\udfff", "\0", {"\ud800": 1}, [[[]]],
+    ["\ud800"], [10**400], [None], ["cross." + "9" * 5000], ["cross.\u0663"], True, None, "x" * 300,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("question", [*QUESTIONS, "models"])
+def test_every_value_of_every_field_gets_an_answer_of_one_line(client, question):
+    kind = ModelsRequest if question == "models" else QUESTIONS[question][0]
+    names = {field.name for field in dataclasses.fields(kind)}
+    base = {"text": TEXT, "target": "eins", "target_ids": [5, 1], "box": "logits"}
+    own = {name: value for name, value in base.items() if name in names}
+    if question != "translate":  # which has the fields that all have
+        names -= {"model", "text", "off"}
+    nested = []
+    for _ in range(300):
+        nested = [nested]
+    for name in (*names, "\ud800"):
+        for value in (*HOSTILE, nested):
+            content = json.dumps({**own, name: value})
+            answer = client.post(f"/api/{question}", content=content, headers={"content-type": "application/json"})
+            assert answer.status_code in (200, 422), (name, value)
+            if answer.status_code == 422:
+                assert "\n" not in answer.json()["error"] and len(answer.json()["error"]) < 800
+
+
+def test_the_sentence_of_a_page_has_to_be_text(counting_folder, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["explore", counting_folder, "--html", str(tmp_path / "page.html"), "--text", "a\udcff"])
+    assert "argument --text: 'a\\udcff' is not UTF-8" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["attention", counting_folder, str(tmp_path / "a.png"), "a\udcff"])
+
+
+def test_names_of_the_page_are_those_of_this_machine_and_those_that_are_allowed(explorer):
+    for names, host, status in (
+        ((), "localhost:8000", 200),
+        ((), "testserver", 400),
+        ((), "page.example", 400),
+        (["page.example"], "page.example", 200),
+        (["*"], "any.example", 200),
+    ):
+        app = make_app(explorer, names)
+        assert TestClient(app, BASE).get("/", headers={"host": host}).status_code == status
+    answer = TestClient(make_app(explorer), BASE).post(
+        "/api/models", json={}, headers={"origin": "http://evil.example"}
+    )
+    assert answer.status_code == 403
 
 
 def test_wrong_bodies_and_addresses_are_refused(client, explorer, monkeypatch):

@@ -80,6 +80,16 @@ def test_libretranslate_in_json_and_forms(client):
     assert client.post("/translate", data={"q": ["one", "two"]}).json() == {"translatedText": ["eins", "zwei"]}
 
 
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain", "application/octet-stream"])
+def test_json_is_read_under_every_content_type(client, kind):
+    headers = {} if kind is None else {"content-type": kind}
+    answer = client.post("/translate", content=b' {"q": "two", "target": "de"}', headers=headers)
+    assert answer.json() == {"translatedText": "zwei"}
+    assert client.post("/", content=b'{"inputs": "two"}', headers=headers).json() == [{"translation_text": "zwei"}]
+    answer = client.post("/translate", content=b'{"q": "two"', headers=headers)
+    assert answer.status_code == 400 and "not valid JSON" in answer.json()["error"]
+
+
 def test_hugging_face_in_json(client):
     assert client.post("/", json={"inputs": "three one"}).json() == [{"translation_text": "eins drei"}]
     body = {"inputs": ["two", "one"], "parameters": {"num_return_sequences": 2, "num_beams": 3, "src_lang": "en"}}
@@ -121,6 +131,8 @@ WRONG = [
     ("/", {"inputs": "a", "parameters": {"length_penalty": float("nan")}}, 400, "parameters.length_penalty"),
     ("/", {"inputs": "a", "parameters": {"do_sample": True}}, 400, "parameters.do_sample"),
     ("/", {"inputs": "a", "parameters": {"num_return_sequences": 3}}, 200, None),
+    ("/", {"inputs": "a", "parameters": {"num_beams": 16, "max_new_tokens": 600}}, 400, "parameters.max_new_tokens"),
+    ("/", {"inputs": "a", "parameters": {"src_lang": "f" * 999}}, 400, "parameters.src_lang"),
     ("/models/fr-de", {"inputs": "a"}, 404, None),
     ("/models/..%2f", {"inputs": "a"}, 404, None),
     ("/nowhere", {"inputs": "a"}, 404, None),
@@ -134,6 +146,7 @@ def test_wrong_requests_are_told_what_is_wrong(client, path, body, status, field
     if status != 200:
         assert answer.json().keys() == {"error", "field"} and answer.json()["field"] == field
         assert answer.json()["error"].startswith(f"{field}: " if field else "") and "Traceback" not in answer.text
+        assert len(answer.json()["error"]) < 400
 
 
 @pytest.mark.parametrize(
@@ -280,6 +293,35 @@ def test_too_much_is_429_and_too_slow_is_504(serve, opened_translator):
     answer = client.post("/translate", json={"q": ["two"]})
     assert answer.status_code == 429 and answer.headers["Retry-After"] == "1"
     assert "1 sentences wait, and at most 1 may" in answer.json()["error"]
+
+
+def test_the_time_limit_holds_while_texts_are_encoded_and_whatever_the_batcher_does(serve, monkeypatch):
+    monkeypatch.setattr("vanilla_transformer_hf.serving.application.GRACE", 0.05)
+    client = serve(limits=Limits(seconds=0.1))
+    with monkeypatch.context() as patch:
+        patch.setattr(Batcher, "_encode", lambda *arguments: time.sleep(0.5))
+        began = time.monotonic()
+        assert client.post("/translate", json={"q": "one"}).status_code == 504 and time.monotonic() - began < 0.5
+    with monkeypatch.context() as patch:
+        patch.setattr(Batcher, "_advance", lambda *arguments: time.sleep(0.5))
+        for stream in (False, True):
+            answer = client.post("/translate", json={"q": "one", "stream": stream})
+            assert (
+                answer.status_code == (200 if stream else 504) and "not translated within 0.1 seconds" in answer.text
+            )
+
+
+def test_names_and_origins_are_checked_where_names_are_given(serve):
+    client = serve(hosts=["testserver"], origins=["https://page.example"])
+    body = {"q": "two"}
+    for headers, status in (
+        ({}, 200),
+        ({"host": "evil.example"}, 400),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "https://page.example"}, 200),
+    ):
+        assert client.post("/translate", data=body, headers=headers).status_code == status
+    assert serve().post("/translate", data=body, headers={"host": "any.example"}).status_code == 200
 
 
 def test_texts_are_logged_only_where_that_is_asked_for(serve, caplog):

@@ -11,6 +11,7 @@ Each row is a layer: the mean of its heads, then each head. Darker cells have la
 import argparse
 from pathlib import Path
 
+from ..common.characters import text_argument
 from ..common.command_line import make_parser
 
 
@@ -20,8 +21,8 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
     parser.add_argument("picture", help="picture to write (.png, .svg, .pdf)")
-    parser.add_argument("source", help="the sentence")
-    parser.add_argument("--target", help="its translation (default: the model's)")
+    parser.add_argument("source", type=text_argument, help="the sentence")
+    parser.add_argument("--target", type=text_argument, help="its translation (default: the model's)")
     parser.add_argument(
         "--part",
         choices=PARTS,

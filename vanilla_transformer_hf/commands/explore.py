@@ -11,6 +11,7 @@ compared on it. With --html nothing is served: the file shows one translation an
 
 import argparse
 
+from ..common.characters import text_argument
 from ..common.command_line import make_parser
 
 
@@ -20,7 +21,9 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=8000, help="port of the page (default: 8000; 0: a free one)")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.add_argument("--html", metavar="FILE", help="write a page about --text to this file, and serve nothing")
-    parser.add_argument("--text", metavar="SENTENCE", help="the sentence of --html")
+    parser.add_argument("--text", type=text_argument, metavar="SENTENCE", help="the sentence of --html")
+    parser.add_argument("--allowed_hosts", nargs="+", default=[], metavar="NAME", help="names by which a browser may "
+                        "call the page beside localhost and 127.0.0.1, as through a proxy; * allows any")  # fmt: skip
     parser.add_argument("--num_beams", type=int, metavar="N", help="beams of --html (default: the model's own)")
     parser.add_argument("--trust_remote_code", action="store_true", help="run model code that a repository brings")
     arguments = parser.parse_args(argv)
@@ -49,4 +52,4 @@ def main(prog: str, argv: list[str]) -> None:
         with open_output(arguments.html) as file:
             file.write(page.encode())
     else:
-        serve(explorer, arguments.port, arguments.open)
+        serve(explorer, arguments.port, arguments.open, arguments.allowed_hosts)

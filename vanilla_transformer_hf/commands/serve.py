@@ -12,7 +12,8 @@ Translate over HTTP, the requests of all clients together.
     curl http://127.0.0.1:8000/models/quickstart --json '{"inputs": "twenty-one"}'
 
 POST /translate speaks LibreTranslate's protocol, POST / and /models/NAME that of Hugging Face's inference clients; GET
-/languages, /health, /ready, /metrics and /openapi.json. SIGTERM and Ctrl-C finish the requests that run.
+/languages, /health, /ready, /metrics and /openapi.json. SIGTERM and Ctrl-C finish the requests that run; with workers,
+SIGHUP replaces them one after another.
 """
 
 import argparse
@@ -57,6 +58,22 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         "calls it, and the first one answers POST /",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
+    parser.add_argument(
+        "--allowed_hosts",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="names by which requests may call the server, as a proxy passes them on; * allows any (default: any, but "
+        "on an address of this machine alone localhost, 127.0.0.1, ::1 and --host)",
+    )
+    parser.add_argument(
+        "--allowed_origins",
+        nargs="+",
+        default=[],
+        metavar="ORIGIN",
+        help="sites whose pages may send requests, such as https://example.org, where names are checked; * allows all "
+        "(default: none but the server's own)",
+    )
     parser.add_argument(
         "--port", type=int, default=8000, help="port to listen on; 0: any that is free (default: 8000)"
     )
@@ -126,7 +143,9 @@ def main(prog: str, argv: list[str]) -> None:
         quantization=arguments.quantization,
         split_sentences=arguments.split_sentences,
         without_letters=arguments.without_letters,
+        allowed_hosts=arguments.allowed_hosts,
+        allowed_origins=arguments.allowed_origins,
     )
     listening = bind(arguments.host, arguments.port)
     print(f"listening on {address_of(listening)}", file=sys.stderr, flush=True)
-    serve(settings, listening)
+    serve(settings, listening, arguments.host)

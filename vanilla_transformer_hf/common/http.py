@@ -8,6 +8,7 @@ Every error is answered as {"error": message, "field": name or null}.
 import asyncio
 import json
 import logging
+import math
 import signal
 import socket
 from collections.abc import Callable, Mapping
@@ -17,6 +18,9 @@ import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+
+from .characters import as_text
+from .connections import ACCEPTED_AT_ONCE, BACKLOG, TimedConnection, TimedServer, most_connections
 
 
 logger = logging.getLogger(__name__)
@@ -43,7 +47,7 @@ class RequestError(ValueError):
     @property
     def body(self) -> dict[str, str | None]:
         """The answer as JSON."""
-        return {"error": str(self), "field": self.field}
+        return {"error": as_text(str(self)), "field": None if self.field is None else as_text(self.field)}
 
 
 async def read_body(request: Request, most_bytes: int, seconds: float) -> bytes:
@@ -151,7 +155,7 @@ def bind(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    listening.listen(1024)  # clients that come at once; uvicorn sets its own backlog again
+    listening.listen(BACKLOG)  # clients that come before the application is there
     listening.set_inheritable(True)
     return listening
 
@@ -162,10 +166,17 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run_server(application: Any, listening: socket.socket, seconds_to_finish: int = 60, **settings: Any) -> None:
+def run_server(
+    application: Any,
+    listening: socket.socket,
+    seconds_to_finish: int = 60,
+    busy_seconds: float = math.inf,
+    **settings: Any,
+) -> None:
     """
-    Serve requests until SIGTERM or Ctrl-C; then let running requests finish, for at most `seconds_to_finish`, and
-    return. Call it in the main thread, which receives the signals.
+    Serve requests until SIGTERM, SIGHUP or Ctrl-C; then let running requests finish, for at most `seconds_to_finish`,
+    and return. A process that has not come so far 10 seconds later ends. Call it in the main thread, which receives
+    the signals.
 
     Requests are not logged here: their URLs may contain texts.
 
@@ -173,15 +184,29 @@ def run_server(application: Any, listening: socket.socket, seconds_to_finish: in
         application: The ASGI application.
         listening: The socket, from `bind`.
         seconds_to_finish: How long running requests may take after the signal.
+        busy_seconds: How long a connection may take for a request and its answer, until it is closed.
         settings: Other settings of `uvicorn.Config`.
     """
-    config = uvicorn.Config(application, timeout_graceful_shutdown=seconds_to_finish, **{**QUIET, **settings})
+    limits = {"busy_seconds": busy_seconds, "most": most_connections()}
+    config = uvicorn.Config(
+        application,
+        http=type("Connection", (TimedConnection,), limits),
+        backlog=ACCEPTED_AT_ONCE,
+        timeout_graceful_shutdown=seconds_to_finish,
+        **{**QUIET, **settings},
+    )
+    server = TimedServer(config)
     # When uvicorn has finished it sends itself the signal again, which would kill the process before it cleans up.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, signal.default_int_handler)}
+    if (hangup := getattr(signal, "SIGHUP", None)) is not None and signal.getsignal(hangup) == signal.SIG_DFL:
+        before[hangup] = signal.signal(hangup, server.handle_hangup)
     try:
-        uvicorn.Server(config).run([listening])
+        server.run([listening])
     except KeyboardInterrupt:
         logger.info("stopped by a signal")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if server.ending is not None:
+            server.ending.cancel()
         listening.close()

@@ -1,6 +1,7 @@
 """Copies of a model in which heads or layers are switched off; they share its weights."""
 
 import copy
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,9 @@ def count_heads(model: Any, part: str) -> list[int]:
     return [heads] * count_layers(model, part)
 
 
+NUMBER = re.compile(r"[0-9]{1,4}")
+
+
 def read_name(name: str) -> tuple[str, list[int]]:
     """
     Parse a name: the part, the number of its layer and, optionally, of its head.
@@ -87,7 +91,7 @@ def read_name(name: str) -> tuple[str, list[int]]:
         RequestError: The name is not one of a part.
     """
     part, *numbers = name.split(".")
-    if part not in PARTS or not 1 <= len(numbers) <= 2 or not all(one.isdecimal() for one in numbers):
+    if part not in PARTS or not 1 <= len(numbers) <= 2 or not all(map(NUMBER.fullmatch, numbers)):
         raise RequestError("off", f"{name[:40]!r} is not a part: expected as 'cross.1.2', 'cross.1' or 'decoder.1'")
     return part, [int(number) for number in numbers]
 

@@ -10,6 +10,8 @@ import math
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self, get_args, get_type_hints
 
+from ..common.characters import as_text
+
 
 PARTS = ("encoder", "decoder", "cross")
 LONGEST_TEXT = 20_000  # characters
@@ -62,7 +64,7 @@ class Request:
         hints, known = get_type_hints(cls), {one.name: one for one in fields(cls)}
         for name in values:
             if name not in known:
-                raise RequestError(name, f"is not a field: expected one of {', '.join(known)}")
+                raise RequestError(shown(name), f"is not a field: expected one of {', '.join(known)}")
         for name, one in known.items():
             if name not in values and one.default is MISSING and one.default_factory is MISSING:
                 raise RequestError(name, "is missing")
@@ -72,8 +74,29 @@ class Request:
 def is_of(value: Any, kind: Any) -> bool:
     """Whether a JSON value is of a type; an integer is also a float, a boolean is not a number."""
     if kind in (int, float):
-        return isinstance(value, (int, kind)) and not isinstance(value, bool) and math.isfinite(value)
+        # Integers may have more digits than a float can have.
+        is_finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+        return isinstance(value, (int, kind)) and not isinstance(value, bool) and is_finite
     return isinstance(value, kind)
+
+
+def shown(value: Any) -> str:
+    """The beginning of a value in a message."""
+    try:
+        text = str(value)
+    except (RecursionError, ValueError):  # nested too deeply, or a number with too many digits
+        text = f"a {type(value).__name__}"
+    return as_text(text if len(text) <= 40 else f"{text[:40]}…")
+
+
+def check_characters(name: str, value: Any) -> None:
+    """
+    Raises:
+        RequestError: A text has lone surrogates, which are no characters.
+    """
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and as_text(text) != text:
+            raise RequestError(name, f"has a lone surrogate, which is not a character: {shown(text)!r}")
 
 
 def read_value(one: Any, hint: Any, value: Any) -> Any:
@@ -87,20 +110,22 @@ def read_value(one: Any, hint: Any, value: Any) -> Any:
     if getattr(hint, "__origin__", None) is list:
         (kind,) = get_args(hint)
         if not isinstance(value, list) or not all(is_of(each, kind) for each in value):
-            raise RequestError(one.name, f"expected a list of {kind.__name__}, got {str(value)[:40]!r}")
+            raise RequestError(one.name, f"expected a list of {kind.__name__}, got {shown(value)!r}")
         if len(value) > LONGEST_LIST:
             raise RequestError(one.name, f"has {len(value)} entries; expected at most {LONGEST_LIST}")
+        check_characters(one.name, value)
         return value
     if value is None and type(None) in options:
         return None
     kind = next(kind for kind in options if kind is not type(None))
     if not is_of(value, kind):
-        raise RequestError(one.name, f"expected {kind.__name__}, got {str(value)[:40]!r}")
+        raise RequestError(one.name, f"expected {kind.__name__}, got {shown(value)!r}")
     limits = one.metadata
     if "least" in limits and not limits["least"] <= value <= limits["most"]:
-        raise RequestError(one.name, f"is {value}; expected {limits['least']} to {limits['most']}")
+        raise RequestError(one.name, f"is {shown(value)}; expected {limits['least']} to {limits['most']}")
     if "values" in limits and value not in limits["values"]:
-        raise RequestError(one.name, f"is {value[:40]!r}; expected one of {', '.join(limits['values'])}")
+        raise RequestError(one.name, f"is {shown(value)!r}; expected one of {', '.join(limits['values'])}")
+    check_characters(one.name, value)
     if isinstance(value, str) and len(value) > LONGEST_TEXT:
         raise RequestError(one.name, f"has {len(value)} characters; expected at most {LONGEST_TEXT}")
     return value

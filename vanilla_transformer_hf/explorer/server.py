@@ -6,7 +6,7 @@ with a JSON object asks; the answer is `{"answer": …}`, an error `{"error": me
 """
 
 import webbrowser
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -14,12 +14,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ..common import http
+from ..common.connections import ending_in_time
+from ..common.hosts import HostCheck, names_of
 from .explorer import Explorer
 from .page import MEDIA_TYPES, offline_page, page_file
 from .requests import RequestError
@@ -37,8 +38,14 @@ HEADERS = {
 }
 
 
-def make_app(explorer: Explorer) -> Starlette:
-    """The application for opened models."""
+def make_app(explorer: Explorer, allowed_hosts: Sequence[str] = ()) -> Starlette:
+    """
+    The application for opened models.
+
+    Args:
+        explorer: What answers.
+        allowed_hosts: Names by which it may be called beside those of this machine; "*": any.
+    """
 
     async def ask(request: Request) -> Response:
         # Pages of other sites can send bodies without a type, or as text, without a preflight request, but not JSON.
@@ -74,8 +81,7 @@ def make_app(explorer: Explorer) -> Starlette:
             Route("/api/{question}", ask, methods=["POST"]),
         ],
         middleware=[
-            # Only known host names are accepted: DNS rebinding would let other sites read the answers.
-            Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost", "testserver"], www_redirect=False),
+            *([Middleware(HostCheck, hosts=hosts)] if (hosts := names_of(HOST, HOST, allowed_hosts)) else []),
             Middleware(BaseHTTPMiddleware, dispatch=with_headers),
             Middleware(GZipMiddleware, minimum_size=4096, compresslevel=1),
         ],
@@ -83,13 +89,15 @@ def make_app(explorer: Explorer) -> Starlette:
     )
 
 
-def serve(explorer: Explorer, port: int, opens: bool = False) -> None:
+def serve(explorer: Explorer, port: int, opens: bool = False, allowed_hosts: Sequence[str] = ()) -> None:
     """
     Serve the page on this machine until Ctrl-C.
 
     Args:
+        explorer: What answers.
         port: Number of the port; 0 chooses a free one.
         opens: Open the page in a browser.
+        allowed_hosts: As of `make_app`.
 
     Raises:
         OSError: The port is taken.
@@ -99,4 +107,5 @@ def serve(explorer: Explorer, port: int, opens: bool = False) -> None:
     print(f"The explorer is at {address} (Ctrl-C ends it)", flush=True)
     if opens:
         webbrowser.open(address)
-    http.run_server(make_app(explorer), listening, seconds_to_finish=5)
+    with ending_in_time():
+        http.run_server(make_app(explorer, allowed_hosts), listening, seconds_to_finish=5)

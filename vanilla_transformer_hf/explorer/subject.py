@@ -14,7 +14,7 @@ from ..translation.alignment import with_eager_attention
 from ..translation.scoring import shift_right
 from ..translation.text_model import TARGET_LANG_TAGS
 from .interventions import Copy, copy_without, parts_of
-from .requests import PairRequest, Request, RequestError
+from .requests import PairRequest, Request, RequestError, shown
 from .results import Piece
 
 
@@ -82,7 +82,7 @@ class Subject:
         text, language = self._as_read(request.text), getattr(request, "target_lang", "")
         if language and language not in self.target_langs:
             known = ", ".join(self.target_langs) or "none: the model has no target languages"
-            raise RequestError("target_lang", f"{language!r} is not one of this model: expected {known}")
+            raise RequestError("target_lang", f"{shown(language)!r} is not one of this model: expected {known}")
         if not text.strip():
             raise RequestError("text", "is empty: type a sentence")
         batch = self.tokenizer([self.target_langs.get(language, "") + text], return_tensors="pt")
@@ -121,7 +121,7 @@ class Subject:
             raise RequestError(field, f"has {len(ids)} pieces; expected at most {limit}")
         if wrong := [index for index in ids if not 0 <= index < self.model.config.vocab_size]:
             raise RequestError(
-                field, f"{wrong[0]} is not a token id: expected 0 to {self.model.config.vocab_size - 1}"
+                field, f"{shown(wrong[0])} is not a token id: expected 0 to {self.model.config.vocab_size - 1}"
             )
         return ids
 

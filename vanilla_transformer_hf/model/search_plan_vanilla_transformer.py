@@ -65,6 +65,20 @@ KNOWN = {*OF_THE_SOURCE, *OF_THE_LOSS, "past_key_values", "use_cache", "logits_t
 OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
+class StepHook(StoppingCriteria):
+    """
+    A function that is called after each step of a search that `generate()` runs to its end; it may wait, and ends the
+    search by an exception. It does not decide which loop runs.
+    """
+
+    def __init__(self, function: Callable[[], None]):
+        self.function = function
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        self.function()
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
 @dataclass(eq=False)
 class SearchRequest(StoppingCriteria):
     """
@@ -169,6 +183,7 @@ class SearchPlan:
         groups: Groups of beams of each sentence; its rows follow each other.
         members: Other models of the ensemble.
         recorder: A function called with the `BeamStep` of each step of a beam search, or None.
+        after_step: Functions called after each step of a search that runs to its end.
     """
 
     prompt: torch.Tensor
@@ -187,6 +202,7 @@ class SearchPlan:
     groups: int
     members: Sequence[Any]
     recorder: Callable[[Any], None] | None = None
+    after_step: Sequence[Callable[[], None]] = ()
 
     def ends(self, tokens: torch.Tensor) -> torch.Tensor:
         """Which of these tokens end a sentence."""
@@ -235,6 +251,7 @@ class SearchPlan:
             groups=groups,
             members=request.requests.get("ensemble", ()),
             recorder=request.requests.get("recorder"),
+            after_step=[one.function for one in criteria if isinstance(one, StepHook)],
         )
 
 
@@ -308,7 +325,7 @@ def find_obstacle(
     return next((reason for reason, found in reasons.items() if found), None)
 
 
-CRITERIA = {EosTokenCriteria, MaxLengthCriteria, SearchRequest}
+CRITERIA = {EosTokenCriteria, MaxLengthCriteria, SearchRequest, StepHook}
 
 
 def model_obstacles(model: Any) -> dict[str, bool]:

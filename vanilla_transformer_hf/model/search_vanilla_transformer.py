@@ -97,6 +97,8 @@ class Search(ABC):
         self.decoder.read(self.plan.prompt[:, :-1])
         while len(self.rows):
             self.step()
+            for function in self.plan.after_step:
+                function()
         return self.results
 
     def check_scores(self) -> None:

@@ -10,8 +10,8 @@ import contextlib
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -20,12 +20,15 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from ..common.hosts import HostCheck
 from ..common.http import CLIENT_LEFT, ERROR_HANDLERS, RequestError, media_type, parse_object, read_body
 from ..translation.results import Translation
+from ..translation.translator import Translator
 from .batcher import Batcher, DeadlineError, QueueFullError, Ticket
 from .metrics import Metrics
 from .openapi import describe
@@ -36,11 +39,20 @@ from .protocols import (
     answer_libretranslate,
     read_hugging_face,
     read_libretranslate,
+    shown,
 )
 
 
 logger = logging.getLogger(__name__)
 
+# Most tokens of all beams of a sentence together.
+SEARCH_SIZE = 8192
+# Seconds that the batcher has to answer a request whose time is over, before it is answered without.
+GRACE = 1.0
+# Seconds that the batcher has to stop, after the requests have been answered.
+STOP_SECONDS = 5.0
+# Threads that encode texts, beside those that other parts of the process share.
+ENCODING_THREADS = 4
 # Seconds between checks whether a client is still connected.
 DISCONNECT_INTERVAL = 0.2
 # Seconds between updates of the gauges of waiting and running parts.
@@ -91,6 +103,7 @@ class Service:
         self.api_keys = None if api_keys is None else [key.encode() for key in api_keys]
         self.metrics = Metrics(list(self.models))
         self.is_ready = False
+        self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encoding")
 
     # ------------------------------------------------------------------------------------------------ translations
 
@@ -118,29 +131,21 @@ class Service:
     ) -> Response:
         began = perf_counter()
         request.state.model = model.name
-        options = dict(wanted.options)
-        if wanted.alternatives:
-            own = model.batcher.translator.setting("num_beams") or 1
-            options["num_return_sequences"] = wanted.alternatives + 1
-            options["num_beams"] = max(options.get("num_beams", own), wanted.alternatives + 1)
+        options = search_options(model.batcher.translator, wanted)
         language = None if wanted.target is None else model.language_of(wanted.target)
         prefix = None if language is None else model.targets[language]
         characters = sum(map(len, wanted.texts))
         self.metrics.characters.labels(model.name).inc(characters)
-        try:
-            arguments = (wanted.texts, options, client, self.limits.seconds, prefix)
-            ticket = await asyncio.to_thread(model.batcher.submit, *arguments)
-        except QueueFullError as error:
-            raise RequestError(str(error), status=429, retry_after=error.retry_after) from error
-        except ValueError as error:
-            raise RequestError(str(error)) from error
-        except RuntimeError:
-            raise _stopping() from None
+        ends = asyncio.get_running_loop().time() + self.limits.seconds
+        ticket = await self._submit(model.batcher, (wanted.texts, options, client, self.limits.seconds, prefix))
         if wanted.stream:
-            events = self._events(ticket, wanted, answer)
+            events = self._events(ticket, wanted, answer, ends)
             return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         try:
-            found = await self._outcome(request, ticket)
+            async with asyncio.timeout_at(ends + GRACE):
+                found = await self._outcome(request, ticket)
+        except TimeoutError:
+            raise self._late() from None
         finally:
             ticket.cancel()
         self.metrics.suspicious.labels(model.name).inc(sum(n_best[0].is_suspicious for n_best in found))
@@ -151,6 +156,33 @@ class Service:
             pairs = [[text, *map(str, n_best)] for text, n_best in zip(wanted.texts, found)]
             logger.info("%s: %s", model.name, json.dumps(pairs, ensure_ascii=False))
         return JSONResponse(answer(wanted, found))
+
+    async def _submit(self, batcher: Batcher, arguments: tuple[Any, ...]) -> Ticket:
+        """
+        The ticket of a request. The time limit holds here, too: if it passes, the thread that encodes the texts goes
+        on, and its ticket is cancelled.
+
+        Raises:
+            RequestError: The queue is full, the options are wrong, the time is over, or the server stops.
+        """
+        future = asyncio.get_running_loop().run_in_executor(self._threads, batcher.submit, *arguments)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), self.limits.seconds)
+        except (TimeoutError, DeadlineError):
+            future.add_done_callback(_cancel_ticket)
+            raise self._late() from None
+        except asyncio.CancelledError:
+            future.add_done_callback(_cancel_ticket)
+            raise
+        except QueueFullError as error:
+            raise RequestError(str(error), status=429, retry_after=error.retry_after) from error
+        except ValueError as error:
+            raise RequestError(str(error)) from error
+        except RuntimeError:
+            raise _stopping() from None
+
+    def _late(self) -> RequestError:
+        return RequestError(f"not translated within {self.limits.seconds:g} seconds", status=504)
 
     async def _outcome(self, request: Request, ticket: Ticket) -> list[list[Translation]]:
         """
@@ -178,12 +210,14 @@ class Service:
         except CancelledError:
             raise _stopping() from None
         except DeadlineError:
-            raise RequestError(f"not translated within {self.limits.seconds:g} seconds", status=504) from None
+            raise self._late() from None
 
-    async def _events(self, ticket: Ticket, wanted: TranslationRequest, answer: Answer) -> AsyncIterator[str]:
+    async def _events(
+        self, ticket: Ticket, wanted: TranslationRequest, answer: Answer, ends: float
+    ) -> AsyncIterator[str]:
         """
-        Server-sent events: a `part` for each part of a text, in the order of the texts, as soon as it is done; then
-        the whole `answer`, or an `error`.
+        Server-sent events until a time of the loop: a `part` for each part of a text, in the order of the texts, as
+        soon as it is done; then the whole `answer`, or an `error`.
         """
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
@@ -193,9 +227,11 @@ class Service:
 
         ticket.listen(tell)
         try:
-            while (event := await parts.get()) is not None:
+            while (event := await asyncio.wait_for(parts.get(), max(0.0, ends + GRACE - loop.time()))) is not None:
                 yield _event("part", event)
             yield _event("answer", answer(wanted, self._result(ticket)))
+        except TimeoutError:
+            yield _event("error", self._late().body)
         except RequestError as error:
             yield _event("error", error.body)
         except Exception:
@@ -250,17 +286,20 @@ class Service:
 
     async def _fields(self, request: Request, forms: bool = False) -> Mapping[str, Any]:
         """
-        The fields of a request.
+        The fields of a request. A body that is a JSON object is read as such under every content type: some clients
+        (`curl -d`, urllib) call all bodies forms unless they are told otherwise.
 
         Raises:
             RequestError: The body is too large, too slow, or does not match its content type.
         """
         kind = media_type(request)
-        if kind != "application/json" and not (forms and kind in FORMS):
+        content = await read_body(request, self.limits.body_bytes, self.limits.body_seconds)
+        if kind == "application/json" or content.lstrip()[:1] == b"{":
+            return parse_object(content)
+        if not (forms and kind in FORMS):
             accepted = "application/json" + (" or a form" if forms else "")
             raise RequestError(f"content-type {kind[:60]!r}: send {accepted}", status=415)
-        content = await read_body(request, self.limits.body_bytes, self.limits.body_seconds)
-        return parse_object(content) if kind == "application/json" else await _form(request.scope, content)
+        return await _form(request.scope, content)
 
     def _client(self, request: Request, in_body: str | None) -> str:
         """
@@ -300,15 +339,14 @@ class Service:
         """
         models = models or [*self.models.values()]
         pairs = ", ".join(f"{model.source}-{target}" for model in models for target in model.targets)
+        known = pairs or "none is known"
         fit = [model for model in models if wanted.source in (None, model.source)]
         if not fit:
-            raise RequestError(
-                f"{wanted.source!r} is not a source language here: {pairs or 'none is known'}", names[0]
-            )
+            raise RequestError(f"{shown(wanted.source)} is not a source language here: {known}", names[0])
         fit = [model for model in fit if wanted.target is None or model.language_of(wanted.target)]
         if not fit:
-            found = f"from {wanted.source!r} " if wanted.source else ""
-            message = f"{wanted.target!r} is not a target language {found}here: {pairs or 'none is known'}"
+            found = f"from {shown(wanted.source)} " if wanted.source else ""
+            message = f"{shown(wanted.target)} is not a target language {found}here: {known}"
             raise RequestError(message, names[1])
         if len(fit) > 1 or (wanted.target is None and len(fit[0].targets) > 1 and not _are_tagged(fit[0], wanted)):
             side = names[1] if wanted.target is None else names[0]
@@ -320,6 +358,31 @@ def _are_tagged(model: ServedModel, wanted: TranslationRequest) -> bool:
     """Whether each text of a request says by a tag which language it is to be translated to."""
     encoder = model.batcher.translator.encoder()
     return all(not text.strip() or encoder.tags_before(text) for text in wanted.texts)
+
+
+def search_options(translator: Translator, wanted: TranslationRequest) -> dict[str, Any]:
+    """
+    The arguments of `generate()` for a request.
+
+    Raises:
+        RequestError: Its hypotheses may have more tokens together than `SEARCH_SIZE`, by an option of the request.
+    """
+    options = dict(wanted.options)
+    if wanted.alternatives:
+        own = translator.setting("num_beams") or 1
+        options["num_return_sequences"] = wanted.alternatives + 1
+        options["num_beams"] = max(options.get("num_beams", own), wanted.alternatives + 1)
+    beams, tokens = translator.setting("num_beams", **options) or 1, options.get("max_new_tokens")
+    if tokens is not None and beams * tokens > SEARCH_SIZE:
+        message = f"{tokens:,} for each of {beams} beams; a search may have {SEARCH_SIZE:,} tokens in all"
+        raise RequestError(message, "parameters.max_new_tokens")
+    return options
+
+
+def _cancel_ticket(future: asyncio.Future[Ticket]) -> None:
+    """Cancel the ticket of a request that has been answered with an error."""
+    if not future.cancelled() and future.exception() is None:
+        future.result().cancel()
 
 
 def _stopping() -> RequestError:
@@ -377,6 +440,8 @@ def create_application(
     limits: Limits | None = None,
     api_keys: Iterable[str] | None = None,
     logs_texts: bool = False,
+    hosts: Collection[str] = (),
+    origins: Collection[str] = (),
 ) -> Starlette:
     """
     The application, for uvicorn or any other ASGI server.
@@ -386,6 +451,8 @@ def create_application(
         limits: The limits of one request.
         api_keys: Keys of which a request must have one; None: requests need no key.
         logs_texts: Whether the texts of requests and their translations are logged.
+        hosts: Names by which requests may call the server; empty: any, and pages of any site may send requests.
+        origins: Origins whose pages may, too; "*": all.
 
     Raises:
         ValueError: `models` is empty, or two models have the same name.
@@ -405,7 +472,8 @@ def create_application(
         service.is_ready = False
         watching.cancel()
         for model in models:
-            await asyncio.to_thread(model.batcher.stop)
+            # Requests have been answered by now; what still runs is needed by nobody.
+            await asyncio.to_thread(model.batcher.stop, False, STOP_SECONDS)
 
     routes = [
         Route("/translate", counted(service.metrics, service.libretranslate), methods=["POST"]),
@@ -417,4 +485,5 @@ def create_application(
         Route("/metrics", service.tell_metrics),
         Route("/openapi.json", service.openapi),
     ]
-    return Starlette(routes=routes, exception_handlers=dict(ERROR_HANDLERS), lifespan=lifespan)
+    middleware = [Middleware(HostCheck, hosts=hosts, origins=origins)] if hosts else []
+    return Starlette(routes=routes, middleware=middleware, exception_handlers=dict(ERROR_HANDLERS), lifespan=lifespan)

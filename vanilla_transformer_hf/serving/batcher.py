@@ -6,8 +6,9 @@ when done.
 import logging
 import math
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..translation.results import Translation
 from ..translation.texts import BATCH_SENTENCES, BATCH_TOKENS, Part
 from ..translation.translator import Translator
 from .fair_queue import FairQueue
-from .searches import Found, SharedSearch, Work
+from .searches import Found, NotSharedError, SeparateSearch, SharedSearch, Work
 
 
 logger = logging.getLogger(__name__)
@@ -26,8 +27,19 @@ SHORT_PARTS = 8
 LONG_ROWS = 16
 # Waiting parts join at once if their number is this share of those in the search.
 JOINING_SHARE = 1 / 4
+# Most tokens of all hypotheses of a search together, which bounds its memory; a single sentence may have more.
+SEARCH_TOKENS = 2**17
+# Separate searches that a client may have at the same time. An engine that cannot pause works beside the others, with
+# as many searches as it has copies for: a client gets one.
+CLIENT_SEARCHES, CLIENT_SEARCHES_BESIDE = 4, 1
+# Separate searches of all clients together: each has a thread, and memory.
+SEPARATE_SEARCHES = 16
+# Settings that are known to need a separate search; when there are more they are found out again.
+KNOWN_SEPARATE = 1024
 # Seconds between checks for requests past their deadline.
 DEADLINE_INTERVAL = 0.02
+# Texts that are encoded before others may be.
+ENCODED_TOGETHER = 16
 # Limits of Retry-After, in seconds, when the queue is full.
 RETRY_AFTER = (1, 60)
 
@@ -60,6 +72,7 @@ class Ticket:
         client: Whose it is.
         deadline: When its result is no longer needed, by `time.monotonic()`.
         finish: A function from a text, its parts, their n-best lists and the options to the n-best list of the text.
+        size: A function from the tokens of a part to the most tokens of all its hypotheses.
 
     Attributes:
         future: The n-best list of each text, or the error, such as `DeadlineError`.
@@ -73,13 +86,16 @@ class Ticket:
         client: Hashable,
         deadline: float,
         finish: Callable[..., list[Translation]],
+        size: Callable[[int], int] = lambda length: 1,
     ):
         self.texts, self.parts, self.options = texts, parts, options
         self.client, self.deadline, self._finish = client, deadline, finish
         self.future: Future[list[list[Translation]]] = Future()
         self.is_cancelled = False
         self.works = [
-            Work(self, text, place, part) for text, own in enumerate(parts) for place, part in enumerate(own)
+            Work(self, text, place, part, size(len(part.ids)))
+            for text, own in enumerate(parts)
+            for place, part in enumerate(own)
         ]
         self._found: dict[tuple[int, int], list[Translation]] = {}
         self._told, self._lock = 0, threading.Lock()
@@ -135,39 +151,79 @@ class Ticket:
             self._told += 1
 
 
+Options = tuple[tuple[str, Any], ...]
+# Who takes turns: a client, and whether its requests have options of their own.
+Flow = tuple[Hashable, bool]
+
+
+@dataclass(frozen=True)
+class LaneKey:
+    """
+    What the parts in a lane have in common.
+
+    Attributes:
+        is_long: Whether they are of long requests.
+        options: Arguments of `generate()`.
+        is_shared: Whether they share a search that parts may join.
+        owner: The only client, where others must not wait for its search.
+    """
+
+    is_long: bool
+    options: Options
+    is_shared: bool
+    owner: Hashable = None
+
+
 class Lane:
     """
     A search and its queue.
 
     Args:
-        search: The search.
+        key: What its parts have in common.
+        translator: Whose model searches.
         most_rows: Most parts in it.
-        spent: Seconds charged to it; the lane with the fewest runs next.
+        spent: Seconds charged to it; of a client's lanes that with the fewest runs next.
     """
 
-    def __init__(self, search: SharedSearch, most_rows: int, spent: float):
-        self.search, self.most_rows, self.spent = search, most_rows, spent
+    def __init__(self, key: LaneKey, translator: Translator, most_rows: int, spent: float):
+        self.key, self.most_rows, self.spent, self._translator = key, most_rows, spent, translator
         self.waiting = FairQueue[Work]()
         self.waited = 0  # steps since waiting parts could have joined
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Replace the search by a new one."""
+        kind = SharedSearch if self.key.is_shared else SeparateSearch
+        self.search = kind(self._translator, dict(self.key.options))
 
     @property
     def is_idle(self) -> bool:
-        return not self.waiting and not self.search.running
+        return not self.waiting and not self.search.is_busy
+
+    @property
+    def clients(self) -> set[Hashable]:
+        """Those whose parts wait or are searched; the owner also while a call runs that nobody needs."""
+        if self.key.owner is not None:
+            return {self.key.owner}
+        return {*self.waiting.clients, *(work.request.client for work in self.search.running)}
 
     def entering(self, most_tokens: int) -> list[Work]:
         """The parts that join before the next step: as many as fit, unless waiting for more is better."""
         running = self.search.running
         rows = len(running)
-        if not self.waiting or rows >= self.most_rows:
+        is_closed = self.search.is_busy and not self.search.is_shared
+        if not self.waiting or rows >= self.most_rows or is_closed:
             return []
         self.waited += 1
         if rows and len(self.waiting) < rows * JOINING_SHARE and self.waited <= self.search.patience:
             return []
         longest = max((len(work.part.ids) for work in running), default=0)
+        largest = max((work.size for work in running), default=0)
         works = list[Work]()
-        while self.waiting and rows + len(works) < self.most_rows:
-            longest = max(longest, len(self.waiting.next().part.ids))
-            if rows + len(works) and longest * (rows + len(works) + 1) > most_tokens:
+        while self.waiting and (filled := rows + len(works)) < self.most_rows:
+            work = self.waiting.next()
+            longest, largest = max(longest, len(work.part.ids)), max(largest, work.size)
+            if filled and ((filled + 1) * longest > most_tokens or (filled + 1) * largest > SEARCH_TOKENS):
                 break
             works.append(self.waiting.take())
         if works:
@@ -179,9 +235,13 @@ class Batcher:
     """
     Translates the texts of all clients together, in its own thread.
 
-    Short requests share one search and long ones another; the two alternate so that each gets the same time. Requests
-    with other options have their own searches. Waiting parts join in turns of the clients and of their requests. The
-    translation of a sentence equals that of `Translator.translate`, no matter what else is running.
+    Short requests share one search and long ones another, and requests with other options have their own searches.
+    Clients take turns, by the time that their searches take; in a client's turn that of its searches runs that has had
+    the least time. Requests of a client with options of their own take turns with its others: behind a proxy all have
+    one address, and most have no options. Waiting parts join in turns of the clients and of their requests. Calls that
+    nobody can join (another engine, transformers' loop) run in threads of their own, in turns with the rest; where the
+    options are the request's, each client has its own. The translation of a sentence equals that of
+    `Translator.translate`, no matter what else is running.
 
     Args:
         translator: The translator; it must not be used elsewhere meanwhile.
@@ -205,7 +265,9 @@ class Batcher:
                 raise ValueError(f"{name}={value}: must be at least 1")
         self.translator = translator
         self._most_rows, self._most_tokens, self._most_waiting = most_rows, most_tokens, most_waiting
-        self._lanes: dict[Hashable, Lane] = {}
+        self._lanes: dict[LaneKey, Lane] = {}
+        self._spent: dict[Flow, float] = {}  # seconds of its turns
+        self._separate: set[Options] = set()  # options that are known to need a separate search
         self._changed, self._encoding = threading.Condition(), threading.Lock()
         self._tickets: set[Ticket] = set()
         self._is_stopping, self.running = False, 0
@@ -227,8 +289,11 @@ class Batcher:
         """Begin to work."""
         self._thread.start()
 
-    def stop(self, finish: bool = True) -> None:
-        """Accept no more requests; finish running ones, or let them fail, and end the thread."""
+    def stop(self, finish: bool = True, seconds: float | None = None) -> None:
+        """
+        Accept no more requests; finish running ones, or let them fail, and end the thread, for which this waits at
+        most so many seconds.
+        """
         with self._changed:
             self._is_stopping = True
             if not finish:
@@ -236,7 +301,7 @@ class Batcher:
                     ticket.cancel()
             self._changed.notify()
         if self.is_alive:
-            self._thread.join()
+            self._thread.join(seconds)
 
     def submit(
         self,
@@ -264,11 +329,15 @@ class Batcher:
         options = {name: value for name, value in (options or {}).items() if value is not None}
         self.translator.check_options(**options)
         deadline = monotonic() + seconds
-        if self.waiting >= self._most_waiting:
+        if self.waiting >= self._most_waiting_of(client):
             raise self._queue_full()
-        with self._encoding:
-            parts = self.translator.encoder(source_prefix=source_prefix)(texts)
-        ticket = Ticket(texts, parts, options, client, deadline, self.translator.join)
+        parts = self._encode(texts, source_prefix, deadline)
+        beams = self.translator.setting("num_beams", **options) or 1
+
+        def size(length: int) -> int:
+            return beams * self.translator.most_target_tokens(length, **options)
+
+        ticket = Ticket(texts, parts, options, client, deadline, self.translator.join, size)
         if not ticket.works:
             ticket.complete()
             return ticket
@@ -276,16 +345,34 @@ class Batcher:
             if self._is_stopping:
                 raise RuntimeError("the batcher has stopped")
             waiting = self.waiting
-            if waiting and waiting + len(ticket.works) > self._most_waiting:
+            if waiting and waiting + len(ticket.works) > self._most_waiting_of(client):
                 raise self._queue_full()
             if not self._tickets:
                 self._busy_since, self._done = monotonic(), 0
             self._tickets.add(ticket)
-            lane = self._lane(ticket)
-            for work in ticket.works:
-                lane.waiting.put(client, ticket, work)
+            self._enqueue(ticket, ticket.works)
             self._changed.notify()
         return ticket
+
+    def _encode(self, texts: Sequence[str], source_prefix: str | None, deadline: float) -> list[list[Part]]:
+        """
+        The parts of each text.
+
+        Raises:
+            DeadlineError: There was not enough time for all of them.
+        """
+        encoder, parts = self.translator.encoder(source_prefix=source_prefix), list[list[Part]]()
+        for start in range(0, len(texts), ENCODED_TOGETHER):
+            with self._encoding:  # the tokenizer is not used by two threads at once
+                if monotonic() > deadline:
+                    raise DeadlineError
+                parts += encoder(texts[start : start + ENCODED_TOGETHER])
+        return parts
+
+    def _most_waiting_of(self, client: Hashable) -> int:
+        """Most parts that may wait with those of this client: a full queue keeps some places for those with none."""
+        has_some = any(client in lane.waiting.clients for lane in list(self._lanes.values()))
+        return self._most_waiting + (0 if has_some else self._most_waiting // 8)
 
     def _queue_full(self) -> QueueFullError:
         speed = self._done / max(monotonic() - self._busy_since, 1e-3)  # parts a second
@@ -294,14 +381,19 @@ class Batcher:
         seconds = min(most, max(least, math.ceil(waiting / speed))) if speed else least
         return QueueFullError(waiting, self._most_waiting, seconds)
 
-    def _lane(self, ticket: Ticket) -> Lane:
-        is_long = len(ticket.works) > SHORT_PARTS
-        key = (is_long, tuple(sorted(ticket.options.items())))
+    def _enqueue(self, ticket: Ticket, works: Iterable[Work]) -> None:
+        """Put parts of a request into the queue of their lane."""
+        options = tuple(sorted(ticket.options.items()))
+        is_shared = self.translator.can_stream and options not in self._separate
+        # With the model's own settings, which its owner has chosen, batches of all clients are faster.
+        owner = ticket.client if options and not is_shared else None
+        key = LaneKey(len(ticket.works) > SHORT_PARTS, options, is_shared, owner)
         if key not in self._lanes:
-            rows = min(self._most_rows, LONG_ROWS) if is_long else self._most_rows
+            rows = min(self._most_rows, LONG_ROWS) if key.is_long else self._most_rows
             spent = min((lane.spent for lane in self._lanes.values()), default=0.0)
-            self._lanes[key] = Lane(SharedSearch(self.translator, ticket.options), rows, spent)
-        return self._lanes[key]
+            self._lanes[key] = Lane(key, self.translator, rows, spent)
+        for work in works:
+            self._lanes[key].waiting.put(ticket.client, ticket, work)
 
     # ------------------------------------------------------------------------------------------------- in the thread
 
@@ -313,27 +405,74 @@ class Batcher:
                 if not self._tickets:
                     return
                 self._dismiss_those_gone()
-                lane = min(self._lanes.values(), key=lambda lane: lane.spent, default=None)
+                lane, flows = self._next_turn()
                 works = lane.entering(self._most_tokens) if lane else []
+                if lane is None and self._tickets:  # all wait for calls that end beside this thread
+                    self._changed.wait(DEADLINE_INTERVAL)
             if lane is not None:
-                self._advance(lane, works)
+                self._advance(lane, works, flows)
 
-    def _advance(self, lane: Lane, works: list[Work]) -> None:
-        """Run one step of a lane, in which these works join its search."""
+    def _next_turn(self) -> tuple[Lane | None, Collection[Flow]]:
+        """
+        The lane that runs next, and those whose turn it is: of those who take turns the one with the least time, and
+        of its lanes that which has had the least.
+        """
+        lanes_of: dict[Flow, list[Lane]] = {}
+        for lane in self._lanes.values():
+            for client in lane.clients:
+                lanes_of.setdefault((client, bool(lane.key.options)), []).append(lane)
+        separate = sum(lane.search.is_busy for lane in self._lanes.values() if not lane.key.is_shared)
+        found = {flow: self._lane_of_turn(lanes, separate) for flow, lanes in lanes_of.items()}
+        nominated = {flow: lane for flow, lane in found.items() if lane is not None}
+        if not nominated:
+            return None, ()
+        least = min((spent for flow, spent in self._spent.items() if flow in lanes_of), default=0.0)
+        self._spent = {flow: self._spent.get(flow, least) for flow in lanes_of}
+        chosen = nominated[min(nominated, key=self._spent.__getitem__)]
+        return chosen, [flow for flow, lane in nominated.items() if lane is chosen]
+
+    def _lane_of_turn(self, lanes: Sequence[Lane], separate: int) -> Lane | None:
+        """Which of these lanes runs in a turn, if any; `separate`: number of the separate searches of all clients."""
+        most = CLIENT_SEARCHES if self.translator.can_pause else CLIENT_SEARCHES_BESIDE
+        own = sum(lane.search.is_busy for lane in lanes if not lane.key.is_shared)
+        has_room = own < most and separate < SEPARATE_SEARCHES
+        ready = [lane for lane in lanes if has_room or lane.key.is_shared or lane.search.is_busy]
+        return min(ready, key=lambda lane: lane.spent, default=None)
+
+    def _advance(self, lane: Lane, works: list[Work], flows: Iterable[Flow]) -> None:
+        """Run one step of a lane, in which these works join its search, in the turn of these."""
         began = monotonic()
         try:
             if works:
                 lane.search.join(works)
             found = lane.search.step()
+        except NotSharedError:
+            found = []
+            self._separate_lane(lane, works)
         except Exception as error:  # an error of the engine, such as out of memory; other requests continue
             logger.exception("a search failed")
             self._fail(lane, {work.request for work in [*works, *lane.search.running]}, error)
             return
         self._hand_out(found)
-        lane.spent += monotonic() - began
+        took = monotonic() - began
+        lane.spent += took
         with self._changed:
+            for flow in flows:
+                self._spent[flow] += took
             self._tickets = {ticket for ticket in self._tickets if not ticket.future.done()}
             self._drop_idle_lanes()
+
+    def _separate_lane(self, lane: Lane, works: list[Work]) -> None:
+        """Move these works, and those that wait in the lane, to lanes with separate searches."""
+        with self._changed:
+            if len(self._separate) >= KNOWN_SEPARATE:
+                self._separate.clear()
+            self._separate.add(lane.key.options)
+            del self._lanes[lane.key]
+            while lane.waiting:
+                works.append(lane.waiting.take())
+            for work in works:
+                self._enqueue(work.request, [work])
 
     def _hand_out(self, found: Found) -> None:
         for work, n_best in found:
@@ -351,8 +490,7 @@ class Batcher:
                 lane.waiting.remove(ticket.client, ticket)
                 ticket.settle(error)
                 self._tickets.discard(ticket)
-            key = next(key for key, one in self._lanes.items() if one is lane)
-            lane.search = SharedSearch(self.translator, dict(key[1]))  # type: ignore[index]
+            lane.begin_anew()
             self._drop_idle_lanes()
 
     def _dismiss_those_gone(self) -> None:

@@ -1,7 +1,7 @@
 """A fair queue: items are taken in turns of the clients, and of each client's requests."""
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Generic, TypeVar
 
 
@@ -20,6 +20,11 @@ class FairQueue(Generic[Item]):
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def clients(self) -> Collection[Hashable]:
+        """Clients with items."""
+        return self._clients.keys()
 
     def put(self, client: Hashable, request: Hashable, item: Item) -> None:
         """Add an item after the others of this request."""

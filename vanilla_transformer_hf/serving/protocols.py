@@ -93,7 +93,7 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
     texts, is_list = _texts(body, "q", limits)
     markup = body.get("format") or "text"
     if markup != "text":
-        raise RequestError(f"must be 'text', got {_shown(markup)}; remove the markup first", "format")
+        raise RequestError(f"must be 'text', got {shown(markup)}; remove the markup first", "format")
     source = _language(body, "source")
     return TranslationRequest(
         texts,
@@ -132,7 +132,7 @@ def read_hugging_face(body: Mapping[str, Any], limits: Limits) -> TranslationReq
     _check_names(parameters, (*SEARCH_PARAMETERS, *HUGGING_FACE_PARAMETERS, *IGNORED_PARAMETERS), prefix="parameters.")
     for name, values in IGNORED_PARAMETERS.items():
         if parameters.get(name) not in values:
-            raise RequestError(f"{_shown(parameters[name])} is not supported; leave it out", f"parameters.{name}")
+            raise RequestError(f"{shown(parameters[name])} is not supported; leave it out", f"parameters.{name}")
     inner = _object(parameters, "generate_parameters", "parameters.")
     _check_names(inner, (*SEARCH_PARAMETERS, "num_return_sequences"), prefix="parameters.generate_parameters.")
     both = {**parameters, **inner}
@@ -160,7 +160,8 @@ def answer_hugging_face(request: TranslationRequest, found: Sequence[Sequence[Tr
     return [{"translation_text": str(one), **marks[one.is_suspicious]} for each in found for one in each]
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """The beginning of a value in a message."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
@@ -168,7 +169,7 @@ def _shown(value: Any) -> str:
 def _check_names(body: Mapping[str, Any], known: Sequence[str], prefix: str = "") -> None:
     for name in body:
         if name not in known:
-            raise RequestError(f"unknown field; known are {', '.join(known)}", f"{prefix}{_shown(name)[1:-1]}")
+            raise RequestError(f"unknown field; known are {', '.join(known)}", f"{prefix}{shown(name)[1:-1]}")
 
 
 def _object(body: Mapping[str, Any], name: str, prefix: str = "") -> Mapping[str, Any]:
@@ -219,7 +220,7 @@ def _switch(body: Mapping[str, Any], name: str) -> bool:
     named = {"true": True, "false": False, "1": True, "0": False, "": False}
     value = named.get(value.lower(), value) if isinstance(value, str) else value
     if not isinstance(value, bool):
-        raise RequestError(f"must be true or false, got {_shown(value)}", name)
+        raise RequestError(f"must be true or false, got {shown(value)}", name)
     return value
 
 
@@ -232,5 +233,5 @@ def _number(value: Any, where: str, kind: type, least: float, most: float) -> An
     is_number = isinstance(number, int) or (kind is float and isinstance(number, float))
     if isinstance(number, bool) or not is_number or not least <= number <= most:
         wanted = "a whole number" if kind is int else "a number"
-        raise RequestError(f"must be {wanted} from {least:g} to {most:g}, got {_shown(value)}", where)
+        raise RequestError(f"must be {wanted} from {least:g} to {most:g}, got {shown(value)}", where)
     return kind(number)

@@ -1,14 +1,26 @@
-"""A search that parts of any clients' texts enter and leave between two steps."""
+"""
+Searches of the parts of clients' texts: one that parts of any clients enter and leave between two steps, and one for
+the calls that nobody can join.
+"""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
+from transformers.generation import StoppingCriteriaList
 
+from ..model.search_plan_vanilla_transformer import StepHook
 from ..model.search_vanilla_transformer import Search
 from ..translation.results import Translation
 from ..translation.texts import Part
 from ..translation.translator import Translator
+from .turns import CallInTurns, Stopped
+
+
+# Seconds for which a step of a separate search has the turn alone; a longer one goes on beside the other searches.
+PATIENCE = 0.05
+# The same for an engine that cannot pause, and so always works beside the others: it is looked at between their steps.
+PATIENCE_BESIDE = 0.005
 
 
 class Work:
@@ -20,13 +32,30 @@ class Work:
         text: Index of its text.
         place: Index of the part in the text.
         part: The part.
+        size: Most tokens of all its hypotheses together.
     """
 
-    def __init__(self, request: Any, text: int, place: int, part: Part):
-        self.request, self.text, self.place, self.part = request, text, place, part
+    def __init__(self, request: Any, text: int, place: int, part: Part, size: int = 1):
+        self.request, self.text, self.place, self.part, self.size = request, text, place, part, size
 
 
 Found = list[tuple[Work, list[Translation]]]
+
+
+class NotSharedError(Exception):
+    """The model or the arguments of `generate()` do not allow that sentences join a running search."""
+
+
+def after_each_step(function: Callable[[], None]) -> StoppingCriteriaList:
+    """The argument of `generate()` by which it calls a function after each step, which may end it by an exception."""
+    return StoppingCriteriaList([StepHook(function)])
+
+
+def n_best_lists(translator: Translator, sequences: torch.Tensor) -> list[list[Translation]]:
+    """The n-best lists of sequences (B, n, T)."""
+    count, n_best, _ = sequences.shape
+    flat = translator.decode(sequences.flatten(0, 1), None)
+    return [flat[row * n_best : (row + 1) * n_best] for row in range(count)]
 
 
 class SharedSearch:
@@ -44,6 +73,7 @@ class SharedSearch:
     # Steps for which waiting parts may wait for more, so that they start together; starting costs as much as some
     # steps.
     patience = 8
+    is_shared = True
 
     def __init__(self, translator: Translator, options: dict[str, Any]):
         self._translator, self._options = translator, options
@@ -56,11 +86,25 @@ class SharedSearch:
         """The works that have joined and have no result yet."""
         return [work for works in self._joined.values() for work in works if work is not None]
 
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._joined or self._ready)
+
     def join(self, works: Sequence[Work]) -> None:
-        """Add these works, each of which has tokens."""
-        begun = self._translator.begin([work.part.ids for work in works], **self._options)
-        if not isinstance(begun, Search):  # others cannot join this kind of search
-            self._ready += zip(works, self._lists(begun))
+        """
+        Add these works, each of which has tokens.
+
+        Raises:
+            NotSharedError: The search would run to its end within this call; it has made one step.
+        """
+
+        def refuse() -> None:
+            raise NotSharedError
+
+        ids, criteria = [work.part.ids for work in works], after_each_step(refuse)
+        begun = self._translator.begin(ids, stopping_criteria=criteria, **self._options)
+        if not isinstance(begun, Search):
+            self._ready += zip(works, n_best_lists(self._translator, begun))
         elif self._search is None or not len(self._search.rows):
             self._search, self._joined = begun, {begun: list(works)}
         else:
@@ -78,7 +122,8 @@ class SharedSearch:
                 places = [place for place in search.is_done.nonzero()[:, 0].tolist() if works[place] is not None]
                 if places:
                     search.check_scores()
-                    lists = self._lists(search.n_best(torch.tensor(places, device=search.is_done.device)))
+                    found = search.n_best(torch.tensor(places, device=search.is_done.device))
+                    lists = n_best_lists(self._translator, found)
                     ready += [(works[place], lists[row]) for row, place in enumerate(places)]  # type: ignore[misc]
                     for place in places:
                         works[place] = None
@@ -103,8 +148,65 @@ class SharedSearch:
         if not self._joined:
             self._search = None  # frees its memory
 
-    def _lists(self, sequences: torch.Tensor) -> list[list[Translation]]:
-        """The n-best lists of sequences (B, n, T)."""
-        count, n_best, _ = sequences.shape
-        flat = self._translator.decode(sequences.flatten(0, 1), None)
-        return [flat[row * n_best : (row + 1) * n_best] for row in range(count)]
+
+class SeparateSearch:
+    """
+    A search that nobody can join: transformers' loop, or another engine. It runs in a thread of its own, in turns with
+    the other searches where the engine can pause, else beside them; so deadlines hold, and others go on.
+
+    All methods are called by one thread.
+
+    Args:
+        translator: Whose model searches.
+        options: Arguments of `generate()`.
+    """
+
+    is_shared, patience = False, 0
+
+    def __init__(self, translator: Translator, options: dict[str, Any]):
+        self._translator, self._options = translator, options
+        self._call: CallInTurns[list[list[Translation]]] | None = None
+        self._works: list[Work | None] = []  # None: its client has left
+
+    @property
+    def running(self) -> Collection[Work]:
+        """The works that have no result yet."""
+        return [work for work in self._works if work is not None]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call runs: also one that is not needed any more, but cannot pause to be stopped."""
+        return self._call is not None and not (self._call.is_done and not self.running)
+
+    def join(self, works: Sequence[Work]) -> None:
+        """Begin with these works, each of which has tokens; none is running."""
+        translator, batch = self._translator, self._translator.collate([work.part.ids for work in works])
+        arguments: dict[str, Any] = {name: tensor.to(translator.model.device) for name, tensor in batch.items()}
+        arguments |= self._options
+
+        def search(pause: Callable[[], None]) -> list[list[Translation]]:
+            if translator.can_pause:
+                arguments["stopping_criteria"] = after_each_step(pause)
+            return n_best_lists(translator, translator.generate(**arguments)["sequences"])
+
+        self._works, self._call = [*works], CallInTurns(search)
+
+    def step(self) -> Found:
+        """Run one step; at the end, the works that are still wanted, each with the n-best list of its part."""
+        patience = PATIENCE if self._translator.can_pause else PATIENCE_BESIDE
+        if self._call is None or not self._call.advance(patience):
+            return []
+        try:
+            lists = self._call.result() if self.running else []
+        except Stopped:
+            lists = []
+        found = [(work, n_best) for work, n_best in zip(self._works, lists) if work is not None]
+        self._works, self._call = [], None
+        return found
+
+    def leave(self, works: Collection[Work]) -> None:
+        """Drop these: their clients have left. The call ends after its present step if nobody needs it."""
+        gone = set(works)
+        self._works = [None if work in gone else work for work in self._works]
+        if self._call is not None and not self.running:
+            self._call.stop()

@@ -1,22 +1,24 @@
 """From settings to a running server: open the models, create the application, run one process or several."""
 
-import json
 import logging
 import os
 import re
 import socket
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import uvicorn
 from starlette.applications import Starlette
+from transformers.utils.logging import disable_progress_bar
 
+from ..common.connections import ending_in_time
 from ..common.files import read_lines
-from ..common.http import QUIET, run_server
+from ..common.hosts import names_of
+from ..common.http import run_server
 from ..common.split_sentences import SplitSentences, check_split_sentences
 from ..translation.texts import WithoutLetters
 from ..translation.translator import Translator
@@ -24,23 +26,24 @@ from .application import ServedModel, create_application
 from .batcher import Batcher
 from .metrics import FOLDER_VARIABLE
 from .protocols import Limits
+from .workers import BEAT_INTERVAL, Supervisor
 
 
 logger = logging.getLogger(__name__)
 
-# Environment variable with the workers' settings.
-SETTINGS_VARIABLE = "VANILLA_TRANSFORMER_SERVE"
 NAMED = re.compile(r"(?P<name>[\w.+-]+)=(?P<place>.+)")
 PAIR = re.compile(r"(?P<source>[^-\s]+)-(?P<target>[^-\s]+)")
-# Seconds without an answer after which a worker is replaced; opening large models takes a while.
-HEALTHCHECK_SECONDS = 120
+# Seconds that a request and its answer may take beside the limits on its body and its translation.
+SPARE_SECONDS = 30.0
+# A text whose search shows, before requests are taken, that a model can be served, and the length of its answer.
+TRIAL, TRIAL_TOKENS = "Test", 4
 LOGS = ("errors", "requests", "texts")
 
 
 @dataclass(frozen=True)
 class ServerSettings:
     """
-    The settings of a server; they are passed to its workers as JSON.
+    The settings of a server; they are passed to its workers.
 
     Attributes:
         models: Folders of models or ids of the Hub, each maybe as NAME=FOLDER.
@@ -54,6 +57,8 @@ class ServerSettings:
         workers: Processes, each with its own models and its share of the threads.
         seconds_to_finish: Time for running requests after SIGTERM.
         without_letters: As in `Translator`.
+        allowed_hosts: Names by which requests may call it; empty: any.
+        allowed_origins: Origins whose pages may send requests to it, where it is called by such a name.
 
     Raises:
         ValueError: A value is out of range.
@@ -75,6 +80,8 @@ class ServerSettings:
     engine: str = "ours"
     split_sentences: SplitSentences = "auto"
     without_letters: WithoutLetters = "copy"
+    allowed_hosts: Sequence[str] = ()
+    allowed_origins: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.languages and len(self.languages) != len(self.models):
@@ -128,7 +135,7 @@ def open_models(settings: ServerSettings) -> list[ServedModel]:
     """
     Raises:
         OSError: A model or the file of keys cannot be read; one line says which.
-        ValueError: A value is out of range.
+        ValueError: A value is out of range, or a model cannot be served with these settings.
     """
     threads = max(1, torch.get_num_threads() // settings.workers)
     torch.set_num_threads(threads)
@@ -142,9 +149,29 @@ def open_models(settings: ServerSettings) -> list[ServedModel]:
         translator.without_letters = settings.without_letters
         rows, tokens, waiting = settings.most_rows, settings.most_tokens, settings.most_waiting
         batcher = Batcher(translator, rows, tokens, waiting)
+        try:
+            try_out(translator)
+        except Exception as error:
+            raise ValueError(f"{place} cannot be served: {' '.join(str(error).split())}") from error
         source, targets = languages_of(translator, settings.languages[number] if settings.languages else None)
         models.append(ServedModel(name, batcher, source, targets))
     return models
+
+
+def try_out(translator: Translator) -> None:
+    """
+    Translate a word as the server does, so that what is not possible with the settings fails before it starts.
+
+    Raises:
+        Exception: Of the search.
+    """
+    translator.check_options()
+    batcher = Batcher(translator)
+    batcher.start()
+    try:
+        batcher.submit([TRIAL], {"max_new_tokens": TRIAL_TOKENS}).future.result()
+    finally:
+        batcher.stop()
 
 
 def make_application(settings: ServerSettings) -> Starlette:
@@ -155,7 +182,10 @@ def make_application(settings: ServerSettings) -> Starlette:
         OSError, ValueError: As `open_models`.
     """
     keys = read_api_keys(settings.api_keys)
-    return create_application(open_models(settings), Limits(**settings.limits), keys, settings.log == "texts")
+    models, limits = open_models(settings), Limits(**settings.limits)
+    return create_application(
+        models, limits, keys, settings.log == "texts", settings.allowed_hosts, settings.allowed_origins
+    )
 
 
 def start_log(settings: ServerSettings) -> None:
@@ -164,37 +194,54 @@ def start_log(settings: ServerSettings) -> None:
     logging.getLogger(__package__).setLevel(logging.WARNING if settings.log == "errors" else logging.INFO)
 
 
-def application_of_worker() -> Starlette:
-    """The application of a worker process."""
-    settings = ServerSettings(**json.loads(os.environ[SETTINGS_VARIABLE]))
-    start_log(settings)
-    return make_application(settings)
-
-
-def serve(settings: ServerSettings, listening: socket.socket) -> None:
+def serve(settings: ServerSettings, listening: socket.socket, host: str | None = None) -> None:
     """
     Serve requests until SIGTERM or Ctrl-C; running ones are finished.
+
+    Args:
+        settings: Of the server; a server that listens for this machine alone is called by the names of this machine,
+            `host` and `settings.allowed_hosts`.
+        listening: Its socket.
+        host: The name or address that it was told to listen on.
 
     Raises:
         OSError, ValueError: As `make_application`.
     """
     start_log(settings)
+    address = listening.getsockname()[0]
+    settings = replace(settings, allowed_hosts=names_of(address, host or address, settings.allowed_hosts))
     application = make_application(settings)
     if settings.workers == 1:
-        run_server(application, listening, settings.seconds_to_finish)
+        with ending_in_time():
+            run_server(application, listening, **_limits(settings))
         return
     del application  # opened here to check that it opens: workers that cannot start are restarted endlessly
-    host, port = listening.getsockname()[:2]
-    listening.close()  # uvicorn opens its own, which the workers inherit
     with tempfile.TemporaryDirectory() as counts:
-        os.environ |= {SETTINGS_VARIABLE: json.dumps(asdict(settings)), FOLDER_VARIABLE: counts}
-        uvicorn.run(
-            f"{__name__}:application_of_worker",
-            factory=True,
-            host=host,
-            port=port,
-            workers=settings.workers,
-            timeout_worker_healthcheck=HEALTHCHECK_SECONDS,
-            timeout_graceful_shutdown=settings.seconds_to_finish,
-            **QUIET,
+        os.environ[FOLDER_VARIABLE] = counts
+        Supervisor(
+            partial(_work, settings), settings.workers, listening, settings.seconds_to_finish, preload=__name__
+        ).run()
+
+
+def _work(settings: ServerSettings, listening: socket.socket, beat: Callable[[], None]) -> None:
+    """What a worker process does."""
+
+    async def notify() -> None:
+        beat()
+
+    start_log(settings)
+    disable_progress_bar()
+    with ending_in_time():
+        run_server(
+            make_application(settings),
+            listening,
+            callback_notify=notify,
+            timeout_notify=BEAT_INTERVAL,
+            **_limits(settings),
         )
+
+
+def _limits(settings: ServerSettings) -> dict[str, Any]:
+    limits = Limits(**settings.limits)
+    busy_seconds = limits.body_seconds + limits.seconds + SPARE_SECONDS
+    return {"seconds_to_finish": settings.seconds_to_finish, "busy_seconds": busy_seconds}

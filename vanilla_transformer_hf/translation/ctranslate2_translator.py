@@ -18,6 +18,8 @@ from .token_translator import TokenTranslator
 # CTranslate2 cannot tell whether a running hypothesis may still become the best; with twice the beams, 1,000 of 1,000
 # test sentences of the quickstart had the same translation; with the beams alone, 937.
 PATIENCE = 2.0
+# Searches that may run at the same time, for callers with several threads: a long one does not hold up the others.
+PARALLEL_SEARCHES = 2
 
 
 class CTranslate2Translator(TokenTranslator):
@@ -50,7 +52,9 @@ class CTranslate2Translator(TokenTranslator):
             message = "engine ctranslate2 is not installed: pip install 'vanilla_transformer_hf[export]'"
             raise ExportError(message) from error
         self._search_options = search_options
-        self._engine = ctranslate2.Translator(str(folder), device="auto", intra_threads=threads)
+        self._engine = ctranslate2.Translator(
+            str(folder), device="auto", intra_threads=threads, inter_threads=PARALLEL_SEARCHES
+        )
         shared = folder / "shared_vocabulary.json"
         self._source, self._target = (
             json.loads((shared if shared.exists() else folder / f"{side}_vocabulary.json").read_text(encoding="utf-8"))
@@ -60,6 +64,10 @@ class CTranslate2Translator(TokenTranslator):
 
     @property
     def can_stream(self) -> bool:
+        return False
+
+    @property
+    def can_pause(self) -> bool:
         return False
 
     def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:

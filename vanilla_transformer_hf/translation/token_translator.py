@@ -57,6 +57,11 @@ class TokenTranslator:
         """Whether sentences may join a running search."""
         return self.has_own_options and hasattr(self.model, "generate_stream")
 
+    @property
+    def can_pause(self) -> bool:
+        """Whether searches take stopping criteria, which are called after each step."""
+        return True
+
     def settings(self, options: dict[str, Any]) -> Settings:
         """The settings of `generate()` with these options."""
         return Settings(options, options.get("generation_config"), self.model.generation_config)

@@ -343,6 +343,22 @@ class Translator(ForcedDecoding):
         batch = {name: tensor.to(self.model.device) for name, tensor in self.collate(sources).items()}
         return self._search.begin(**batch, options={**self._own_options(), **generate_kwargs})
 
+    @property
+    def can_pause(self) -> bool:
+        """Whether searches take `stopping_criteria`, which are called after each step."""
+        return self._search.can_pause
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether sentences may join a running search, unless its arguments do not allow that."""
+        return self._search.can_stream
+
+    def most_target_tokens(self, source_length: int, **generate_kwargs: Any) -> int:
+        """The largest number of tokens that the translation of a source of so many tokens may have."""
+        limits = self._search.settings(generate_kwargs).length_limits
+        extra = limits.pop("max_extra_tokens", None)
+        return min([*limits.values(), *([] if extra is None else [source_length + extra])])
+
     def check_options(self, **generate_kwargs: Any) -> None:
         """
         Check the arguments of `generate()` for a search.
@@ -352,9 +368,9 @@ class Translator(ForcedDecoding):
         """
         self._search.checked(0, {**self._own_options(), **generate_kwargs})
 
-    def setting(self, name: str) -> Any:
-        """The default of an argument of `generate()`; None: transformers' own."""
-        return self._search.setting(name, {})
+    def setting(self, name: str, **generate_kwargs: Any) -> Any:
+        """The value of an argument of `generate()` in a call with these; None: transformers' own default."""
+        return self._search.setting(name, generate_kwargs)
 
     def decode(self, sequences: torch.Tensor, scores: torch.Tensor | None) -> list[Translation]:
         """The texts of `sequences` (N, T), decoder start token included, with their `scores` (N), if any."""
