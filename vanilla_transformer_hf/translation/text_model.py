@@ -183,7 +183,9 @@ class TextModel:
         """Log losses with their numbers of texts; log once that lengths are doubtful."""
         target_limit = self.max_target_length if has_targets else None
         for name, note in tally.notes(too_long, self.max_source_length, target_limit).items():
-            if name != "doubtful" or not self._has_doubted:
+            if name == "without_letters":  # no loss
+                logger.info(note)
+            elif name != "doubtful" or not self._has_doubted:
                 logger.warning(note)
             self._has_doubted |= name == "doubtful"
 
