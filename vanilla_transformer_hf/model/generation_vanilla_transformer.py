@@ -42,6 +42,9 @@ from .search_plan_vanilla_transformer import (
     check_request,
     find_obstacle,
     most_target_tokens,
+    needs_whole_rows,
+    own_option,
+    replaced_method,
 )
 from .search_vanilla_transformer import Search, run_together
 
@@ -247,7 +250,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         extras = settings.get("output_attentions") or settings.get("output_hidden_states")
         if is_read or (ids is None) == (embeddings is None) or extras or hasattr(self, "hf_device_map"):
             return {}
-        if "encoder_outputs" not in inspect.signature(self.forward).parameters:  # of a subclass
+        # Of a subclass; and PEFT's prompt learning, for one, brings its own ways of reading a source.
+        if "encoder_outputs" not in inspect.signature(self.forward).parameters or replaced_method(self) is not None:
             return {}
         names = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids", "global_attention_mask")
         source = {"input_ids": ids, **{name: kwargs[name] for name in names if kwargs.get(name) is not None}}
@@ -309,6 +313,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             raise ValueError("recorder: needs num_beams of at least 2, not 1")
         if obstacle is not None:
             check_request(request, config, obstacle)
+            return None
+        # They do not prevent options that only this search has: PEFT refuses rows that it does not expect.
+        if own_option(request, config) is None and needs_whole_rows(self):
             return None
         plan = SearchPlan.of(request, self, input_ids, processors, criteria, config)
         shortlist = None if plan.constraints.shortlist is None else plan.constraints.shortlist.ids

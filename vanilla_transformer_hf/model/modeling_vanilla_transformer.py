@@ -370,6 +370,11 @@ class VanillaTransformerPreTrainedModel(SharedBase):
         return stack.embed_tokens
 
 
+def forwards(*kinds: type[nn.Module]) -> dict[type[nn.Module], Callable]:
+    """The modules that a step of the search may replace, and their `forward`, for those of one kind of model."""
+    return {kind: kind.forward for kind in (*kinds, *ATTENTION_TYPES.values(), SharedFeedForward, Dropout, nn.Dropout)}
+
+
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     """
     Embeddings times √D, positions, dropout, N layers, and a final norm where the config asks for one.
@@ -820,10 +825,10 @@ class VanillaTransformerForConditionalGeneration(
     # The methods that the search in generation_vanilla_transformer.py replaces; it does not run for subclasses that
     # override one of them.
     _step_forward = forward
-    _step_types = (
+    _step_forwards = forwards(
+        VanillaTransformerModel,
         VanillaTransformerDecoder,
         VanillaTransformerDecoderLayer,
-        *ATTENTION_TYPES.values(),
         *CROSS_ATTENTION_TYPES.values(),
     )
 
