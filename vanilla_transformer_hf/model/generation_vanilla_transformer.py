@@ -19,11 +19,8 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache, Quantize
 from transformers.generation import (
     GenerateBeamEncoderDecoderOutput,
     GenerationConfig,
-    GenerationMixin,
     StoppingCriteriaList,
 )
-from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import ModelOutput
 
 from .beam_search_vanilla_transformer import BeamSearch, DiverseBeamSearch
 from .generation_config_vanilla_transformer import (
@@ -33,6 +30,7 @@ from .generation_config_vanilla_transformer import (
     VanillaTransformerGenerationConfig,
 )
 from .greedy_search_vanilla_transformer import GreedySearch
+from .host_generation_vanilla_transformer import HostGenerationMixin
 from .incremental_decoder_vanilla_transformer import Ensemble, IncrementalDecoder
 from .linformer_attention_vanilla_transformer import attends_to_pieces
 from .packed_weights_vanilla_transformer import MAKERS, StepWeights
@@ -51,8 +49,6 @@ from .search_plan_vanilla_transformer import (
 from .search_vanilla_transformer import Search, run_together
 
 
-# An id that no token has.
-NO_TOKEN = -1
 # Arguments of `generate` about its sentences; the batches of a stream may differ only in these.
 OF_SENTENCES = (
     "inputs", "input_ids", "inputs_embeds", "attention_mask", "encoder_outputs", "decoder_input_ids",
@@ -78,13 +74,6 @@ class VanillaTransformerBeamOutput(GenerateBeamEncoderDecoderOutput):
     phrases_met: torch.Tensor | None = None
 
 
-def own_copy(outputs: Any) -> ModelOutput:
-    """An encoder's outputs, a tuple of them or a dictionary, in an object that transformers may change for beams."""
-    if isinstance(outputs, ModelOutput):
-        return copy.copy(outputs)
-    return BaseModelOutput(**outputs) if isinstance(outputs, dict) else BaseModelOutput(*outputs)
-
-
 def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str):
     """
     Raises:
@@ -96,7 +85,7 @@ def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str):
 
 
 # transformers types self as a protocol that its own models do not meet either.
-class VanillaTransformerGenerationMixin(GenerationMixin):
+class VanillaTransformerGenerationMixin(HostGenerationMixin):
     """
     transformers' `generate()` with faster loops for greedy and beam search, and with options of this package.
 
@@ -165,8 +154,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         requests = {name: value for name, value in requests.items() if value is not None}
         if requests.get("quantization") not in MAKERS:
             raise ValueError(f"quantization={requests['quantization']!r}: expected 'int8' or None")
-        if kwargs.get("encoder_outputs") is not None:
-            kwargs["encoder_outputs"] = own_copy(kwargs["encoder_outputs"])
         custom = kwargs.get("custom_generate")
         if requests and custom is not None:
             raise ValueError(f"{next(iter(requests))}: not possible together with custom_generate")
@@ -302,17 +289,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):  # type: ignore
         arguments = (input_ids, logits_processor, stopping_criteria, generation_config)
         search = self._search(BeamSearch, *arguments, kwargs)
-        if search is not None:
-            return begin(search)
-        pad = generation_config._pad_token_tensor
-        if pad is None or pad.any():
-            return super()._beam_search(*arguments, **kwargs)
-        # That loop takes a padding id of 0 for none, and fills sequences that have ended with the end token.
-        generation_config._pad_token_tensor = torch.full_like(pad, NO_TOKEN)  # of a config of this call
-        found = super()._beam_search(*arguments, **kwargs)
-        sequences = found if torch.is_tensor(found) else found.sequences
-        sequences.masked_fill_(sequences == NO_TOKEN, 0)
-        return found
+        return super()._beam_search(*arguments, **kwargs) if search is None else begin(search)
 
     def _search(
         self: Any,

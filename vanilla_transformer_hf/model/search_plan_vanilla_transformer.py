@@ -396,7 +396,9 @@ def needs_whole_rows(model: Any) -> bool:
         return True
     stack = model.get_decoder()
     borrowed = [layer.owner for layer in stack.layers if layer.lender is not None]  # maybe from the encoder
-    return any(part._forward_pre_hooks_with_kwargs for root in (stack, model.lm_head, *borrowed) for part in root.modules())
+    return any(
+        part._forward_pre_hooks_with_kwargs for root in (stack, model.lm_head, *borrowed) for part in root.modules()
+    )
 
 
 def own_option(request: SearchRequest, config: Any) -> str | None:
@@ -464,7 +466,7 @@ __all__ = [
     "check_request",
     "find_obstacle",
     "most_target_tokens",
+    "needs_whole_rows",
     "own_option",
     "replaced_method",
-    "needs_whole_rows",
 ]
