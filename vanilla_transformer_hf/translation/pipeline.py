@@ -126,9 +126,11 @@ class TranslationPipeline(ChunkPipeline):
             target_lang_tag, tgt_lang = tgt_lang, None
         before = {"target_lang_tag": target_lang_tag, "src_lang": src_lang, "tgt_lang": tgt_lang}
         if truncation is not None:
-            names = {True: TruncationStrategy.LONGEST_FIRST, False: TruncationStrategy.DO_NOT_TRUNCATE}
-            strategy = TruncationStrategy(names.get(truncation, truncation))  # type: ignore[call-overload]
-            before["too_long"] = "split" if strategy is TruncationStrategy.DO_NOT_TRUNCATE else "truncate"
+            names = [strategy.value for strategy in TruncationStrategy]
+            if not isinstance(truncation, bool) and truncation not in names:
+                raise ValueError(f"truncation={truncation!r}: expected True, False or one of {', '.join(names)}")
+            is_whole = truncation in (False, TruncationStrategy.DO_NOT_TRUNCATE)
+            before["too_long"] = "split" if is_whole else "truncate"
         after = {
             "return_tensors": return_tensors,
             "return_text": return_text,
