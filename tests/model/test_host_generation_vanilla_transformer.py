@@ -1,4 +1,4 @@
-"""transformers' `generate()` without its surprises: padding with id 0, and encoder outputs that belong to the caller."""
+"""transformers' `generate()` without its surprises: padding with id 0, and the encoder outputs of a caller."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Whoever replaces or surrounds a part of a model gets what transformers' loops, or a loop of `forward`, would give."""
+"""Whoever replaces or surrounds a part of a model gets what transformers' loops, or a loop of `forward`, give."""
 
 import copy
 from types import MethodType

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 # The path that evaluate.load() takes; `evaluate`'s own metrics would have to be downloaded first.
@@ -74,7 +75,7 @@ def score_translations(
     # written to the folder that `evaluate` makes.
     with tempfile.TemporaryDirectory() as folder:
         module = TranslationScores(keep_in_memory=True, cache_dir=folder)
-        found = module.compute(predictions=texts, references=rows, target_lang=target_lang, tokenize=tokenize)
+        found: Any = module.compute(predictions=texts, references=rows, target_lang=target_lang, tokenize=tokenize)
     return Scores(**found)
 
 
