@@ -314,7 +314,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         if obstacle is not None:
             check_request(request, config, obstacle)
             return None
-        # They do not prevent options that only this search has: PEFT refuses rows that it does not expect.
+        # Hooks that a step runs need transformers' loop less than the options that only this search has.
         if own_option(request, config) is None and needs_whole_rows(self):
             return None
         plan = SearchPlan.of(request, self, input_ids, processors, criteria, config)

@@ -372,7 +372,8 @@ class VanillaTransformerPreTrainedModel(SharedBase):
 
 def forwards(*kinds: type[nn.Module]) -> dict[type[nn.Module], Callable]:
     """The modules that a step of the search may replace, and their `forward`, for those of one kind of model."""
-    return {kind: kind.forward for kind in (*kinds, *ATTENTION_TYPES.values(), SharedFeedForward, Dropout, nn.Dropout)}
+    others: tuple[type[nn.Module], ...] = (*ATTENTION_TYPES.values(), SharedFeedForward, Dropout, nn.Dropout)
+    return {kind: kind.forward for kind in (*kinds, *others)}
 
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):

@@ -366,8 +366,9 @@ def model_obstacles(model: Any) -> dict[str, bool]:
         f"{type(stack.embed_positions).__name__}, which has no step": not stack.embed_positions.has_step,
         f"{type(stack.layers[0].self_attn).__name__}, which has no step": not stack.layers[0].self_attn.has_step,
         f"attn_implementation={attention!r}": attention not in ATTENTIONS,
-        "a subclass of the model": type(model).forward is not type(model)._step_forward,
-        "modules of another kind": any(type(each).forward is not kinds.get(type(each)) for each in skipped[1:]),
+        "a subclass of the model": type(model).forward is not type(model)._step_forward
+        or type(model.model).forward not in kinds.values(),
+        "modules of another kind": any(type(each).forward is not kinds.get(type(each)) for each in (stack, *layers)),
         "hooks": any(map(is_hooked, skipped)),
         "weights on several devices": hasattr(head, "device_mesh") or head.device != model.device,
     }

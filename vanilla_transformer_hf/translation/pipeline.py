@@ -164,7 +164,7 @@ class TranslationPipeline(ChunkPipeline):
         rest = {name: input_tensors[name] for name in ("part", "is_last")}
         return {**self.translator.generate(**batch, **generate_kwargs), **rest}
 
-    def postprocess(
+    def postprocess(  # type: ignore[override]
         self,
         model_outputs: Any,
         return_tensors: bool = False,
