@@ -1,5 +1,7 @@
 """Our model with the search of transformers, to compare with."""
 
+import copy
+
 import torch
 from transformers import GenerationMixin
 
@@ -7,10 +9,22 @@ from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 
 
 class HostSearch(VanillaTransformerForConditionalGeneration):
-    """Our model with the loops of transformers."""
+    """Our model with the loops of transformers, of which beam search takes padding of id 0 for none."""
 
     _sample = GenerationMixin._sample
-    _beam_search = GenerationMixin._beam_search
+
+    def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
+        padding = generation_config._pad_token_tensor
+        if padding is not None and padding.any():
+            return GenerationMixin._beam_search(
+                self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
+            )
+        config = copy.copy(generation_config)
+        config.return_dict_in_generate = config.output_scores = True
+        found = GenerationMixin._beam_search(self, input_ids, logits_processor, stopping_criteria, config, **kwargs)
+        ended = found.beam_indices < 0
+        found.sequences[:, -ended.shape[1] :].masked_fill_(ended, 0 if padding is None else int(padding))
+        return found if generation_config.return_dict_in_generate else found.sequences
 
 
 def host(model):

@@ -234,3 +234,16 @@ def test_one_stack_alone_opens_without_the_package(tiny_config, tmp_path):
         "VanillaTransformerForCausalLM",
         "VanillaTransformerDecoderModel",
     ]
+
+
+def test_the_tables_of_transformers_know_what_our_models_are():
+    """As lm-evaluation-harness reads them: first that of encoder-decoders, then that of language models."""
+    from transformers.models.auto import modeling_auto as tables
+
+    seq2seq, causal = tables.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, tables.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    assert seq2seq["vanilla_transformer"] == "VanillaTransformerForConditionalGeneration"
+    assert seq2seq["recurrent_seq2seq"] == "RecurrentSeq2SeqForConditionalGeneration"
+    assert causal["vanilla_transformer"] == "VanillaTransformerForCausalLM" and "recurrent_seq2seq" not in causal
+    # The lazy mappings over these tables still list transformers' own models.
+    for mapping in (tables.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, tables.MODEL_FOR_CAUSAL_LM_MAPPING):
+        assert len(mapping.keys()) > 5

@@ -17,7 +17,10 @@ from transformers import (
     AutoModelForTokenClassification,
     AutoTokenizer,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
 from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
 
 from .model.causal_lm_vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
@@ -117,6 +120,20 @@ def register_recurrent() -> None:
         model.register_for_auto_class(auto.__name__)
 
 
+def register_names() -> None:
+    """
+    Enter the names of our models in transformers' tables, which the Auto classes' `register` leaves as they are. The
+    Trainer shifts the labels of a language model for its `label_smoothing_factor` if its class stands in the one;
+    tools such as lm-evaluation-harness look into the other first for what an encoder-decoder is.
+    """
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[VanillaTransformerConfig.model_type] = VanillaTransformerForCausalLM.__name__
+    for config, model in (
+        (VanillaTransformerConfig, VanillaTransformerForConditionalGeneration),
+        (RecurrentSeq2SeqConfig, RecurrentSeq2SeqForConditionalGeneration),
+    ):
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[config.model_type] = model.__name__
+
+
 def register() -> None:
     """Register all that there is; a second time changes nothing."""
     AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
@@ -129,9 +146,8 @@ def register() -> None:
     for auto, model in MODELS.items():
         auto.register(VanillaTransformerConfig, model, exist_ok=True)
         model.register_for_auto_class(auto.__name__)
-    # The Trainer shifts the labels of a language model for its `label_smoothing_factor` if the name stands here.
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[VanillaTransformerConfig.model_type] = VanillaTransformerForCausalLM.__name__
     register_recurrent()
+    register_names()
     VanillaTransformerTokenizer.register_for_auto_class()
     register_pipeline()
     with suppress(ImportError):

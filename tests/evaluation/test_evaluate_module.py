@@ -89,3 +89,37 @@ def test_scoring_does_not_touch_the_random_numbers_of_a_training():
     np.random.seed(3)
     score_translations(TRANSLATIONS, REFERENCES)
     assert np.random.rand(2).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "kind", "message"),
+    [
+        ([], [], ValueError, "0 predictions for 0 references: expected equal numbers, at least one"),
+        (["a", "b"], ["a"], ValueError, "2 predictions for 1 references: expected equal numbers"),
+        (None, ["a"], TypeError, "predictions: expected a list of texts, got NoneType"),
+        ("a", ["a"], TypeError, "predictions: expected a list of texts, got str"),
+        (["a", None], ["a", "b"], TypeError, r"predictions\[1\]: expected a text, got NoneType"),
+        ([["a"]], ["a"], TypeError, r"predictions\[0\]: expected a text, got list"),
+        (["a"], [None], TypeError, r"references\[0\]: expected a text or a list of texts, got NoneType"),
+        (["a", "b"], ["a", [1]], TypeError, r"references\[1\]: expected a text or a list of texts, got int"),
+        (["a", "b"], [["a"], []], ValueError, r"references\[1\]: expected at least one text, got none"),
+    ],
+)
+def test_what_cannot_be_scored_is_said_in_one_line(predictions, references, kind, message, tmp_path):
+    import evaluate
+
+    with pytest.raises(kind, match=message) as caught:
+        evaluate.load(EVALUATE_MODULE, cache_dir=str(tmp_path)).compute(predictions=predictions, references=references)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(kind, match=message.replace("predictions", "translations")):
+        score_translations(predictions, references)
+
+
+@pytest.mark.parametrize("make", [iter, tuple, np.array, lambda texts: np.array(texts, dtype=object)])
+def test_texts_in_any_iterable(make, tmp_path):
+    import evaluate
+
+    metric = evaluate.load(EVALUATE_MODULE, cache_dir=str(tmp_path))
+    scores = vars(score_translations(TRANSLATIONS, REFERENCES))
+    assert metric.compute(predictions=make(TRANSLATIONS), references=make(REFERENCES)) == scores
+    assert vars(score_translations(make(TRANSLATIONS), make(REFERENCES))) == scores

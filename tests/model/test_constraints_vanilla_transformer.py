@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
-from transformers import GenerationMixin, MarianConfig, MarianMTModel
+from host_search import HostSearch
+from transformers import MarianConfig, MarianMTModel
 
-from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.model import incremental_decoder_vanilla_transformer
 from vanilla_transformer_hf.model.constraints_vanilla_transformer import Phrases
 
@@ -251,11 +251,8 @@ def test_progress_in_phrases_is_that_of_a_search_for_them():
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class HostWithFewTokens(VanillaTransformerForConditionalGeneration):
+class HostWithFewTokens(HostSearch):
     """Our model with the loops of transformers, all logits but those of `tokens` masked."""
-
-    _sample = GenerationMixin._sample
-    _beam_search = GenerationMixin._beam_search
 
     def forward(self, *args, **kwargs):
         outputs = super().forward(*args, **kwargs)

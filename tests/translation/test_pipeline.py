@@ -105,3 +105,68 @@ def test_languages_in_the_name_of_the_task(counting_folder, tmp_path):
         pipeline("translation_de_to_en", **named)
     with pytest.raises(KeyError, match="translation_en"):
         pipeline("translation_en", **named)
+
+
+def test_arguments_of_transformers_4(counting_folder, quiet):
+    translate = pipeline("translation", model=counting_folder)
+    expected = [{"translation_text": "zwei"}]
+    for given in (
+        {"src_lang": "en", "tgt_lang": "de"},  # this tokenizer does not know its languages
+        {"truncation": False},
+        {"truncation": "longest_first"},
+        {"clean_up_tokenization_spaces": True},
+        {"clean_up_tokenization_spaces": False},
+        {"return_text": True},
+        {"return_tensors": False, "return_text": None},
+    ):
+        assert translate("two", **given) == expected, given
+        assert pipeline("translation", model=counting_folder, **given)("two") == expected, given
+    both, ids = (translate("two", return_tensors=True, return_text=text)[0] for text in (True, False))
+    assert both.pop("translation_text") == "zwei" and both.keys() == ids.keys() == {"translation_token_ids"}
+    for given, message in (
+        ({"return_text": False}, "return_text=False: nothing is left"),
+        ({"truncation": "longest"}, "truncation='longest': expected True, False or one of only_first"),
+        ({"return_type": 1}, "return_type: not an argument of this pipeline; give return_tensors"),
+        ({"stop_sequence": "."}, "stop_sequence: not an argument of this pipeline; give stop_strings"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            translate("two", **given)
+
+
+def test_truncation_keeps_the_beginning_of_a_long_text(counting_folder):
+    translate, line = pipeline("translation", model=counting_folder), "two " * 60 + "three"
+    translate.translator.max_source_length = 8
+    cut = translate(line, truncation=True)
+    expected = translate.translator.translate(line, too_long="truncate")
+    assert cut == [{"translation_text": expected}] != translate(line)
+
+
+def test_spaces_of_tokenization_are_cleaned_up(counting_folder, monkeypatch):
+    translate = pipeline("translation", model=counting_folder)
+    decode = translate.translator.decode
+    monkeypatch.setattr(translate.translator, "decode", lambda *args: [spaced(one) for one in decode(*args)])
+    assert translate("two")[0]["translation_text"] == " , zwei ."
+    assert translate("two", clean_up_tokenization_spaces=True)[0]["translation_text"] == ", zwei."
+
+
+def spaced(translation):
+    return type(translation)(" , zwei .", translation.score, translation.tokens)
+
+
+def test_languages_as_arguments(counting_folder):
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(counting_folder, src_lang="en", tgt_lang="de")
+    translate = pipeline("translation", model=counting_folder, tokenizer=tokenizer)
+    assert translate("two", src_lang="en", tgt_lang="de") == [{"translation_text": "zwei"}]
+    for wrong in ({"src_lang": "fr"}, {"tgt_lang": "fr"}):
+        (name, code), *_ = wrong.items()
+        with pytest.raises(ValueError, match=f"{name}='{code}': the model's {name} is '"):
+            translate("two", **wrong)
+        with pytest.raises(ValueError, match=f"{name}='{code}': the model's {name} is '"):
+            pipeline("translation", model=counting_folder, tokenizer=tokenizer, **wrong)
+    tokenizer.init_kwargs["target_lang_tags"] = {"de": "", "fr": "three "}
+    several = pipeline("translation", model=counting_folder, tokenizer=tokenizer, target_lang_tag="de")
+    assert several("two", tgt_lang="fr") == several("two", target_lang_tag="fr") != several("two")
+    with pytest.raises(ValueError, match="'it' is not a target language of this model: expected one of de, fr"):
+        several("two", tgt_lang="it")
+    with pytest.raises(ValueError, match="tgt_lang='fr': differs from target_lang_tag='de'; give one"):
+        several("two", tgt_lang="fr", target_lang_tag="de")

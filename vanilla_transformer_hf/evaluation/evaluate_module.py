@@ -7,6 +7,7 @@ BLEU, chrF and exact matches as a module of the `evaluate` library, which loads 
 """
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import datasets
@@ -35,6 +36,40 @@ Returns: bleu, chrf (0 to 100) and their signatures, exact_match (percent), sent
 """
 
 
+def checked(predictions: Any, references: Any, name: str = "predictions") -> tuple[list[str], list[list[str]]]:
+    """
+    Texts, and a list of references for each.
+
+    Args:
+        predictions: Texts; any iterable, NumPy's arrays too.
+        references: A text, or several, for each. None among several is left out, as sacreBLEU does.
+        name: What messages call the predictions.
+
+    Raises:
+        TypeError: Something is not a text, or not a list of texts.
+        ValueError: There are none, or not as many on both sides, or a prediction has no reference.
+    """
+    for what, given in ((name, predictions), ("references", references)):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise TypeError(f"{what}: expected a list of texts, got {type(given).__name__}")
+    texts, rows = list(predictions), list[list[str]]()
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"{name}[{place}]: expected a text, got {type(text).__name__}")
+    for place, given in enumerate(references):
+        if isinstance(given, str):
+            given = [given]
+        row = [text for text in given if text is not None] if isinstance(given, Iterable) else [given]
+        if not row:
+            raise ValueError(f"references[{place}]: expected at least one text, got none")
+        if wrong := [text for text in row if not isinstance(text, str)]:
+            raise TypeError(f"references[{place}]: expected a text or a list of texts, got {type(wrong[0]).__name__}")
+        rows.append(row)
+    if len(texts) != len(rows) or not rows:
+        raise ValueError(f"{len(texts)} {name} for {len(rows)} references: expected equal numbers, at least one.")
+    return texts, rows
+
+
 class TranslationScores(evaluate.Metric):
     """Scores of a corpus, with the signatures that make them comparable."""
 
@@ -50,6 +85,17 @@ class TranslationScores(evaluate.Metric):
             ],
         )
 
+    def compute(self, *, predictions: Any = None, references: Any = None, **choices: Any) -> dict[str, Any] | None:
+        """
+        Scores of these texts, or of those that were added.
+
+        Raises:
+            TypeError, ValueError: As `checked`; or the tokenizer is unknown.
+        """
+        if predictions is not None or references is not None:
+            predictions, references = checked(predictions, references)
+        return super().compute(predictions=predictions, references=references, **choices)
+
     def _compute(
         self,
         predictions: list[str],
@@ -63,7 +109,7 @@ class TranslationScores(evaluate.Metric):
             )
         # force: `score_translations` says it if the text looks tokenized, once.
         bleu, chrf = BLEU(trg_lang=target_lang or "", tokenize=tokenize, force=True), CHRF()
-        rows = [[row] if isinstance(row, str) else list(row) for row in references]
+        predictions, rows = checked(predictions, references)
         streams = [list(stream) for stream in itertools.zip_longest(*rows)]
         matches = sum(prediction in row for prediction, row in zip(predictions, rows))
         return {

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 # The path that evaluate.load() takes; `evaluate`'s own metrics would have to be downloaded first.
@@ -57,28 +58,24 @@ def score_translations(
             choice for the language.
 
     Raises:
-        ValueError: The two lists differ in length or are empty, or sacreBLEU does not have this tokenizer.
+        TypeError: Something is not a text.
+        ValueError: The two lists differ in length or are empty, a translation has no reference, or sacreBLEU does not
+            have this tokenizer.
     """
-    if len(translations) != len(references) or not references:
-        raise ValueError(
-            f"{len(translations)} translations for {len(references)} references: expected equal numbers, at least one."
-        )
-    if tokenize is None and sum(text.endswith(" .") for text in translations) >= TOKENIZED_LINES:
+    from .evaluate_module import TranslationScores, checked  # imports datasets, which only scoring needs
+
+    texts, rows = checked(translations, references, name="translations")
+    if tokenize is None and sum(text.endswith(" .") for text in texts) >= TOKENIZED_LINES:
         warnings.warn(
             "many translations end in ' .', so the text seems to be tokenized: BLEU of tokenized text is comparable "
             "only with tokenize='none' (bleu_tokenize: none in a recipe).",
             stacklevel=2,
         )
-    from .evaluate_module import TranslationScores  # imports datasets, which only scoring needs
-
     # The class itself: evaluate.load() would first copy its file into the user's cache. With keep_in_memory nothing is
     # written to the folder that `evaluate` makes.
     with tempfile.TemporaryDirectory() as folder:
         module = TranslationScores(keep_in_memory=True, cache_dir=folder)
-        rows = [[row] if isinstance(row, str) else list(row) for row in references]
-        found = module.compute(
-            predictions=list(translations), references=rows, target_lang=target_lang, tokenize=tokenize
-        )
+        found: Any = module.compute(predictions=texts, references=rows, target_lang=target_lang, tokenize=tokenize)
     return Scores(**found)
 
 

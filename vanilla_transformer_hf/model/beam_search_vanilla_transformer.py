@@ -84,8 +84,8 @@ class BeamSearch(Search):
     def first_rows(self) -> BeamRows:
         plan, prompt = self.plan, self.plan.prompt
         shape, device = (len(prompt), plan.beams), prompt.device
-        # As in transformers, padding with id 0 is ignored.
-        padding = int(plan.pad or plan.eos[0]) if plan.eos is not None else -1
+        ends = () if plan.eos is None else plan.eos.tolist()
+        padding = next((token for token in (plan.pad, *ends) if token is not None), -1)
         longest = int(plan.limits.max())
         given = torch.full(shape[:1], self.prompt_length, device=device)
         if plan.constraints.prefixes is not None:

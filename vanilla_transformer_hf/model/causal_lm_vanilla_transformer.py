@@ -28,6 +28,7 @@ from .modeling_vanilla_transformer import (
     VanillaTransformerLayer,
     VanillaTransformerPreTrainedModel,
     VanillaTransformerStack,
+    forwards,
 )
 from .positions_vanilla_transformer import POSITION_ENCODINGS, Relation, Turn, keep
 from .shared_base_vanilla_transformer import tied_output
@@ -241,7 +242,9 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
     # The methods that the search in generation_causal_vanilla_transformer.py replaces; it does not run for subclasses
     # that override one of them.
     _step_forward = forward
-    _step_types = (VanillaTransformerCausalDecoder, VanillaTransformerCausalLayer, *ATTENTION_TYPES.values())
+    _step_forwards = forwards(
+        VanillaTransformerDecoderModel, VanillaTransformerCausalDecoder, VanillaTransformerCausalLayer
+    )
 
 
 __all__ = ["VanillaTransformerDecoderModel", "VanillaTransformerForCausalLM"]

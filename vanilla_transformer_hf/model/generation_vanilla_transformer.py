@@ -19,7 +19,6 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache, Quantize
 from transformers.generation import (
     GenerateBeamEncoderDecoderOutput,
     GenerationConfig,
-    GenerationMixin,
     StoppingCriteriaList,
 )
 
@@ -31,6 +30,7 @@ from .generation_config_vanilla_transformer import (
     VanillaTransformerGenerationConfig,
 )
 from .greedy_search_vanilla_transformer import GreedySearch
+from .host_generation_vanilla_transformer import HostGenerationMixin
 from .incremental_decoder_vanilla_transformer import Ensemble, IncrementalDecoder
 from .linformer_attention_vanilla_transformer import attends_to_pieces
 from .packed_weights_vanilla_transformer import MAKERS, StepWeights
@@ -42,6 +42,9 @@ from .search_plan_vanilla_transformer import (
     check_request,
     find_obstacle,
     most_target_tokens,
+    needs_whole_rows,
+    own_option,
+    replaced_method,
 )
 from .search_vanilla_transformer import Search, run_together
 
@@ -83,7 +86,7 @@ def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str):
 
 
 # transformers types self as a protocol that its own models do not meet either.
-class VanillaTransformerGenerationMixin(GenerationMixin):
+class VanillaTransformerGenerationMixin(HostGenerationMixin):
     """
     transformers' `generate()` with faster loops for greedy and beam search, and with options of this package.
 
@@ -250,7 +253,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         extras = settings.get("output_attentions") or settings.get("output_hidden_states")
         if is_read or (ids is None) == (embeddings is None) or extras or hasattr(self, "hf_device_map"):
             return {}
-        if "encoder_outputs" not in inspect.signature(self.forward).parameters:  # of a subclass
+        # Of a subclass; and PEFT's prompt learning, for one, brings its own ways of reading a source.
+        if "encoder_outputs" not in inspect.signature(self.forward).parameters or replaced_method(self) is not None:
             return {}
         names = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids", "global_attention_mask")
         source = {"input_ids": ids, **{name: kwargs[name] for name in names if kwargs.get(name) is not None}}
@@ -312,6 +316,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             raise ValueError("recorder: needs num_beams of at least 2, not 1")
         if obstacle is not None:
             check_request(request, config, obstacle)
+            return None
+        # Hooks that a step runs need transformers' loop less than the options that only this search has.
+        if own_option(request, config) is None and needs_whole_rows(self):
             return None
         plan = SearchPlan.of(request, self, input_ids, processors, criteria, config)
         shortlist = None if plan.constraints.shortlist is None else plan.constraints.shortlist.ids

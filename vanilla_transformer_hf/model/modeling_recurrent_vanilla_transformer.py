@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from transformers import initialization as init
-from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -25,6 +24,7 @@ from transformers.utils import can_return_tuple
 
 from .configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from .dropout_vanilla_transformer import Dropout, drop_out
+from .host_generation_vanilla_transformer import HostGenerationMixin
 from .loss_vanilla_transformer import RowLoss
 from .recurrent_attention_vanilla_transformer import RECURRENT_ATTENTION, Source
 from .recurrent_cache_vanilla_transformer import RecurrentCache
@@ -358,7 +358,7 @@ class RecurrentSeq2SeqModel(SharedEmbeddings, RecurrentPreTrainedModel):
         )
 
 
-class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTrainedModel, GenerationMixin):
+class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTrainedModel, HostGenerationMixin):
     """Encoder, decoder and the map to the vocabulary; `generate()` is transformers' own and carries the state."""
 
     def __init__(self, config: RecurrentSeq2SeqConfig):

@@ -359,6 +359,12 @@ class VanillaTransformerPreTrainedModel(SharedBase):
             init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
 
 
+def forwards(*kinds: type[nn.Module]) -> dict[type[nn.Module], Callable]:
+    """The modules that a step of the search may replace, and their `forward`, for those of one kind of model."""
+    others: tuple[type[nn.Module], ...] = (*ATTENTION_TYPES.values(), SharedFeedForward, Dropout, nn.Dropout)
+    return {kind: kind.forward for kind in (*kinds, *others)}
+
+
 class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel):
     """
     Embeddings times √D, positions, dropout, N layers, and a final norm where the config asks for one.
@@ -806,10 +812,10 @@ class VanillaTransformerForConditionalGeneration(
     # The methods that the search in generation_vanilla_transformer.py replaces; it does not run for subclasses that
     # override one of them.
     _step_forward = forward
-    _step_types = (
+    _step_forwards = forwards(
+        VanillaTransformerModel,
         VanillaTransformerDecoder,
         VanillaTransformerDecoderLayer,
-        *ATTENTION_TYPES.values(),
         *CROSS_ATTENTION_TYPES.values(),
     )
 

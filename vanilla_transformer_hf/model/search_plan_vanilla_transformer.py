@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import (
     EosTokenCriteria,
+    GenerationMixin,
     LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteria,
@@ -327,22 +329,60 @@ def find_obstacle(
 
 CRITERIA = {EosTokenCriteria, MaxLengthCriteria, SearchRequest, StepHook}
 
+# Methods that transformers' loops call at each step, or whose results they rely on. Whoever replaces one, in an object
+# (PEFT's prompt learning), a subclass or a class, wants it to be called.
+LOOP_METHODS: dict[str, Any] = {
+    **{name: getattr(PreTrainedModel, name) for name in ("get_encoder", "get_decoder")},
+    **{
+        name: getattr(GenerationMixin, name)
+        for name in (
+            "prepare_inputs_for_generation",
+            "_prefill",
+            "_update_model_kwargs_for_generation",
+            "_expand_inputs_for_generation",
+            "_prepare_text_encoder_decoder_kwargs_for_generation",
+            "_maybe_prepare_encoder_kwargs_for_generation",
+            "_has_unfinished_sequences",
+            "_get_top_k_continuations",
+            "_get_running_beams_for_next_iteration",
+            "_update_finished_beams",
+            "_check_early_stop_heuristic",
+            "_beam_search_has_unfinished_sequences",
+        )
+        if hasattr(GenerationMixin, name)  # private ones change with transformers
+    },
+}
+
+
+def replaced_method(model: Any) -> str | None:
+    """The first of the methods that transformers' loops rely on which is not transformers' own; None if all are."""
+    for name, own in LOOP_METHODS.items():
+        found = getattr(model, name)
+        if getattr(found, "__func__", found) is not own:
+            return name
+    return "_reorder_cache" if hasattr(model, "_reorder_cache") else None
+
 
 def model_obstacles(model: Any) -> dict[str, bool]:
     """The properties of a model that a step would ignore, each with whether the model has it."""
+    if (name := replaced_method(model)) is not None:  # get_decoder() may be one of them
+        return {f"a {name} of the model's own": True}
     stack = model.get_decoder()
     # Modules that a step replaces without calling them, so that they must not have hooks or be replaced.
-    layers = [module for layer in stack.layers for module in (layer, *layer.attentions)]
+    layers = [part for layer in stack.layers for part in (layer, *layer.attentions, layer.owner, layer.owner.dropout)]
     head = model.lm_head.weight() if callable(model.lm_head.weight) else model.lm_head.weight
     attention = model.config._attn_implementation
+    kinds, skipped = model._step_forwards, (model, model.model, stack, *layers)
     return {
-        "training mode": model.training,
+        # One by one: Monte-Carlo dropout puts the dropouts of a model in evaluation mode into training mode.
+        "training mode": any(module.training for module in (*skipped, stack.dropout)),
         f"{type(stack.embed_positions).__name__}, which has no step": not stack.embed_positions.has_step,
         f"{type(stack.layers[0].self_attn).__name__}, which has no step": not stack.layers[0].self_attn.has_step,
         f"attn_implementation={attention!r}": attention not in ATTENTIONS,
-        "a subclass of the model": type(model).forward is not type(model)._step_forward,
-        "modules of another kind": any(type(module) not in model._step_types for module in (stack, *layers)),
-        "hooks": any(map(is_hooked, (model, model.model, stack, *layers))),
+        "a subclass of the model": type(model).forward is not type(model)._step_forward
+        or type(model.model).forward not in kinds.values(),
+        "modules of another kind": any(type(each).forward is not kinds.get(type(each)) for each in (stack, *layers)),
+        "hooks": any(map(is_hooked, skipped)),
         "weights on several devices": hasattr(head, "device_mesh") or head.device != model.device,
     }
 
@@ -358,18 +398,40 @@ def is_hooked(module: torch.nn.Module) -> bool:
     return strange or wrapped or hasattr(module, "_hf_hook")
 
 
+def needs_whole_rows(model: Any) -> bool:
+    """
+    Whether hooks on the modules that a step calls may need the rows of transformers' loops. A step runs such hooks,
+    but with a sentence's beams in the place of positions, and without the sentences that are done. PEFT's
+    `adapter_names`, `task_ids` and others are given to each row by a hook that adds keyword arguments. Hooks on every
+    module of the process would miss those that a step does not call.
+    """
+    everywhere = torch.nn.modules.module
+    if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
+        return True
+    stack = model.get_decoder()
+    borrowed = [layer.owner for layer in stack.layers if layer.lender is not None]  # maybe from the encoder
+    return any(
+        part._forward_pre_hooks_with_kwargs for root in (stack, model.lm_head, *borrowed) for part in root.modules()
+    )
+
+
+def own_option(request: SearchRequest, config: Any) -> str | None:
+    """An option of the call that transformers' loops do not support; None: they support all."""
+    # A single hypothesis is not ranked, so a saved option for ranking does not prevent sampling.
+    default = SearchOptions()
+    for name in RANKING if config.num_beams > 1 else ():
+        if (value := getattr(request.options, name)) != getattr(default, name):
+            return f"{name}={value!r}"
+    return next(iter(request.requests), None)
+
+
 def check_request(request: SearchRequest, config: Any, obstacle: str) -> None:
     """
     Raises:
         ValueError: The call has an option that transformers' loop does not support, but needs this loop.
     """
-    # A single hypothesis is not ranked, so a saved option for ranking does not prevent sampling.
-    default = SearchOptions()
-    for name in RANKING if config.num_beams > 1 else ():
-        if (value := getattr(request.options, name)) != getattr(default, name):
-            raise ValueError(f"{name}={value!r}: not possible together with {obstacle}")
-    for name in request.requests:
-        raise ValueError(f"{name}: not possible together with {obstacle}")
+    if (option := own_option(request, config)) is not None:
+        raise ValueError(f"{option}: not possible together with {obstacle}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -418,4 +480,7 @@ __all__ = [
     "check_request",
     "find_obstacle",
     "most_target_tokens",
+    "needs_whole_rows",
+    "own_option",
+    "replaced_method",
 ]

@@ -6,11 +6,25 @@ from typing import Any
 
 import torch
 from transformers.pipelines.base import ChunkPipeline
+from transformers.tokenization_utils_base import TruncationStrategy
 
 from ..common.split_sentences import SplitSentences
+from ..common.too_long import TooLongToTranslate
 from .tally import Tally
 from .texts import TARGET_LANG_TAGS, is_constrained
 from .translator import Translator
+
+
+# Arguments of transformers 4's pipeline that this one does not take, and what to give instead.
+REFUSED = {
+    "return_type": "return_tensors=True for token ids, else nothing",
+    "stop_sequence": "stop_strings, and the tokenizer as tokenizer=",
+}
+
+
+def only_given(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Those that are not None, so that a call does not replace what the pipeline was made with."""
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 class TranslationPipeline(ChunkPipeline):
@@ -23,9 +37,13 @@ class TranslationPipeline(ChunkPipeline):
     pipeline of transformers 4 returned. Arguments at construction or in a call: `batch_size`, `return_tensors`
     (`translation_token_ids` in place of the text; of a text in parts, those of the parts one after the other),
     `return_scores` (adds `score`), `split_sentences` ("auto", "always" or "never"), `target_lang_tag` (the language to
-    translate to, of a model for several: its tag is put before each text), `src_lang` and `tgt_lang` of transformers 4
-    (the model's languages, or one that it has a tag for), and those of `generate()`. For such a model,
-    `pipeline("translation_en_to_de")` sets `target_lang_tag="de"`.
+    translate to, of a model for several, or its tag, which is put before each text), and those of `generate()`. For
+    such a model, `pipeline("translation_en_to_de")` sets `target_lang_tag="de"`.
+
+    Further arguments of transformers 4: `src_lang` and `tgt_lang` must be the model's languages, where its tokenizer
+    knows them (of a model for several, `tgt_lang` is `target_lang_tag`); `truncation=True`, or the name of a strategy,
+    cuts texts that are too long instead of splitting them; `clean_up_tokenization_spaces=True` removes the spaces
+    before punctuation marks; `return_text=True` beside `return_tensors=True` gives both.
 
     Example:
 
@@ -63,6 +81,17 @@ class TranslationPipeline(ChunkPipeline):
             self.translator.use_target_lang(named[2])
         if (language := self._preprocess_params.get("target_lang_tag")) is not None:
             self.translator.use_target_lang(language)
+        self._check_own(**{name: self._preprocess_params.get(name) for name in ("src_lang", "tgt_lang")})
+
+    def _check_own(self, **languages: str | None) -> None:
+        """
+        Raises:
+            ValueError: One of the languages, `src_lang` and `tgt_lang`, is not the tokenizer's, if that has one.
+        """
+        own = {name: getattr(self.tokenizer, name, None) for name in languages}
+        for name, given in languages.items():
+            if given is not None and own[name] not in (None, given):
+                raise ValueError(f"{name}={given!r}: the model's {name} is {own[name]!r}.")
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, list) and not inputs:
@@ -79,48 +108,61 @@ class TranslationPipeline(ChunkPipeline):
         split_sentences: SplitSentences | None = None,
         src_lang: str | None = None,
         tgt_lang: str | None = None,
+        truncation: bool | str | TruncationStrategy | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        return_text: bool | None = None,
         **generate_kwargs: Any,
     ):
-        target_lang_tag = self._target_lang_tag(src_lang, tgt_lang) or target_lang_tag
-        given = {"target_lang_tag": target_lang_tag, "split_sentences": split_sentences}
-        before = {name: value for name, value in given.items() if value is not None}
-        after = {"generate_kwargs": generate_kwargs} if generate_kwargs else {}
-        return (
-            before,
-            generate_kwargs,
-            after if return_tensors is None else {**after, "return_tensors": return_tensors},
-        )
-
-    def _target_lang_tag(self, src_lang: str | None, tgt_lang: str | None) -> str | None:
         """
-        The language whose tag `tgt_lang` asks for; None where the model needs no tag.
-
         Raises:
-            ValueError: A language is not the model's.
+            ValueError: An argument of transformers 4 that this pipeline does not take, an unknown truncation, or two
+                target languages.
         """
+        for name, instead in REFUSED.items():
+            if generate_kwargs.pop(name, None) is not None:
+                raise ValueError(f"{name}: not an argument of this pipeline; give {instead}")
         if tgt_lang is not None and self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS):
-            checked, tag = {"src_lang": src_lang}, tgt_lang
-        else:
-            checked, tag = {"src_lang": src_lang, "tgt_lang": tgt_lang}, None
-        for name, language in checked.items():
-            if language not in (None, own := getattr(self.tokenizer, name, None)):
-                raise ValueError(f"{name}={language!r} is not a language of this model: expected {own or 'none'}.")
-        return tag
+            if target_lang_tag not in (None, tgt_lang):
+                raise ValueError(f"tgt_lang={tgt_lang!r}: differs from target_lang_tag={target_lang_tag!r}; give one")
+            target_lang_tag, tgt_lang = tgt_lang, None
+        before: dict[str, Any] = {
+            "target_lang_tag": target_lang_tag,
+            "split_sentences": split_sentences,
+            "src_lang": src_lang,
+            "tgt_lang": tgt_lang,
+        }
+        if truncation is not None:
+            names = [strategy.value for strategy in TruncationStrategy]
+            if not isinstance(truncation, bool) and truncation not in names:
+                raise ValueError(f"truncation={truncation!r}: expected True, False or one of {', '.join(names)}")
+            is_whole = truncation in (False, TruncationStrategy.DO_NOT_TRUNCATE)
+            before["too_long"] = "split" if is_whole else "truncate"
+        after = {
+            "return_tensors": return_tensors,
+            "return_text": return_text,
+            "cleans_up": clean_up_tokenization_spaces,
+            "generate_kwargs": generate_kwargs or None,
+        }
+        return only_given(before), generate_kwargs, only_given(after)
 
     def preprocess(  # type: ignore[override]
         self,
         input_: Any,
         target_lang_tag: str | None = None,
         split_sentences: SplitSentences | None = None,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        too_long: TooLongToTranslate = "split",
         **parameters: Any,
     ) -> Iterator[dict[str, Any]]:
         if is_constrained(input_):
             raise ValueError(f"{input_[:40]!r}: the pipeline does not support constraints; use `Translator.translate`")
+        self._check_own(src_lang=src_lang, tgt_lang=tgt_lang)
         tally = Tally()
         prefix = None if target_lang_tag is None else self.translator.tag_of(target_lang_tag)
-        encoder = self.translator.encoder("split", source_prefix=prefix, split_sentences=split_sentences)
+        encoder = self.translator.encoder(too_long, source_prefix=prefix, split_sentences=split_sentences)
         (parts,) = encoder([input_], tally)
-        self.translator.warn(tally, "split")
+        self.translator.warn(tally, too_long)
         for place, part in enumerate(parts or [None]):
             batch = self.translator.collate([part.ids if part else []])
             yield {**batch, "part": [(input_, part)], "is_last": place + 1 >= len(parts)}
@@ -130,9 +172,23 @@ class TranslationPipeline(ChunkPipeline):
         rest = {name: input_tensors[name] for name in ("part", "is_last")}
         return {**self.translator.generate(**batch, **generate_kwargs), **rest}
 
-    def postprocess(
-        self, model_outputs: Any, return_tensors: Any = False, generate_kwargs: Any = None, **parameters: Any
+    def postprocess(  # type: ignore[override]
+        self,
+        model_outputs: Any,
+        return_tensors: bool = False,
+        return_text: bool | None = None,
+        cleans_up: bool = False,
+        generate_kwargs: Any = None,
+        **parameters: Any,
     ) -> list[dict[str, Any]]:
+        """
+        Raises:
+            ValueError: Neither text nor tensors are wanted.
+        """
+        if return_text is None:
+            return_text = not return_tensors
+        if not return_text and not return_tensors:
+            raise ValueError("return_text=False: nothing is left to return; give return_tensors=True for token ids")
         found = []
         for output in model_outputs:
             # (n, T) and (n); batches and single texts come in one more dimension.
@@ -142,12 +198,14 @@ class TranslationPipeline(ChunkPipeline):
         has_scores = model_outputs[0]["scores"] is not None
         filled = [part for _, part in parts if part]
         texts = self.translator.join(line, filled, found, generate_kwargs or {}, has_scores)
-        records: list[dict[str, Any]]
+        records: list[dict[str, Any]] = [{} for _ in texts]
         if return_tensors:
-            rows = zip(*(output["sequences"][0] for output in model_outputs))
-            records = [{"translation_token_ids": torch.cat(row)} for row in rows]
-        else:
-            records = [{"translation_text": str(text)} for text in texts]
+            for record, row in zip(records, zip(*(output["sequences"][0] for output in model_outputs)), strict=True):
+                record["translation_token_ids"] = torch.cat(row)
+        if return_text:
+            for record, text in zip(records, texts, strict=True):
+                whole = self.tokenizer.clean_up_tokenization(text) if cleans_up else text
+                record["translation_text"] = str(whole)
         if has_scores:
             for record, text in zip(records, texts, strict=True):
                 record["score"] = text.score

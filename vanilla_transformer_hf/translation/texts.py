@@ -45,7 +45,7 @@ def text_tags(tokenizer: Any) -> set[str]:
     MarianMT's language codes, that look like some.
     """
     if registered := tokenizer.init_kwargs.get(TARGET_LANG_TAGS):
-        return {tag.strip() for tag in registered.values()}
+        return {tag.strip() for tag in registered.values() if tag.strip()}
     names = {*tokenizer.added_tokens_encoder, *getattr(tokenizer, "supported_language_codes", ())}
     return {name for name in names - set(tokenizer.special_tokens_map.values()) if LANGUAGE_TAG.fullmatch(name)}
 

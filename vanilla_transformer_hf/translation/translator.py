@@ -195,7 +195,7 @@ class Translator(ForcedDecoding):
         Args:
             texts: A text, or several; those that are a [`ConstrainedText`] say what their translations must contain.
             num_beams: Beams of the search; the model's own default if not given.
-            num_return_sequences: Length of the n-best list of each text.
+            num_return_sequences: Length of the n-best list of each text; different tokens may give equal texts.
             batch_size: Maximum number of texts that go through the model together.
             batch_tokens: Maximum number of source tokens in a batch, padding included. If neither is given, 2,048 and
                 128 texts.

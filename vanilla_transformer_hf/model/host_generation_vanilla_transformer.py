@@ -1,0 +1,41 @@
+"""transformers' `generate()`, for all models of this package, without two of its surprises."""
+
+import copy
+from typing import Any
+
+import torch
+from transformers.generation import GenerationMixin
+
+
+# An id that no token has.
+NO_TOKEN = -1
+
+
+class HostGenerationMixin(GenerationMixin):
+    """
+    transformers' `generate()`, which
+
+    - fills the sequences of a beam search that have ended with the padding id, also where that is 0, as greedy search
+      does; transformers' loop takes 0 for none, and fills them with the end token;
+    - leaves `encoder_outputs` as they are; transformers repeats a caller's own for each beam.
+    """
+
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """transformers' `generate`."""
+        if (given := kwargs.get("encoder_outputs")) is not None:
+            kwargs["encoder_outputs"] = copy.copy(given)
+        return super().generate(*args, **kwargs)  # type: ignore[misc]
+
+    def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):  # type: ignore
+        arguments = (input_ids, logits_processor, stopping_criteria, generation_config)
+        pad = generation_config._pad_token_tensor
+        if pad is None or pad.any():
+            return super()._beam_search(*arguments, **kwargs)
+        generation_config._pad_token_tensor = torch.full_like(pad, NO_TOKEN)  # of a config of this call
+        found = super()._beam_search(*arguments, **kwargs)
+        sequences = found if torch.is_tensor(found) else found.sequences
+        sequences.masked_fill_(sequences == NO_TOKEN, 0)
+        return found
+
+
+__all__ = ["HostGenerationMixin"]
