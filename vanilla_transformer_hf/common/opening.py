@@ -25,10 +25,12 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS
+from ..model.shared_base_vanilla_transformer import SHARD_NAME
 from .checksums import check_unchanged
 from .command_line import message_of
 from .settings import read_bounded, read_json
@@ -185,6 +187,7 @@ def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **s
         OSError: Weights are missing, have another shape, are unexpected, or are not finite; the message is one line.
     """
     with naming("weights", name):
+        check_one_set(Path(name))
         check_cost(settings.get("config"), Path(name))
         # Missing tensors would be filled with random numbers and only logged; so would those of other shapes.
         model, report = kind.from_pretrained(name, output_loading_info=True, ignore_mismatched_sizes=True, **settings)
@@ -198,6 +201,22 @@ def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **s
             )
         check_finite(model)
     return model
+
+
+def check_one_set(folder: Path) -> None:
+    """
+    Check that a folder does not hold weights both in one file and in several, as saving in several files over one file
+    with transformers leaves it: one of them is older, and which would be opened depends on the program.
+
+    Raises:
+        ValueError: It does.
+    """
+    shards = [path.name for path in folder.iterdir() if SHARD_NAME.fullmatch(path.name)] if folder.is_dir() else []
+    if shards and (folder / SAFE_WEIGHTS_NAME).is_file() and (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
+        raise ValueError(
+            f"{folder} holds two sets of weights, {SAFE_WEIGHTS_NAME} and the {len(shards)} files of "
+            f"{SAFE_WEIGHTS_INDEX_NAME}: expected one; remove the older"
+        )
 
 
 def check_cost(config: Any, folder: Path):

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..common.opening import check_one_set
 from ..model.configuration_vanilla_transformer import VERSION_FIELD
 
 
@@ -53,6 +54,7 @@ class CheckpointWeights:
     def __init__(self, folder: str | os.PathLike):
         self.folder = Path(folder)
         self.config = read_json(self.folder / CONFIG_NAME)
+        check_one_set(self.folder)
         self.files, index = [SAFE_WEIGHTS_NAME], self.folder / SAFE_WEIGHTS_INDEX_NAME
         if not (self.folder / SAFE_WEIGHTS_NAME).is_file() and index.is_file():
             self.files = sorted({Path(name).name for name in read_json(index)["weight_map"].values()})

@@ -28,6 +28,7 @@ from ..common.matmul import (
 )
 from ..evaluation.scores import Scores, write_predictions
 from ..model.packed_weights_vanilla_transformer import lacks_bfloat16
+from ..model.shared_base_vanilla_transformer import remove_older_weights
 from ..publishing.model_card import (
     CARD_FILE,
     CURVES_FILE,
@@ -125,6 +126,8 @@ def write_final_model(
         if is_edited(folder):
             (unfinished / CARD_FILE).unlink()
             say(trainer.args, f"{folder / CARD_FILE} is kept, because it was edited.")
+        written = {path.name for path in unfinished.iterdir()}
+    remove_older_weights(folder, written)
     write_checksums(folder)
 
 

@@ -14,6 +14,7 @@ from transformers import PrinterCallback, ProgressCallback, set_seed
 from ..common.checksums import write_checksums
 from ..common.files import new_folder, read_lines
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.shared_base_vanilla_transformer import remove_older_weights
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..publishing.model_card import CARD_FILE, CardFacts, is_edited, public_settings, write_card
 from .build import choose_attention, paper_learning_rate, say
@@ -233,8 +234,10 @@ def write_folder(folder: Path, trainer: CheckpointingTrainer, facts: CardFacts) 
         if is_edited(folder):
             (unfinished / CARD_FILE).unlink()
             say(trainer.args, f"{folder / CARD_FILE} is kept, because it was edited.")
-        for path in unfinished.iterdir():
-            path.replace(folder / path.name)
+        written = {path.name for path in unfinished.iterdir()}
+        for name in written:
+            (unfinished / name).replace(folder / name)
+        remove_older_weights(folder, written)
         write_checksums(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
