@@ -8,7 +8,7 @@ import pickle
 import re
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS
 from ..model.shared_base_vanilla_transformer import SHARD_NAME
 from .checksums import check_unchanged
 from .command_line import message_of
+from .hub_waits import bounded_waits
 from .settings import read_bounded, read_json
 
 
@@ -320,7 +321,8 @@ def _to_device(model: Any, device: str | torch.device | None) -> PreTrainedModel
 def naming(part: str, name: str | os.PathLike) -> Iterator[None]:
     """Turn any error of a file reader into one line that names the part and the model that could not be opened."""
     try:
-        yield
+        with nullcontext() if Path(name).exists() else bounded_waits():
+            yield
     except Exception as error:
         if not isinstance(error, DAMAGE) and type(error) is not Exception:  # tokenizers raises it for a damaged file
             raise
