@@ -31,9 +31,12 @@ from ..model.configuration_recurrent_vanilla_transformer import RecurrentSeq2Seq
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS
 from ..model.shared_base_vanilla_transformer import SHARD_NAME
+from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
+from ..model.tokenizer_limits_vanilla_transformer import check_tokenizer_file, is_panic
 from .checksums import check_unchanged
 from .command_line import message_of
 from .hub_waits import bounded_waits
+from .model_settings import check_model_settings
 from .settings import read_bounded, read_json
 
 
@@ -48,9 +51,7 @@ HUB_TIMEOUT = 10  # seconds
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 # Models often have a few more rows than their tokenizer has pieces, rounded up to a multiple of this.
 VOCABULARY_PADDING = 128
-# The files of a folder that transformers reads when it opens a model: settings, and files that are large because of
-# the vocabulary.
-SETTINGS_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
+# The files of a folder that transformers reads when it opens a model, beside its settings.
 VOCABULARY_FILES = ("tokenizer.json", "added_tokens.json", "vocab.json", "target_vocab.json")
 LARGEST_VOCABULARY = 256 * 2**20  # bytes
 # The most parameters that a config may describe for each byte of the weights, and a number of parameters that is
@@ -161,11 +162,10 @@ def check_settings(folder: Path):
     recursing too deeply, which its own reader does not check. A folder that does not exist is a Hub id.
 
     Raises:
-        ValueError: One is not a regular file, is too large, or is nested too deeply.
+        ValueError: One is not a regular file, is too large, or is nested too deeply; or a value is of the wrong type
+            or out of bounds.
     """
-    for name in SETTINGS_FILES:
-        if (folder / name).exists():
-            read_json(folder / name)
+    check_model_settings(folder)
     for name in VOCABULARY_FILES:
         if (folder / name).exists():
             read_bounded(folder / name, LARGEST_VOCABULARY)
@@ -177,7 +177,14 @@ def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBa
         OSError: The tokenizer is missing or damaged; one line says so.
     """
     with naming("tokenizer", name):
-        return AutoTokenizer.from_pretrained(name, **hub)
+        check_settings(Path(name))
+        for file in TOKENIZER_FILES.values():  # of other classes, too; ours checks its own again
+            if (path := Path(name, file)).is_file():
+                check_tokenizer_file(path)
+        tokenizer = AutoTokenizer.from_pretrained(name, **hub)
+        with suppress(Exception):  # a panic of the library is none, and is better met now than at the first text
+            tokenizer.decode(tokenizer("A b, 1.", text_target="A b, 1.")["labels"])
+        return tokenizer
 
 
 def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **settings: Any) -> PreTrainedModel:
@@ -323,14 +330,15 @@ def naming(part: str, name: str | os.PathLike) -> Iterator[None]:
     try:
         with nullcontext() if Path(name).exists() else bounded_waits():
             yield
-    except Exception as error:
-        if not isinstance(error, DAMAGE) and type(error) is not Exception:  # tokenizers raises it for a damaged file
+    except BaseException as error:
+        # tokenizers raises an Exception itself for a damaged file, or panics.
+        if not isinstance(error, DAMAGE) and type(error) is not Exception and not is_panic(error):
             raise
         where = f"{name}" if Path(name).exists() else f"{name} (no such folder, so taken as a Hub id)"
         raise OSError(f"cannot open the {part} of {where}: {_first_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return (message_of(error) or type(error).__name__).splitlines()[0]
 
 

@@ -27,6 +27,8 @@ from tokenizers import (
 from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
+from .tokenizer_limits_vanilla_transformer import check_added, check_tokenizer_file, is_panic
+
 
 TOKENIZER_FILES = {"tokenizer_file": "tokenizer.json", "source_tokenizer_file": "source_tokenizer.json"}
 
@@ -289,14 +291,15 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         for part in ("normalizer", "pre_tokenizer", "post_processor"):
             if (value := getattr(whole, part)) is not None:
                 setattr(backend, part, value)
+        tokens = []
         for _, token in added:  # in the order of their ids, so that they get the same ones
             if token.special and token.content not in control:
                 matching = {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "normalized")}
                 token = AddedToken(token.content, special=False, **matching)
-            if token.special:
-                backend.add_special_tokens([token])
-            else:
-                backend.add_tokens([token])
+            tokens.append(token)
+        # Many at once: each call takes time for all that are there.
+        for is_special, several in itertools.groupby(tokens, key=lambda token: token.special):
+            (backend.add_special_tokens if is_special else backend.add_tokens)(list(several))
         reader = copy.copy(self)
         vars(reader)["_tokenizer"] = backend
         return reader
@@ -327,6 +330,12 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         if path is None:
             name = TOKENIZER_FILES["tokenizer_file"]
             raise OSError(f"{pretrained_model_name_or_path}: {name} is missing; copy it from where it was saved.")
+        for name in TOKENIZER_FILES:
+            if file := resolved_vocab_files.get(name):
+                check_tokenizer_file(file)
+        for name in ("tokenizer_config_file", "special_tokens_map_file"):
+            if file := resolved_vocab_files.get(name):
+                check_added(file)
         try:
             return super()._from_pretrained(
                 resolved_vocab_files, pretrained_model_name_or_path, init_configuration, *init_inputs, **kwargs
@@ -353,11 +362,11 @@ def _read_backend(path: str) -> Tokenizer:
 
 @contextmanager
 def _naming_damage(path: str | None) -> Iterator[None]:
-    """Name the file that the backend could not read: it raises a plain `Exception`."""
+    """Name the file that the backend could not read: it raises a plain `Exception`, or panics."""
     try:
         yield
-    except Exception as error:
-        if type(error) is not Exception or path is None:
+    except BaseException as error:
+        if path is None or not (type(error) is Exception or is_panic(error)):
             raise
         raise ValueError(f"{path} is not a complete tokenizer file ({error}); save or copy it again.") from None
 

@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from ..common.opening import OwnConfig, check_one_set, is_finite
+from ..common.opening import OwnConfig, check_one_set, check_settings, is_finite
 from ..model import modeling_recurrent_vanilla_transformer as recurrent
 from ..model import modeling_vanilla_transformer as modeling
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -234,6 +234,7 @@ def open_config(folder: Path) -> VanillaTransformerConfig:
     """
     if not (folder / CONFIG_NAME).is_file():
         raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there.")
+    check_settings(folder)
     config = VanillaTransformerConfig.from_pretrained(folder)
     if problems := check_weights(config, find_weights(folder, 2**62), may_repeat=True):
         raise ValueError(f"{folder}: weights and {CONFIG_NAME} do not belong together:\n  " + "\n  ".join(problems))
