@@ -61,6 +61,8 @@ FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 NUMBER = Kind("a finite number", _is_number)
 IDS = Kind(f"ids of at most {LARGEST_ID:,}", _are_ids)
 TEXT = Kind("a text", lambda value: isinstance(value, str))
+MAPPING = Kind("a JSON object", lambda value: isinstance(value, dict))
+TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value))
 TOKEN = Kind(f"a text of at most {LONGEST_PIECE:,} characters", _is_token)
 TOKENS = Kind(f"at most {MOST_ADDED:,} tokens of at most {LONGEST_PIECE:,} characters", _are_tokens)
 
@@ -85,6 +87,7 @@ TOKENIZER: dict[str, Kind] = {
     "model_max_length": Kind("a number of at least 1", lambda value: _is_number(value) and value >= 1),
     **dict.fromkeys(("listed_pieces", "source_listed_pieces"), _whole(0, LARGEST_ID)),
     **dict.fromkeys(("separate_vocabularies", "split_special_tokens", "clean_up_tokenization_spaces"), FLAG),
+    "auto_map": MAPPING,
     **dict.fromkeys(("src_lang", "tgt_lang", "tokenizer_class"), TEXT),
     **dict.fromkeys(
         ("pad_token", "eos_token", "bos_token", "unk_token", "mask_token", "sep_token", "cls_token"), TOKEN
@@ -95,7 +98,7 @@ FILES = {
     "generation_config.json": GENERATION,
     "tokenizer_config.json": TOKENIZER,
     "special_tokens_map.json": TOKENIZER,
-    "config.json": {},
+    "config.json": {"model_type": TEXT, "architectures": TEXTS, "auto_map": MAPPING, "task_specific_params": MAPPING},
 }
 
 

@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +29,8 @@ MOST_GROWTH = 64  # times as long as a text, of which Unicode itself takes 18
 LONGEST_WORD = 10_000  # characters of WordPiece, whose time grows with their square
 MOST_OF_TEMPLATE = 16
 LARGEST_NUMBER = 2**24
-MOST_REPEATS, MOST_OPTIONS = 2, 4  # in one alternative of a pattern
+MOST_REPEATS, MOST_OPTIONS = 1, 4  # in one alternative of a pattern
+LONGEST_PROBE, LONGEST_TIME = 2**15, 1.0  # characters, seconds
 
 MODELS = ("BPE", "WordPiece", "WordLevel", "Unigram")
 KINDS = {
@@ -41,8 +43,12 @@ KINDS = {
 }
 REPEATED = ("Sequence", "Replace", "Split", "Strip")
 
-# What Moses' list of abbreviations looks ahead for, in patterns that conversion writes.
-OWN_LOOKS = (r"(?!(?=\S*\.\S*\.(?:\s|\z))\S*\p{Alpha})", r"(?!\S+\.\s+\p{Lower})")
+# Parts of patterns with more: what Moses' list of abbreviations looks ahead for, in patterns that conversion writes,
+# and the words of well-known tokenizers.
+KNOWN_PARTS = (
+    *(r"(?!(?=\S*\.\S*\.(?:\s|\z))\S*\p{Alpha})", r"(?!\S+\.\s+\p{Lower})"),
+    *(r"|\s*[\r\n]+", r"| ?[^\s\p{L}\p{N}]+[\r\n]*"),
+)
 PARTS_OF_PATTERN = re.compile(
     r"(?P<open>\((?:\?(?:[imx-]*:|<?[=!]|>))?)|(?P<close>\))|(?P<alternative>\|)"
     r"|(?P<repeat>[*+?]|\{\d*(?:,\d*)?\})(?P<mode>[?+]?)|(?P<back>\\[1-9gk])|\\[pP]\{[^}]*\}|\\.|(?P<set>\[)|.",
@@ -188,7 +194,7 @@ def _check_growth(part: str, steps: list[dict[str, Any]]) -> None:
     """Check how long a text becomes that has all that the steps look for and all that they insert."""
     literals = [text for step in steps for text in (step["pattern"].get("String"), step["content"]) if text]
     text = " ".join(["Aa 1.", *dict.fromkeys(literals)])
-    longest = MOST_GROWTH * len(text)
+    longest, began = min(MOST_GROWTH * len(text), LONGEST_PROBE), time.process_time()
     for step in steps:
         pattern, content = step["pattern"], step["content"]
         if "String" in pattern:
@@ -197,7 +203,8 @@ def _check_growth(part: str, steps: list[dict[str, Any]]) -> None:
             text = text.replace(pattern["String"], content)
         else:
             text = normalizers.Replace(Regex(pattern["Regex"]), content).normalize_str(text)
-        _at_most(f"{part}: the growth of a text by steps Replace", len(text), longest)
+        _at_most(f"{part}: the length of all that steps Replace look for and insert", len(text), longest)
+        _at_most(f"{part}: the time in s of steps Replace", time.process_time() - began, LONGEST_TIME)
 
 
 def check_pattern(pattern: str) -> None:
@@ -211,12 +218,12 @@ def check_pattern(pattern: str) -> None:
     _at_most("the length of a pattern", len(pattern), LONGEST_PATTERN)
     shown = pattern if len(pattern) <= 60 else f"{pattern[:60]}…"
     rest = pattern
-    for own in OWN_LOOKS:
-        rest = rest.replace(own, "")
+    for known in KNOWN_PARTS:
+        rest = rest.replace(known, "")
     if _repeats_without_end(rest):
         raise ValueError(
             f"the pattern {shown!r} could take time without end: expected no repeats of what has repeats or "
-            f"alternatives in it, and at most {MOST_REPEATS} repeats and {MOST_OPTIONS} options in a row"
+            f"alternatives in it, and at most {MOST_REPEATS} repeat and {MOST_OPTIONS} options in a row"
         )
 
 
@@ -248,8 +255,11 @@ def _repeats_without_end(pattern: str) -> bool:
             if inner[0] > MOST_REPEATS or inner[1] > MOST_OPTIONS:
                 return True
             last = [*inner, int(several), 1]
-            if not begin.endswith(("=", "!")):  # what looks around is tried once
+            if not begin.endswith(("=", "!")):
                 groups[-1][1] = [sum(pair) for pair in zip(groups[-1][1], inner)]
+            elif inner[0]:  # what looks around is tried once, but behind a repeat for each number of it
+                groups[-1][1][0] += inner[0] if groups[-1][1][0] else 0
+                groups[-1][3] = True
         elif found["repeat"]:
             if last is None or pattern[place : place + 1] in ("*", "+", "?", "{"):
                 return True  # a repeat of nothing, or of a repeat

@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
 from ..common.files import check_regular_file, read_regular_file
 from ..common.hub_waits import LONGEST_WAIT, bounded_waits, wanted_wait
 from .private_text import find_private_text, hide_secrets
-from .upload_plan import TEXTS, Plan, plan_upload
+from .upload_plan import Plan, plan_upload
 from .weight_files import Shard
 
 
@@ -40,6 +40,8 @@ REPLACED = ("model*.safetensors*", "source_tokenizer.json")
 # Pauses in seconds before a request is retried, as in huggingface_hub; it repeats uploads of files, but not the
 # requests that create a repository, check the card, or commit.
 WAITS = (1.0, 2.0, 4.0, 8.0, 8.0)
+# Files beside a model that are not searched for secrets; all others are texts, whatever they are called.
+BINARIES = (".safetensors", ".bin", ".pt", ".pth", ".pkl", ".png")
 PASSING = {408, 429, 500, 502, 503, 504}
 
 
@@ -128,7 +130,7 @@ def _check_beside(files: dict[str, Path | bytes]):
     for name, source in files.items():
         if isinstance(source, Path):
             check_regular_file(source)
-        if name.endswith(TEXTS):
+        if not name.endswith(BINARIES):
             content = source if isinstance(source, bytes) else read_regular_file(source)
             problems += find_private_text(Path(name).name, content)
     if problems:
