@@ -215,12 +215,18 @@ def test_a_download_that_fails_goes_on(fault, requests, models, hub):
     assert len(hub.sent(weights)) == requests and max(hub.waits) <= 4
 
 
-@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_hub_that_asks_to_wait_for_days_is_not_waited_for(file, models, hub):
-    hub.fail(f"GET .*/resolve/.*/{file}", status=429, retry_after=100_000, times=99)
-    with pytest.raises(OSError, match=f"{REPOSITORY}.*: ") as refused:
+def test_a_hub_that_asks_to_wait_for_days_is_not_waited_for(models, hub):
+    for file in ("config.json", "tokenizer.json", "model.safetensors"):
+        hub.fail(f"GET .*/resolve/.*/{file}", status=429, retry_after=100_000, times=99)
+        with pytest.raises(OSError, match=f"{REPOSITORY}.*: ") as refused:
+            open_model(REPOSITORY)
+        assert "\n" not in str(refused.value) and max(hub.waits, default=0) <= 30
+        hub.faults.clear()
+    open_model(REPOSITORY)
+    wrong = CommitOperationAdd("generation_config.json", b'{"num_beams": 1000000000, "max_new_tokens": 9}')
+    HfApi().create_commit(REPOSITORY, [wrong], commit_message="Many beams")
+    with pytest.raises(OSError, match=r"generation_config.json: num_beams=1000000000: expected an integer from 1 to"):
         open_model(REPOSITORY)
-    assert "\n" not in str(refused.value) and max(hub.waits, default=0) <= 30
 
 
 @pytest.mark.parametrize("token", [False, OTHER_TOKEN])

@@ -122,6 +122,7 @@ def open_model(
     cached = None if Path(name).is_dir() else try_to_load_from_cache(str(name), "config.json", revision=revision)
     if isinstance(cached, str):
         with naming("files", name):  # which are all there by now
+            check_settings(Path(cached).parent)
             check_unchanged(Path(cached).parent)
     return _to_device(model, device), tokenizer
 
@@ -181,10 +182,7 @@ def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBa
         for file in TOKENIZER_FILES.values():  # of other classes, too; ours checks its own again
             if (path := Path(name, file)).is_file():
                 check_tokenizer_file(path)
-        tokenizer = AutoTokenizer.from_pretrained(name, **hub)
-        with suppress(Exception):  # a panic of the library is none, and is better met now than at the first text
-            tokenizer.decode(tokenizer("A b, 1.", text_target="A b, 1.")["labels"])
-        return tokenizer
+        return AutoTokenizer.from_pretrained(name, **hub)
 
 
 def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **settings: Any) -> PreTrainedModel:

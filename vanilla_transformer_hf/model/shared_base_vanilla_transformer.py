@@ -49,14 +49,17 @@ class SharedBase(PreTrainedModel):
         self.tie_weights(recompute_mapping=False)
         return result
 
-    def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> None:
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, is_main_process: bool = True, *args: Any, **kwargs: Any
+    ) -> None:
         """
         Save the model, as in every transformers model; then remove the weights of an earlier save that transformers
         leaves: those in one file where the new ones are in several, and the index where they are in one.
         """
-        super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
-        if not is_main_process or kwargs.get("variant") or getattr(self, "_hf_peft_config_loaded", False):
-            return  # nothing written, files with other names, or an adapter alone
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        has_other_names = kwargs.get("variant") or kwargs.get("distributed_checkpoint")
+        if not is_main_process or has_other_names or getattr(self, "_hf_peft_config_loaded", False):
+            return  # of these names, nothing was written; of an adapter, its own file
         # transformers has removed the shards of an earlier save, so those that are there were written now.
         shards = {path.name for path in Path(save_directory).iterdir() if SHARD_NAME.fullmatch(path.name)}
         remove_older_weights(save_directory, shards | {SAFE_WEIGHTS_INDEX_NAME} if shards else {SAFE_WEIGHTS_NAME})

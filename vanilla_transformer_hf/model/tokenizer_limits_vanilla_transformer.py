@@ -124,7 +124,7 @@ def _check(content: dict[str, Any]) -> None:
         _check_growth(part, [step for step in steps if step["type"] == "Replace"])
 
 
-def _at_most(what: str, found: float, most: int) -> None:
+def _at_most(what: str, found: float, most: float) -> None:
     if not found <= most:  # a NaN, too
         raise ValueError(f"{what} is {found:,}: expected at most {most:,}")
 
