@@ -15,6 +15,11 @@ from transformers import BertConfig, BertModel
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.opening import naming, open_config, open_model
+from vanilla_transformer_hf.conversion.source import ConversionError
+from vanilla_transformer_hf.conversion.sources.saved_model import read_saved_model
+from vanilla_transformer_hf.publishing import weight_files
+from vanilla_transformer_hf.publishing.weight_files import find_weights, weight_paths
+from vanilla_transformer_hf.training.checkpoint_weights import CheckpointWeights
 from vanilla_transformer_hf.translation.translator import Translator
 
 
@@ -189,3 +194,21 @@ def test_hostile_settings_end_in_one_line_at_once(kind, tmp_path):
     with pytest.raises((OSError, ValueError), match="config") as error:
         open_model(tmp_path)
     assert is_within(time.process_time() - start, 1) and len(str(error.value).splitlines()) == 1
+
+
+def test_two_sets_of_weights_are_refused(broken):
+    """As transformers leaves them when it saves in several files over one: the older ones would be opened."""
+    model = open_model(broken)[0]
+    single = (broken / "model.safetensors").read_bytes()
+    model.save_pretrained(broken, max_shard_size="20KB")
+    (broken / "model.safetensors").write_bytes(single)
+    said = "two sets of weights, model.safetensors and the"
+    assert said in _one_line(broken)
+    for read in (find_weights, weight_paths, weight_files.open_config, CheckpointWeights):
+        with pytest.raises(ValueError, match=said):
+            read(*[broken, 2**62] if read is find_weights else [broken])
+    with pytest.raises(ConversionError, match=said):
+        read_saved_model(broken, "vanilla_transformer")
+    for shard in broken.glob("model-*.safetensors"):
+        shard.unlink()
+    open_model(broken)  # an index without its files, which earlier versions left, says nothing

@@ -7,10 +7,16 @@ from typing import get_args
 
 import pytest
 import torch
+from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassError
 from transformers import AutoConfig
 
-from vanilla_transformer_hf import PRESETS, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf import (
+    PRESETS,
+    RecurrentSeq2SeqConfig,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+)
 from vanilla_transformer_hf.model import configuration_vanilla_transformer
 from vanilla_transformer_hf.model import modeling_vanilla_transformer as modeling
 from vanilla_transformer_hf.model import positions_vanilla_transformer as positions
@@ -161,6 +167,37 @@ def test_a_refusal_has_the_message_of_the_check_alone():
         StrictDataclassClassValidationError, match=r"\Adropout=1\.5: must be at least 0 and less than 1\Z"
     ):
         VanillaTransformerConfig(dropout=1.5)
+
+
+@pytest.mark.parametrize("config_class", [VanillaTransformerConfig, RecurrentSeq2SeqConfig])
+@pytest.mark.parametrize("fields", [{"dropout": 1.5}, {"dropout": "x"}, {"d_model": "16"}, {"vocab_size": -1}])
+def test_every_refusal_is_a_value_error_of_one_line(config_class, fields, tmp_path):
+    """On construction, on assignment, and before saving; the host's own errors are no ValueErrors."""
+    with pytest.raises(ValueError, match=f"{next(iter(fields))}.*") as refused:
+        config_class(**fields)
+    assert isinstance(refused.value, StrictDataclassError) and "\n" not in str(refused.value)
+    config = config_class()
+    ((name, value),) = fields.items()
+    with pytest.raises(ValueError, match=name):
+        setattr(config, name, value)  # a wrong type
+        config.save_pretrained(tmp_path)  # a value out of range
+    with pytest.raises(ValueError, match=name):
+        config_class.from_dict({**config_class().to_dict(), **fields})
+
+
+def test_a_config_of_a_subclass_is_refused_alike():
+    @strict
+    class Narrower(VanillaTransformerConfig):
+        model_type = "narrower"
+
+        def validate_width(self):
+            if self.d_model > 64:
+                raise ValueError(f"d_model={self.d_model}: must be at most 64")
+
+    Narrower(d_model=64, encoder_attention_heads=4, decoder_attention_heads=4)
+    for fields in ({"d_model": 128}, {"d_model": "64"}, {"dropout": 2.0}):
+        with pytest.raises(StrictDataclassError, match=next(iter(fields))):
+            Narrower(**fields)
 
 
 def test_a_wrong_value_is_refused_on_assignment_and_before_saving(tmp_path):

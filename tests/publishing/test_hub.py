@@ -179,6 +179,16 @@ LASTING = {
     "commits break off": ("POST .*/commit/.*", {"cut_after": 1000}, "connection", 6),
     "card": ("POST /api/validate-yaml", {"status": 500}, "500", 6),
     "card is refused": ("POST /api/validate-yaml", {"status": 400}, "Invalid metadata", 1),
+    # The client itself would sleep as long as it is told.
+    **{
+        f"{what} may wait for days": (pattern, {"status": status, "retry_after": 100_000}, "100,000 s", 3)
+        for what, pattern, status in (
+            ("storage", "PUT /lfs/.*", 429),
+            ("list of files", "POST .*/preupload/.*", 503),
+            ("list of large files", "POST .*/batch", 429),
+            ("check of the upload", "POST .*/verify", 500),
+        )
+    },
     "xet": ("GET .*/xet-write-token/.*", {"status": 501}, "501", 1),
 }
 
@@ -204,6 +214,7 @@ def test_what_stays_changes_nothing(fault, is_new, publish, hub, folder, monkeyp
     assert ("the new repository exists and is empty" if is_new else "nothing was changed") in line
     assert hub.repositories[REPOSITORY].commit_id() == before
     assert 0 < len(hub.sent(pattern)) <= most
+    assert max(hub.waits, default=0) <= 30
 
 
 def test_a_model_that_is_there_without_its_tag_is_told(publish, hub):

@@ -11,6 +11,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf.common.opening import open_model
 from vanilla_transformer_hf.model.configuration_vanilla_transformer import VERSION
 from vanilla_transformer_hf.publishing.hub import publish_folder
 
@@ -212,6 +213,20 @@ def test_a_download_that_fails_goes_on(fault, requests, models, hub):
     model = AutoModelForSeq2SeqLM.from_pretrained(REPOSITORY)
     assert look(model, AutoTokenizer.from_pretrained(REPOSITORY)) == models["model"]
     assert len(hub.sent(weights)) == requests and max(hub.waits) <= 4
+
+
+def test_a_hub_that_asks_to_wait_for_days_is_not_waited_for(models, hub):
+    for file in ("config.json", "tokenizer.json", "model.safetensors"):
+        hub.fail(f"GET .*/resolve/.*/{file}", status=429, retry_after=100_000, times=99)
+        with pytest.raises(OSError, match=f"{REPOSITORY}.*: ") as refused:
+            open_model(REPOSITORY)
+        assert "\n" not in str(refused.value) and max(hub.waits, default=0) <= 30
+        hub.faults.clear()
+    open_model(REPOSITORY)
+    wrong = CommitOperationAdd("generation_config.json", b'{"num_beams": 1000000000, "max_new_tokens": 9}')
+    HfApi().create_commit(REPOSITORY, [wrong], commit_message="Many beams")
+    with pytest.raises(OSError, match=r"generation_config.json: num_beams=1000000000: expected an integer from 1 to"):
+        open_model(REPOSITORY)
 
 
 @pytest.mark.parametrize("token", [False, OTHER_TOKEN])

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import secret_samples
 import torch
 from hub_api import TOKEN
 from huggingface_hub import ModelCard
@@ -320,6 +321,66 @@ def test_no_secret_leaves_from_any_place(folder, tmp_path, monkeypatch):
 )
 def test_what_is_no_secret_is_published(text):
     assert find_private_text("README.md", text.encode()) == []
+
+
+def found_in(text):
+    """What is found of a text as a line of a card, of a recipe and of a log, and in a field of a config."""
+    lines = f"before\n{text}\nafter".encode()
+    json_text = json.dumps({"task_specific_params": {"notes": text}}).encode()
+    files = {"README.md": lines, "recipe.yaml": lines, "train.log": lines, "config.json": json_text}
+    return [find_private_text(name, content) for name, content in files.items()]
+
+
+@pytest.mark.parametrize("group", ["KEYS", "ASSIGNED", "ADDRESSES", "ARMOURS"])
+def test_secrets_of_known_forms_are_found_everywhere(group):
+    texts = getattr(secret_samples, group)
+    for text in texts.values() if isinstance(texts, dict) else texts:
+        for problems in found_in(text):
+            assert any("secret" in problem or "password or key" in problem for problem in problems), text
+            assert not any(text in problem for problem in problems)
+
+
+def test_keys_are_found_in_every_file():
+    for key in secret_samples.KEYS.values():
+        assert find_private_text("tokenizer.json", json.dumps({"model": {"vocab": {key: 1}}}).encode()), key
+        assert find_private_text("modeling_x.py", f'X = "{key}"'.encode()), key
+
+
+def test_fields_that_are_called_a_secret_are_refused_with_any_value():
+    for name, value in secret_samples.FIELDS:
+        for content in ({name: value}, {"outer": {name: value}}, {"outer": [{name: value}]}):
+            for file in ("config.json", "generation_config.json", "tokenizer_config.json", "trainer_state.json"):
+                assert find_private_text(file, json.dumps(content).encode()), (name, value)
+
+
+def test_absolute_paths_are_found_everywhere():
+    for path in secret_samples.PATHS:
+        for problems in found_in(path):
+            assert any("absolute path" in problem for problem in problems), path
+
+
+def test_what_looks_only_a_little_like_a_secret_is_published():
+    for text in secret_samples.HARMLESS:
+        assert found_in(text) == [[]] * 4, text
+        assert find_private_text("modeling_x.py", f"# {text}".encode()) == [], text
+    for name, value in secret_samples.HARMLESS_FIELDS:
+        assert find_private_text("tokenizer_config.json", json.dumps({name: value}).encode()) == [], (name, value)
+
+
+def test_there_are_enough_samples():
+    groups = ("KEYS", "ASSIGNED", "ADDRESSES", "ARMOURS", "FIELDS")
+    assert sum(len(getattr(secret_samples, group)) for group in groups) >= 200
+    assert len(secret_samples.HARMLESS) + len(secret_samples.HARMLESS_FIELDS) >= 150
+
+
+def test_secrets_of_the_environment_are_found(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "opensesame")
+    monkeypatch.setenv("WANDB_PROJECT", "numbers-en-de")
+    assert find_private_text("README.md", b"It was opensesame.") == [
+        "README.md, line 1: contains a secret (one of this process)"
+    ]
+    assert find_private_text("README.md", b"The project is numbers-en-de.") == []
+    assert hide_secrets("it was opensesame") == "it was <token>"
 
 
 def test_the_cards_and_the_code_of_this_repository_are_clean():

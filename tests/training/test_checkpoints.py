@@ -19,6 +19,7 @@ from vanilla_transformer_hf.training.checkpoints import (
     move_in,
     remove_surplus,
     resumable_files,
+    step_of,
 )
 
 
@@ -182,3 +183,10 @@ def test_outside_the_main_thread_signals_are_left_alone():
     thread.start()
     thread.join()
     assert handlers == [signal.getsignal(signal.SIGTERM)]
+
+
+@pytest.mark.parametrize("content", ["[]", "5", "null", "{}", '{"global_step": "5"}', "{"])
+def test_a_state_of_another_form_is_named(content, tmp_path):
+    (tmp_path / "trainer_state.json").write_text(content)
+    with pytest.raises(ValueError, match=r"trainer_state\.json (is damaged: expected|cannot be read as JSON)"):
+        step_of(tmp_path)

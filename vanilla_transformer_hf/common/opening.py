@@ -8,7 +8,7 @@ import pickle
 import re
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,18 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS
+from ..model.shared_base_vanilla_transformer import SHARD_NAME
+from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
+from ..model.tokenizer_limits_vanilla_transformer import check_tokenizer_file, is_panic
 from .checksums import check_unchanged
 from .command_line import message_of
+from .hub_waits import bounded_waits
+from .model_settings import check_model_settings
 from .settings import read_bounded, read_json
 
 
@@ -45,9 +51,7 @@ HUB_TIMEOUT = 10  # seconds
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 # Models often have a few more rows than their tokenizer has pieces, rounded up to a multiple of this.
 VOCABULARY_PADDING = 128
-# The files of a folder that transformers reads when it opens a model: settings, and files that are large because of
-# the vocabulary.
-SETTINGS_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
+# The files of a folder that transformers reads when it opens a model, beside its settings.
 VOCABULARY_FILES = ("tokenizer.json", "added_tokens.json", "vocab.json", "target_vocab.json")
 LARGEST_VOCABULARY = 256 * 2**20  # bytes
 # The most parameters that a config may describe for each byte of the weights, and a number of parameters that is
@@ -118,6 +122,7 @@ def open_model(
     cached = None if Path(name).is_dir() else try_to_load_from_cache(str(name), "config.json", revision=revision)
     if isinstance(cached, str):
         with naming("files", name):  # which are all there by now
+            check_settings(Path(cached).parent)
             check_unchanged(Path(cached).parent)
     return _to_device(model, device), tokenizer
 
@@ -158,11 +163,10 @@ def check_settings(folder: Path):
     recursing too deeply, which its own reader does not check. A folder that does not exist is a Hub id.
 
     Raises:
-        ValueError: One is not a regular file, is too large, or is nested too deeply.
+        ValueError: One is not a regular file, is too large, or is nested too deeply; or a value is of the wrong type
+            or out of bounds.
     """
-    for name in SETTINGS_FILES:
-        if (folder / name).exists():
-            read_json(folder / name)
+    check_model_settings(folder)
     for name in VOCABULARY_FILES:
         if (folder / name).exists():
             read_bounded(folder / name, LARGEST_VOCABULARY)
@@ -174,6 +178,10 @@ def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBa
         OSError: The tokenizer is missing or damaged; one line says so.
     """
     with naming("tokenizer", name):
+        check_settings(Path(name))
+        for file in TOKENIZER_FILES.values():  # of other classes, too; ours checks its own again
+            if (path := Path(name, file)).is_file():
+                check_tokenizer_file(path)
         return AutoTokenizer.from_pretrained(name, **hub)
 
 
@@ -185,6 +193,7 @@ def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **s
         OSError: Weights are missing, have another shape, are unexpected, or are not finite; the message is one line.
     """
     with naming("weights", name):
+        check_one_set(Path(name))
         check_cost(settings.get("config"), Path(name))
         # Missing tensors would be filled with random numbers and only logged; so would those of other shapes.
         model, report = kind.from_pretrained(name, output_loading_info=True, ignore_mismatched_sizes=True, **settings)
@@ -198,6 +207,22 @@ def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **s
             )
         check_finite(model)
     return model
+
+
+def check_one_set(folder: Path) -> None:
+    """
+    Check that a folder does not hold weights both in one file and in several, as saving in several files over one file
+    with transformers leaves it: one of them is older, and which would be opened depends on the program.
+
+    Raises:
+        ValueError: It does.
+    """
+    shards = [path.name for path in folder.iterdir() if SHARD_NAME.fullmatch(path.name)] if folder.is_dir() else []
+    if shards and (folder / SAFE_WEIGHTS_NAME).is_file() and (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
+        raise ValueError(
+            f"{folder} holds two sets of weights, {SAFE_WEIGHTS_NAME} and the {len(shards)} files of "
+            f"{SAFE_WEIGHTS_INDEX_NAME}: expected one; remove the older"
+        )
 
 
 def check_cost(config: Any, folder: Path):
@@ -301,15 +326,17 @@ def _to_device(model: Any, device: str | torch.device | None) -> PreTrainedModel
 def naming(part: str, name: str | os.PathLike) -> Iterator[None]:
     """Turn any error of a file reader into one line that names the part and the model that could not be opened."""
     try:
-        yield
-    except Exception as error:
-        if not isinstance(error, DAMAGE) and type(error) is not Exception:  # tokenizers raises it for a damaged file
+        with nullcontext() if Path(name).exists() else bounded_waits():
+            yield
+    except BaseException as error:
+        # tokenizers raises an Exception itself for a damaged file, or panics.
+        if not isinstance(error, DAMAGE) and type(error) is not Exception and not is_panic(error):
             raise
         where = f"{name}" if Path(name).exists() else f"{name} (no such folder, so taken as a Hub id)"
         raise OSError(f"cannot open the {part} of {where}: {_first_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return (message_of(error) or type(error).__name__).splitlines()[0]
 
 

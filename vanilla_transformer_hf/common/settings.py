@@ -8,6 +8,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import yaml
 
 LARGEST = 4 * 2**20  # bytes of a settings file
 DEEPEST = 50
+LARGEST_LOG = 256 * 2**20  # bytes of a file with an entry for each logged step
 MOST_VALUES = 200_000  # of a YAML file, each of which takes its parser some 10 µs
 
 _JSON_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
@@ -88,6 +90,31 @@ def read_json(path: str | os.PathLike, largest: int = LARGEST) -> Any:
         ValueError: As `read_text` and `parse_json`.
     """
     return parse_json(read_text(path, largest), path)
+
+
+def read_object(
+    path: str | os.PathLike, fields: Mapping[str, type | tuple[type, ...]], largest: int = LARGEST
+) -> dict[str, Any]:
+    """
+    The value of a JSON file that is an object and has `fields`, each of its type.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        ValueError: As `read_json`, or it is no such object.
+    """
+    value = read_json(path, largest)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is damaged: expected a JSON object, got {_kind(value)}")
+    for name, types in fields.items():
+        found = value.get(name)
+        if not isinstance(found, types) or (isinstance(found, bool) and types is int):
+            allowed = " or ".join(each.__name__ for each in (types if isinstance(types, tuple) else (types,)))
+            raise ValueError(f"{path} is damaged: expected {name} to be {allowed}, got {_kind(found)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else type(value).__name__
 
 
 def parse_yaml(text: str, where: str | os.PathLike, loader: Any = yaml.SafeLoader, most: int = MOST_VALUES) -> Any:

@@ -20,6 +20,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..model.tokenizer_limits_vanilla_transformer import is_panic
 from ..publishing.model_card import CardFacts, ConversionFacts, SourceFile, write_card
 from .formats import vocabularies
 from .key_table import check_sizes, convert_tensors, empty_model, model_class
@@ -176,7 +177,10 @@ def _one_line(path: Path, name: str) -> Iterator[None]:
         ) from error
     except (ConversionError, OSError, ImportError):
         raise
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
+    except BaseException as error:
+        kinds = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+        if not isinstance(error, kinds) and type(error) is not Exception and not is_panic(error):
+            raise  # tokenizers raises an Exception itself for wrong files, or panics
         reason = (str(error).splitlines() or [""])[0][:300]
         raise ConversionError(
             f"{path} is damaged, or not a checkpoint of {name} ({type(error).__name__}: {reason})"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..common.checksums import digest
 from ..common.files import open_output
+from ..common.settings import read_object
 from .export import export_for
 
 
@@ -33,6 +34,6 @@ def kept_copy(model: str | os.PathLike, quantization: str | None) -> Path:
         export_for("ctranslate2", folder, copy, quantization=quantization)
         with open_output(copy / ORIGIN_FILE) as file:
             file.write((json.dumps(origin, indent=2) + "\n").encode())
-    elif not (copy / ORIGIN_FILE).is_file() or json.loads((copy / ORIGIN_FILE).read_text("utf-8")) != origin:
+    elif not (copy / ORIGIN_FILE).is_file() or read_object(copy / ORIGIN_FILE, {}) != origin:
         raise ValueError(f"{copy} was not exported from the files that {model} has now: remove it")
     return copy

@@ -5,9 +5,10 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
-from .configuration_vanilla_transformer import LARGEST_DEPTH, LARGEST_SIZE, ConfigValueError
+from .configuration_vanilla_transformer import LARGEST_DEPTH, LARGEST_SIZE, refusing_with_value_errors
 
 
+@refusing_with_value_errors
 @strict
 class RecurrentSeq2SeqConfig(PreTrainedConfig):
     r"""
@@ -99,14 +100,11 @@ class RecurrentSeq2SeqConfig(PreTrainedConfig):
         Checks of values that a type cannot express; run by `@strict` at construction and before saving.
 
         Raises:
-            ConfigValueError: A value is out of range, or two exclude each other.
+            ValueError: A value is out of range, or two exclude each other.
         """
-        try:
-            super().validate_architecture()
-            self._check_sizes()
-            self._check_fields()
-        except ValueError as error:
-            raise ConfigValueError(str(error)) from error
+        super().validate_architecture()
+        self._check_sizes()
+        self._check_fields()
 
     def _check_sizes(self):
         for name in ("vocab_size", "source_vocab_size", "d_model", "encoder_layers", "decoder_layers"):

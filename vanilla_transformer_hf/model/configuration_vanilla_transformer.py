@@ -3,10 +3,15 @@
 import math
 import re
 from difflib import get_close_matches
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, TypeVar
 
 from huggingface_hub.dataclasses import strict
-from huggingface_hub.errors import StrictDataclassClassValidationError
+from huggingface_hub.errors import (
+    StrictDataclassClassValidationError,
+    StrictDataclassError,
+    StrictDataclassFieldValidationError,
+)
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
@@ -142,13 +147,42 @@ LARGEST_DEPTH = 1_024
 LARGEST_SIZE = 2**24
 
 
-class ConfigValueError(StrictDataclassClassValidationError):
-    """An invalid value in a config: transformers' error class, but the message is only that of the check."""
+class ConfigValueError(StrictDataclassClassValidationError, StrictDataclassFieldValidationError, ValueError):
+    """An invalid value in a config: an error of transformers and a ValueError; its message is that of the check."""
 
     def __init__(self, message: str):
         Exception.__init__(self, message)
 
 
+Config = TypeVar("Config", bound=type)
+
+
+def refusing_with_value_errors(config_class: Config) -> Config:
+    """
+    A class decorator above `@strict`: its errors, at construction, on assignment and before saving, become
+    `ConfigValueError`s. `@strict` turns each ValueError and TypeError of a check into an error that is neither, and
+    puts "Class validation error for validator 'validate_architecture'" in front of its message.
+    """
+
+    def refusing(check: Any) -> Any:
+        @wraps(check)  # with the mark by which `@strict` knows its own method again in a subclass
+        def call(*args: Any) -> None:
+            try:
+                check(*args)
+            except StrictDataclassError as error:
+                cause: BaseException = error
+                while isinstance(cause, StrictDataclassError) and cause.__cause__ is not None:
+                    cause = cause.__cause__
+                raise ConfigValueError(str(cause)) from cause
+
+        return call
+
+    for name in ("validate", "__setattr__"):
+        setattr(config_class, name, refusing(getattr(config_class, name)))
+    return config_class
+
+
+@refusing_with_value_errors
 @strict
 class VanillaTransformerConfig(PreTrainedConfig):
     r"""
@@ -271,8 +305,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         classifier_dropout (`float`, *optional*): Dropout before the classifier of an encoder; `dropout` if not given.
 
     Raises:
-        StrictDataclassError: A value has the wrong type, or two fields exclude each other; the message names the
-            field, its value and the allowed values.
+        ConfigValueError: A value has the wrong type or is out of range, or two fields exclude each other; the message
+            names the field, its value and the allowed values. It is a ValueError.
         ValueError: A keyword is not a field, probably a misspelling. Unknown fields in a saved config are only
         reported.
 
@@ -526,24 +560,20 @@ class VanillaTransformerConfig(PreTrainedConfig):
         Checks of values that a type cannot express; run by `@strict` at construction and before saving.
 
         Raises:
-            ConfigValueError: A value is out of range, or two exclude each other. `@strict` puts "Class validation
-                error for validator 'validate_architecture'" in front of every ValueError.
+            ValueError: A value is out of range, or two exclude each other.
         """
-        try:
-            super().validate_architecture()
-            if self.is_encoder_decoder and self.is_decoder:
-                raise ValueError("is_decoder=True with is_encoder_decoder=True: set is_encoder_decoder=False, too")
-            self._check_sizes()
-            self._check_heads()
-            check_sharing(self)
-            check_heads_by_layer(self)
-            self._check_embeddings()
-            self._check_relative_positions()
-            self._check_attention_types()
-            self._check_pooling()
-            self._check_token_ids()
-        except ValueError as error:
-            raise ConfigValueError(str(error)) from error
+        super().validate_architecture()
+        if self.is_encoder_decoder and self.is_decoder:
+            raise ValueError("is_decoder=True with is_encoder_decoder=True: set is_encoder_decoder=False, too")
+        self._check_sizes()
+        self._check_heads()
+        check_sharing(self)
+        check_heads_by_layer(self)
+        self._check_embeddings()
+        self._check_relative_positions()
+        self._check_attention_types()
+        self._check_pooling()
+        self._check_token_ids()
 
     def _check_sizes(self):
         positive = (

@@ -1,13 +1,17 @@
 """What the Transformer and the recurrent models have in common: tied embeddings, shifted labels and the loss."""
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Collection, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from .loss_vanilla_transformer import (
     RowLoss,
@@ -17,6 +21,21 @@ from .loss_vanilla_transformer import (
     smoothed_cross_entropy,
 )
 from .packed_weights_vanilla_transformer import is_plain, is_unchanged
+
+
+# The names that transformers gives to the files of weights in several files.
+SHARD_NAME = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
+
+
+def remove_older_weights(folder: str | os.PathLike, written: Collection[str]) -> None:
+    """
+    Remove files of weights of an earlier save from a folder: all that have the names of a save but are not `written`.
+    transformers opens model.safetensors in preference to newer weights in several files.
+    """
+    for path in Path(folder).iterdir():
+        is_weights = path.name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) or SHARD_NAME.fullmatch(path.name)
+        if is_weights and path.name not in written:
+            path.unlink()
 
 
 class SharedBase(PreTrainedModel):
@@ -29,6 +48,21 @@ class SharedBase(PreTrainedModel):
         result = super().load_state_dict(whole, strict, assign)
         self.tie_weights(recompute_mapping=False)
         return result
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, is_main_process: bool = True, *args: Any, **kwargs: Any
+    ) -> None:
+        """
+        Save the model, as in every transformers model; then remove the weights of an earlier save that transformers
+        leaves: those in one file where the new ones are in several, and the index where they are in one.
+        """
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        has_other_names = kwargs.get("variant") or kwargs.get("distributed_checkpoint")
+        if not is_main_process or has_other_names or getattr(self, "_hf_peft_config_loaded", False):
+            return  # of these names, nothing was written; of an adapter, its own file
+        # transformers has removed the shards of an earlier save, so those that are there were written now.
+        shards = {path.name for path in Path(save_directory).iterdir() if SHARD_NAME.fullmatch(path.name)}
+        remove_older_weights(save_directory, shards | {SAFE_WEIGHTS_INDEX_NAME} if shards else {SAFE_WEIGHTS_NAME})
 
     def predict(
         self,

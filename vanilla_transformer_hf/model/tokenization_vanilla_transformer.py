@@ -26,6 +26,8 @@ from tokenizers import (
 from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
+from .tokenizer_limits_vanilla_transformer import check_added, check_tokenizer_file, is_panic
+
 
 TOKENIZER_FILES = {"tokenizer_file": "tokenizer.json", "source_tokenizer_file": "source_tokenizer.json"}
 
@@ -359,6 +361,12 @@ class VanillaTransformerTokenizer(TokenizersBackend):
         if path is None:
             name = TOKENIZER_FILES["tokenizer_file"]
             raise OSError(f"{pretrained_model_name_or_path}: {name} is missing; copy it from where it was saved.")
+        for name in TOKENIZER_FILES:
+            if file := resolved_vocab_files.get(name):
+                check_tokenizer_file(file)
+        for name in ("tokenizer_config_file", "special_tokens_map_file"):
+            if file := resolved_vocab_files.get(name):
+                check_added(file)
         try:
             return super()._from_pretrained(
                 resolved_vocab_files, pretrained_model_name_or_path, init_configuration, *init_inputs, **kwargs
@@ -389,11 +397,11 @@ def _read_backend(path: str) -> Tokenizer:
 
 @contextmanager
 def _naming_damage(path: str | None) -> Iterator[None]:
-    """Name the file that the backend could not read: it raises a plain `Exception`."""
+    """Name the file that the backend could not read: it raises a plain `Exception`, or panics."""
     try:
         yield
-    except Exception as error:
-        if type(error) is not Exception or path is None:
+    except BaseException as error:
+        if path is None or not (type(error) is Exception or is_panic(error)):
             raise
         raise ValueError(f"{path} is not a complete tokenizer file ({error}); save or copy it again.") from None
 

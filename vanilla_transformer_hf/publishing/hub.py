@@ -7,8 +7,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,8 +21,9 @@ from huggingface_hub.errors import (
 )
 
 from ..common.files import check_regular_file, read_regular_file
+from ..common.hub_waits import LONGEST_WAIT, bounded_waits, wanted_wait
 from .private_text import find_private_text, hide_secrets
-from .upload_plan import TEXTS, Plan, plan_upload
+from .upload_plan import Plan, plan_upload
 from .weight_files import Shard
 
 
@@ -41,7 +40,8 @@ REPLACED = ("model*.safetensors*", "source_tokenizer.json")
 # Pauses in seconds before a request is retried, as in huggingface_hub; it repeats uploads of files, but not the
 # requests that create a repository, check the card, or commit.
 WAITS = (1.0, 2.0, 4.0, 8.0, 8.0)
-LONGEST_WAIT = 300.0
+# Files beside a model that are not searched for secrets; all others are texts, whatever they are called.
+BINARIES = (".safetensors", ".bin", ".pt", ".pth", ".pkl", ".png")
 PASSING = {408, 429, 500, 502, 503, 504}
 
 
@@ -130,7 +130,7 @@ def _check_beside(files: dict[str, Path | bytes]):
     for name, source in files.items():
         if isinstance(source, Path):
             check_regular_file(source)
-        if name.endswith(TEXTS):
+        if not name.endswith(BINARIES):
             content = source if isinstance(source, bytes) else read_regular_file(source)
             problems += find_private_text(Path(name).name, content)
     if problems:
@@ -158,7 +158,8 @@ def one_line(repo_id: str, token: str | None = None) -> Iterator[None]:
         PublishError: In place of the client's error.
     """
     try:
-        yield
+        with bounded_waits():
+            yield
     except (httpx.HTTPError, HFValidationError, OfflineModeIsEnabled) as error:
         raise PublishError(hide_secrets(f"{repo_id}: {explain(error)}.", token)) from _without_secrets(error, token)
 
@@ -225,14 +226,16 @@ class _Upload:
         """The result of `action`, which is retried after temporary errors."""
         for wait in WAITS:
             try:
-                return action()
+                with bounded_waits():  # entered for each request, as a failed connection ends the client's session
+                    return action()
             except httpx.HTTPError as error:
                 pause = self._pause(error, wait)
                 if pause is None:
                     raise
                 self.say(f"{self.repo_id}: {explain(error)}; trying again in {pause:.0f} s")
                 time.sleep(pause)
-        return action()
+        with bounded_waits():
+            return action()
 
     def _pause(self, error: httpx.HTTPError, wait: float) -> float | None:
         """Seconds until a retry of a request; None if it should not be retried."""
@@ -246,7 +249,7 @@ class _Upload:
         else:
             refused = response.status_code in (429, 503)
             passes = response.status_code in PASSING
-            wait = max(wait, _retry_after(response.headers.get("Retry-After")))
+            wait = max(wait, wanted_wait(response.headers))
         # With pull requests it is unknown whether a commit arrived, because each opens a new one.
         if not passes or wait > LONGEST_WAIT or (self.create_pr and not refused):
             return None
@@ -271,18 +274,6 @@ class _Upload:
             asked = f"; {self.url}/discussions shows whether the pull request was opened" if self.create_pr else ""
             return f"{unchanged}{asked}."
         return f"its last commit is now {found}, and was {self.was_at} before."
-
-
-def _retry_after(value: str | None) -> float:
-    """Seconds that a Retry-After header asks for, as a number or as a date; 0 without one."""
-    if not value:
-        return 0.0
-    if value.isdigit():
-        return float(value)
-    try:
-        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
-    except (TypeError, ValueError):
-        return 0.0
 
 
 # HTTP status -> its meaning for our requests.

@@ -23,6 +23,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..common.files import open_output, read_regular_file
 from ..common.opening import OwnConfig, read_config
+from ..common.settings import read_object
 from ..evaluation.scores import METRICS, Scores
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
@@ -255,7 +256,7 @@ class _Folder:
         self.generation = read.from_pretrained(folder) if named else read()
         settings = folder / TOKENIZER_CONFIG_FILE
         self.has_tokenizer = settings.is_file()
-        tokenizer = json.loads(settings.read_text(encoding="utf-8")) if self.has_tokenizer else {}
+        tokenizer = read_object(settings, {}) if self.has_tokenizer else {}
         self.languages = [tokenizer.get(side) for side in ("src_lang", "tgt_lang")]
         self.parameters = 0
         for path in weight_paths(folder):

@@ -1,41 +1,29 @@
-"""
-Secrets and absolute paths in texts: found in what is published, and hidden in what is printed.
-
-The patterns of keys and tokens are those of detect-secrets; it has none for the tokens in `OWN_PATTERNS`.
-"""
+"""Secrets and absolute paths in texts: found in what is published, and hidden in what is printed."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 from huggingface_hub import get_token
 
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
+from .secret_forms import assigned_secrets, is_placeholder, is_secret_value, secrets_by_form
 
 
-OWN_PATTERNS = {
-    "Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{30,}"),
-    "GitHub token": re.compile(r"\bgithub_pat_\w{20,}"),
-    # A run of letters and digits, so that names of data in Slovak ("sk-en-…") are not taken for keys.
-    "secret key (sk-…)": re.compile(r"\bsk-[\w-]*?[A-Za-z0-9]{20,}"),
-    "Google API key": re.compile(r"\bAIza[\w-]{35}"),
-    "Private Key": re.compile(r"BEGIN [A-Z0-9 ]*PRIVATE KEY"),
-    "access token": re.compile(r"(?i)(?:hub|access|auth|api|bot)_?token[\"']?\s*[:=]\s*[\"']([^\"'\s]{8,})[\"']"),
-}
-
-# Of detect-secrets: IP addresses are not secrets, and neither are random-looking strings, such as a file's SHA-256;
-# and a word in capitals, such as APFELKUCHEN, looks like a key of Artifactory.
-LEFT_OUT = {"IPPublicDetector", "ArtifactoryDetector"}
-
-# Absolute paths, except those that every machine has. A lone "/name" counts where it is a whole value.
+# Absolute paths, except those that every machine has, and also those behind a host ("host:/data") or a scheme that
+# names files. A lone "/name" counts where it is a whole value.
 PATH = re.compile(
-    r"(?<![\w.:/\\<)\]}~-])"
-    r"(?:~\w*/\w|/(?!(?:dev|bin|usr)/)[\w.@+-]+/[\w.@+-]|[A-Za-z]:[\\/]+[\w .-]+[\\/]|\\\\[\w.-]+\\\w)"
-    r"|\bfile://"
+    r"(?<![\w./\\<)\]}~-])"
+    r"(?:~\w*/\w|/(?!dev/(?:null|zero|u?random|std\w+|fd|tty)\b|bin/|usr/bin/)[\w.@+-]+/[\w.@+-]"
+    r"|[A-Za-z]:[\\/]+[\w .-]+[\\/]|\\\\[\w.?-]+\\\w)"
+    r"|\bfile:(?://|[/~]\w)",
+    re.IGNORECASE,
 )
 LONE_PATH = re.compile(r"(?:~|/[\w.@+-]+|[A-Za-z]:[\\/][\w .-]*)[\\/]?")
+# Addresses, which are no paths; those of files are.
+ADDRESS = re.compile(r"\b(?!file:)[A-Za-z][\w+.-]+://[^\s\"'<>)\]},;]*", re.IGNORECASE)
 # Links to pages of the Hub, which begin with a slash too.
 HUB_LINK = re.compile(r"\]\(/(?:datasets|spaces|papers|docs|blog|collections)/[^)\s]*\)")
 
@@ -43,48 +31,30 @@ HUB_LINK = re.compile(r"\]\(/(?:datasets|spaces|papers|docs|blog|collections)/[^
 LEARNED = re.compile(r"(?:model|added_tokens)\b")
 
 
-@cache
-def _detectors() -> list[tuple[str, Any]]:
-    """The detectors of detect-secrets by the kind of secret, without online verification."""
-    from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
-    from detect_secrets.plugins.base import RegexBasedDetector
-
-    classes: Any = get_mapping_from_secret_type_to_class().items()
-    return [
-        (kind, detector())
-        for kind, detector in classes
-        if issubclass(detector, RegexBasedDetector) and detector.__name__ not in LEFT_OUT
-    ]
-
-
-def _secrets(text: str) -> Iterator[tuple[str, str]]:
-    """Each kind of secret in a text with the secret itself."""
-    for kind, pattern in OWN_PATTERNS.items():
-        for found in pattern.finditer(text):
-            yield kind, found[pattern.groups]
-    for kind, detector in _detectors():
-        # The detectors check what they find, but some give no more than its beginning.
-        if any(True for _ in detector.analyze_string(text)):
-            for pattern in detector.denylist:
-                for found in pattern.finditer(text):
-                    yield kind, found[0]
-
-
-def _passwords(text: str) -> Iterator[str]:
-    """Values assigned to names such as "password" or "api_key", except placeholders."""
-    from detect_secrets.filters.heuristic import is_not_alphanumeric_string, is_templated_secret
+def _passwords(text: str, is_code: bool = False) -> Iterator[str]:
+    """Values given to names such as "password" or "api_key", except placeholders."""
     from detect_secrets.plugins.keyword import KeywordDetector
 
+    yield from assigned_secrets(text, is_code)
     for found in KeywordDetector().analyze_string(text):
-        if not is_templated_secret(found) and not is_not_alphanumeric_string(found):
-            yield "password or key"
+        if not is_placeholder(found) and re.search("[A-Za-z]", found):
+            yield found
+
+
+def _known_secrets() -> set[str]:
+    """The secrets of this process: its token of the Hub, and what variables of the environment call a secret."""
+    given = {value for name, value in os.environ.items() if len(value) >= 8 and is_secret_value(name, value)}
+    return given | {token for token in (get_token(),) if token}
 
 
 def _fields(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """
     Every value of a JSON document as (field, text), the field as "outer.inner"; and every key that could be a path.
+    {"name": a name, "value": a value} is a field, too.
     """
     if isinstance(value, dict):
+        if isinstance(value.get("name"), str) and isinstance(value.get("value"), str):
+            yield value["name"], value["value"]
         for key, inner in value.items():
             if re.search(r"[~/\\]", str(key)):
                 yield f"{name}.{key}" if name else str(key), str(key)
@@ -137,20 +107,22 @@ def find_private_text(name: str, content: bytes) -> list[str]:
         text = content.decode("utf-8", errors="replace")
         lines = [(f"line {number}", line, None) for number, line in enumerate(text.splitlines(), start=1)]
     problems = []
-    known = get_token()
+    known = _known_secrets()
     joined = "\n".join(line for _, line, _ in lines)
-    if (known and known in joined) or any(True for _ in _secrets(joined)):
+    if any(secret in joined for secret in known) or any(True for _ in secrets_by_form(joined)):
         for place, line, _ in lines:
-            kinds = {kind for kind, _ in _secrets(line)}
-            if known and known in line:
-                kinds.add("Hugging Face token")
+            kinds = {kind for kind, _ in secrets_by_form(line)}
+            if any(secret in line for secret in known):
+                kinds.add("one of this process")
             problems += [f"{name}, {place}: contains a secret ({kind})" for kind in sorted(kinds)]
         # A secret that is split over several lines.
-        problems = problems or [f"{name}: contains a secret ({kind})" for kind, _ in _secrets(joined)]
+        problems = problems or [f"{name}: contains a secret ({kind})" for kind, _ in secrets_by_form(joined)]
     for place, line, value in lines:
-        if is_learned and LEARNED.match(place.removeprefix("field ")):
+        field = place.removeprefix("field ")
+        if is_learned and LEARNED.match(field):
             continue
-        if any(True for _ in _passwords(line)):
+        is_password = value is not None and is_secret_value(field, value)
+        if is_password or any(True for _ in _passwords(line if value is None else value, name.endswith(".py"))):
             problems.append(f"{name}, {place}: contains a password or key")
         if _has_path(line if value is None else value, is_value=value is not None):
             problems.append(f"{name}, {place}: contains an absolute path")
@@ -160,12 +132,13 @@ def find_private_text(name: str, content: bytes) -> list[str]:
 def _has_path(text: str, is_value: bool) -> bool:
     if is_value and LONE_PATH.fullmatch(text):
         return True
-    return not text.startswith("#!") and PATH.search(HUB_LINK.sub("]()", text)) is not None
+    return not text.startswith("#!") and PATH.search(HUB_LINK.sub("]()", ADDRESS.sub("", text))) is not None
 
 
 def hide_secrets(text: str, *known: str | None) -> str:
     """A text to print, with "<token>" in place of known secrets and of anything that looks like one."""
-    for secret in (*known, get_token(), *(found for _, found in _secrets(text))):
-        if secret:
+    found = [*(secret for _, secret in secrets_by_form(text)), *assigned_secrets(text)]
+    for secret in (*known, *_known_secrets(), *found):
+        if secret and (len(secret) >= 8 or secret in known):
             text = text.replace(secret, "<token>")
     return text

@@ -15,6 +15,7 @@ from huggingface_hub import ModelCard
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..common.files import check_regular_file, read_regular_file
+from ..common.model_settings import check_model_settings
 from ..common.opening import OwnConfig, read_config
 from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
@@ -212,6 +213,7 @@ def _refuse_links(folder: Path):
 
 def _model(folder: Path, max_shard_size: int) -> tuple[dict[str, Path | bytes | Shard], list[str]]:
     """Weights, configs, tokenizer and code, and their problems."""
+    check_model_settings(folder)
     config = read_config(folder)
     sources: dict[str, Path | bytes | Shard] = {**find_weights(folder, max_shard_size)}
     problems = check_weights(config, sources)

@@ -1,7 +1,6 @@
 """The safetensors files of a model's folder: found, checked against the config, and split if they are large."""
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from ..common.opening import OwnConfig, is_finite
+from ..common.opening import OwnConfig, check_one_set, check_settings, is_finite
 from ..model import modeling_recurrent_vanilla_transformer as recurrent
 from ..model import modeling_vanilla_transformer as modeling
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.shared_base_vanilla_transformer import SHARD_NAME
 from .private_text import parse_json
 
 
 # Bytes above which weights are split into several files.
 MAX_SHARD_SIZE = 5 * 10**9
 
-# The names that transformers gives to the files of weights in several files.
-SHARD_NAME = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
 METADATA = {"format": "pt"}
 
 
@@ -56,8 +54,10 @@ def find_weights(folder: Path, max_shard_size: int) -> dict[str, Path | bytes | 
 
     Raises:
         FileNotFoundError: There are none.
-        ValueError: A file is damaged, is not a safetensors file, or its name is not that of a shard.
+        ValueError: A file is damaged, is not a safetensors file, or its name is not that of a shard; or there are two
+            sets of weights.
     """
+    check_one_set(folder)
     single = folder / SAFE_WEIGHTS_NAME
     if single.is_file():
         if single.stat().st_size > max_shard_size:
@@ -79,8 +79,10 @@ def weight_paths(folder: Path) -> list[Path]:
 
     Raises:
         FileNotFoundError: There are none.
-        ValueError: The index is damaged, or names a file that is not called like a shard.
+        ValueError: The index is damaged, or names a file that is not called like a shard; or there are two sets of
+            weights.
     """
+    check_one_set(folder)
     single, index = folder / SAFE_WEIGHTS_NAME, folder / SAFE_WEIGHTS_INDEX_NAME
     return [single] if single.is_file() else [folder / name for name in sorted(set(_read_index(index)[1].values()))]
 
@@ -232,6 +234,7 @@ def open_config(folder: Path) -> VanillaTransformerConfig:
     """
     if not (folder / CONFIG_NAME).is_file():
         raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there.")
+    check_settings(folder)
     config = VanillaTransformerConfig.from_pretrained(folder)
     if problems := check_weights(config, find_weights(folder, 2**62), may_repeat=True):
         raise ValueError(f"{folder}: weights and {CONFIG_NAME} do not belong together:\n  " + "\n  ".join(problems))

@@ -18,13 +18,14 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..common.files import check_new, new_folder
 from ..common.opening import is_own
+from ..common.settings import LARGEST_LOG, read_object
 from ..publishing.model_card import (
     FACTS_FILE,
     TRAINER_STATE_FILE,
     CardFacts,
     write_card,
 )
-from .checkpoint_weights import assign, mean_of, open_checkpoints, read_json, save_weights
+from .checkpoint_weights import assign, mean_of, open_checkpoints, save_weights
 
 
 # Files of a model's folder beside its weights. Optimizer states are not part of a model, and measurements of one
@@ -112,8 +113,11 @@ def _rank(checkpoints: dict[int, Path], metric: str | None) -> list[int]:
     scores: dict[int, float] = {}
     measured: set[str] = set()
     for step, folder in checkpoints.items():
-        for entry in read_json(folder / TRAINER_STATE_FILE)["log_history"]:
-            if entry["step"] == step:
+        path = folder / TRAINER_STATE_FILE
+        for entry in read_object(path, {"log_history": list}, LARGEST_LOG)["log_history"]:
+            if not isinstance(entry, dict) or not isinstance(entry.get(metric, 0), (int, float)):
+                raise ValueError(f"{path} is damaged: expected log_history to hold objects with numbers")
+            if entry.get("step") == step:
                 measured |= {name for name in entry if name.startswith("eval_")}
                 scores |= {step: entry[metric]} if metric in entry else {}
     if not scores:

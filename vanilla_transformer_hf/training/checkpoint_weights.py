@@ -1,6 +1,5 @@
 """The weights of checkpoints: safetensors, in which shared matrices occur once, read and averaged tensor by tensor."""
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,8 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..common.opening import check_one_set
+from ..common.settings import read_object
 from ..model.configuration_vanilla_transformer import VERSION_FIELD
 
 
@@ -21,7 +22,7 @@ IGNORED_FIELDS = {"transformers_version", VERSION_FIELD, "_name_or_path"}
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path, {})
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: no such file; is {path.parent} a checkpoint?") from error
     except ValueError as error:
@@ -53,9 +54,11 @@ class CheckpointWeights:
     def __init__(self, folder: str | os.PathLike):
         self.folder = Path(folder)
         self.config = read_json(self.folder / CONFIG_NAME)
+        check_one_set(self.folder)
         self.files, index = [SAFE_WEIGHTS_NAME], self.folder / SAFE_WEIGHTS_INDEX_NAME
         if not (self.folder / SAFE_WEIGHTS_NAME).is_file() and index.is_file():
-            self.files = sorted({Path(name).name for name in read_json(index)["weight_map"].values()})
+            places = read_object(index, {"weight_map": dict})["weight_map"].values()
+            self.files = sorted({Path(str(name)).name for name in places})
         self.tensors = {}
         for name in self.files:
             file = open_weights(self.folder / name)

@@ -22,6 +22,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, 
 
 from ..common.checksums import SUMS_FILE, digest_of_all, format_checksums, read_checksums, write_checksums
 from ..common.files import UNFINISHED, sync, sync_tree
+from ..common.settings import LARGEST_LOG, read_object
 
 
 logger = logging.getLogger(__name__)
@@ -92,8 +93,7 @@ def list_checkpoints(folder: Path) -> list[str]:
 
 def step_of(checkpoint: str | Path) -> int:
     """The number of steps that a checkpoint's run had done."""
-    state = json.loads(Path(checkpoint, TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-    return int(state["global_step"])
+    return read_object(Path(checkpoint, TRAINER_STATE_NAME), {"global_step": int}, LARGEST_LOG)["global_step"]
 
 
 def move_in(checkpoint: Path, folder: Path):
@@ -118,7 +118,7 @@ def remove(checkpoint: Path):
 
 def is_planned(checkpoint: Path, args: TrainingArguments, save_steps: int) -> bool:
     """Whether a checkpoint was saved because its step or epoch was due, not because of a signal."""
-    state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    state = read_object(checkpoint / TRAINER_STATE_NAME, {"global_step": int, "epoch": (float, int)}, LARGEST_LOG)
     if args.save_strategy == SaveStrategy.EPOCH:
         return float(state["epoch"]).is_integer()
     return args.save_strategy != SaveStrategy.STEPS or not save_steps or state["global_step"] % save_steps == 0

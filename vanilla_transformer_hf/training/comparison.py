@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..common.settings import read_json
+from ..common.settings import read_object
 from .build import describe_tokenizer, get_tokenizer, load_corpora, say, tokenize
 from .comparison_plan import Plan, PlannedRun, continue_record, write_recipe
 from .comparison_run import DIVERGED, FAILED, FINISHED, write_result
@@ -73,7 +73,7 @@ def start_process(run: PlannedRun, seconds: float | None, processes: int) -> sub
 def read_result(run: PlannedRun) -> dict[str, Any] | None:
     """The result of a run that has ended, or None."""
     path = run.beside(".json")
-    return read_json(path) if path.is_file() else None
+    return read_object(path, {"status": str}) if path.is_file() else None
 
 
 def run_comparison(

@@ -223,6 +223,8 @@ def continue_record(plan: Plan, output: Path) -> None:
     known = read_yaml(path) if path.is_file() else {}
     if not isinstance(known, dict) or (known and not known.keys() >= plan.record.keys()):
         raise ValueError(f"{path} is damaged; choose another --output.")
+    if any(not isinstance(known[name], dict) for name in known.keys() & {"variants", "settings", "data_sha256"}):
+        raise ValueError(f"{path} is damaged; choose another --output.")
     if known:
         variants = known["variants"]
         same = {name: values for name, values in plan.record["variants"].items() if name in variants}

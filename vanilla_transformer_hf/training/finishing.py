@@ -16,6 +16,7 @@ from accelerate.utils import broadcast_object_list
 from ..common.checksums import OPENED, SUMS_FILE, digest, write_checksums
 from ..common.files import new_file, new_files, open_output
 from ..evaluation.scores import Scores, read_predictions, write_predictions
+from ..model.shared_base_vanilla_transformer import remove_older_weights
 from ..publishing.model_card import CARD_FILE, CURVES_FILE, FACTS_FILE, CardFacts, is_edited, write_card
 from .build import say
 from .checkpointing_trainer import CheckpointingTrainer
@@ -94,6 +95,8 @@ def write_model(
         trainer.model.config.use_cache = True
         trainer.model.save_pretrained(unfinished, state_dict=weights)
         trainer.processing_class.save_pretrained(unfinished)
+        written = {path.name for path in unfinished.iterdir()}
+    remove_older_weights(folder, written)
     write_checksums(folder)
     if before != sums_of_model(folder):
         for path in (folder / CURVES_FILE, *folder.glob("predictions.*.tsv")):

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..common.checksums import digest_of_all
 from ..common.files import open_output, read_lines
-from ..common.settings import read_json
+from ..common.settings import read_object
 from ..translation.streams.arguments import add_arguments
 from ..translation.streams.command import run_command
 from ..translation.streams.work import LineWork
@@ -79,7 +79,7 @@ def translate_training_text(search: TeacherSearch, run: RunArguments) -> Path:
     }
     record, pairs = folder / RECORD, folder / PAIRS
     if record.is_file():
-        known = read_json(record)
+        known = read_object(record, {})
         if changed := [name for name, value in settings.items() if known.get(name) != value]:
             raise ValueError(
                 f"{folder} has translations that were made with another {' and '.join(changed)}: choose another "

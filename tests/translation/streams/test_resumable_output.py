@@ -195,6 +195,25 @@ def test_a_damaged_journal_is_named(run, path, interrupted):
         run()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *([], "text", 5, None, True, {}),
+        *({"bytes": "5"}, {"bytes": None}, {"lines": [1]}, {"lines": -1}, {"lines": True}, {"counts": []}),
+        *({"counts": {"too_long": "5"}}, {"settings": []}, {"settings": None}, {"digest": 5}),
+    ],
+)
+def test_a_journal_of_another_form_is_named(run, path, interrupted, change):
+    journal = path.with_name("output.partial.json")
+    known = json.loads(journal.read_text())
+    journal.write_text(json.dumps({**known, **change} if isinstance(change, dict) and change else change))
+    with pytest.raises(ValueError, match=r"output\.partial\.json: damaged .*--restart") as refused:
+        run()
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ValueError, match=r"--restart"), ResumableOutput(path) as output:
+        output.recall()
+
+
 def test_two_runs_do_not_write_one_file(run, path):
     with ResumableOutput(path) as output:
         output.resume(SETTINGS)

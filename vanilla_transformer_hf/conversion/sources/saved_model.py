@@ -9,6 +9,7 @@ import torch
 import transformers
 from transformers import GenerationConfig
 
+from ...common.opening import check_one_set
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats.files import named, read_bounded, read_json
@@ -53,6 +54,10 @@ def _weights(folder: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], lis
     Raises:
         ConversionError: The weights are missing or damaged.
     """
+    try:
+        check_one_set(folder)
+    except ValueError as error:
+        raise ConversionError(str(error)) from error
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (index := folder / f"{name}.index.json").is_file():
             places = read_json(index).get("weight_map")

@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...common.files import open_output
+from ...common.settings import read_object
 from ...common.too_long import current_name
 
 
 logger = logging.getLogger(__name__)
+
+# Fields of the record beside an output that is not complete.
+JOURNAL = {"lines": int, "bytes": int, "digest": str, "counts": dict, "settings": dict}
 
 
 class StreamOutput:
@@ -127,10 +131,12 @@ class ResumableOutput(StreamOutput):
         if self._restart or not self.journal.exists():
             return None
         try:
-            record = json.loads(self.journal.read_text(encoding="utf-8"))
-            return record if record["bytes"] <= self.partial.stat().st_size else None
-        except (ValueError, KeyError) as error:
+            record = read_object(self.journal, JOURNAL)
+            if not all(type(count) is int and count >= 0 for count in (*record["counts"].values(), record["lines"])):
+                raise ValueError(f"{self.journal} is damaged: expected counts of at least 0")
+        except ValueError as error:
             raise ValueError(f"{self.journal}: damaged ({error}); --restart starts over") from error
+        return record if 0 <= record["bytes"] <= self.partial.stat().st_size else None
 
     def write(self, content: bytes, lines: int, digest: str, counts: dict[str, int]) -> None:
         view, begun = memoryview(content), self._file.tell()
