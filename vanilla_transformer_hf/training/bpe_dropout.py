@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 from .collator import TranslationCollator
-from .corpus_files import SIDES
+from .column_names import SIDES
 from .tokenized_corpus import truncate
 
 

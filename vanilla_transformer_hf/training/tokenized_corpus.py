@@ -11,7 +11,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from ..common.too_long import TooLongToTrain, check_too_long
-from .corpus_files import SIDES
+from .column_names import SIDES
 
 
 # Rows of a block of a tokenized table. Opening a table reads and keeps metadata of each block: with the library's
