@@ -476,7 +476,7 @@ def test_codes_and_marked_pieces(tmp_path):
     (folder / "codes.en").write_text("#version: 0.2\nl o\ne r</w>\n")
     (folder / "codes.de").write_text("#version: 0.2\nt i\ne f</w>\n")
     done = convert("fairseq", folder, tmp_path / "codes")
-    assert done.notes == []
+    assert [note for note in done.notes if "--set tokenizer=moses" not in note] == []
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "codes")
     assert tokenizer("low er lr")["input_ids"] == [4, 5, 6, 7, 8, 2]
     assert tokenizer(text_target="tief er")["input_ids"] == [4, 5, 3, 3, 2]
