@@ -60,10 +60,10 @@ def _from_table(table: Corpus, where: str, names: Names) -> Corpus:
     if table.features is None:
         raise ValueError(f"{where}: the stream does not state its columns.")
     features: Any = table.features
-    nested = features.get("translation")
+    nested: Any = features.get("translation")
     if is_nested := isinstance(nested, datasets.Translation | dict):
-        is_pair = isinstance(nested, datasets.Translation)
-        features = dict.fromkeys(nested.languages, datasets.Value("string")) if is_pair else nested
+        text = datasets.Value("string")
+        features = nested if isinstance(nested, dict) else dict.fromkeys(nested.languages, text)
     columns = find_columns(where, list(features), names)
     for name in columns:
         if getattr(features[name], "dtype", None) not in ("string", "large_string", "string_view"):
