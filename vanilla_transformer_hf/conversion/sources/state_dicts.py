@@ -3,7 +3,8 @@ Settings that a bare state dict lacks: the sources `torch_nn` and `annotated` re
 vocabularies from files in its folder that it names.
 
 CHECKPOINT is the weights, the folder that holds them, or the YAML file, which is the only `.yaml` or `.yml` of its
-folder; without one everything has its default. Besides what each source has of its own it may say
+folder. What neither it nor the command (`--set`) gives is asked for where the outputs depend on it, unless a reference
+tells it. Besides what each source has of its own it may say
 
 ```yaml
 checkpoint: model.pt               # the weights, where the folder has more than one file with weights
