@@ -302,7 +302,7 @@ def _make_model(
     guessed = converter.guessed(found)
     if reference is None:
         ask(path, guessed)
-    told += unstated_notes(guessed, converter.defaulted(found), reference and reference.name)
+    told += unstated_notes(guessed, converter.defaulted(found), reference.name if reference else None)
     notes, pieces = told + converter.decoding_notes(found), converter.target_pieces(found)
     return _Converted(name, model, tokenizer, tried, notes, pieces, converter.tolerance, list(found.files), compared)
 
