@@ -26,12 +26,14 @@ def _joeynmt(folder):
 
 
 def _torch_nn(folder):
-    test_torch_nn.write(folder, test_torch_nn.Tutorial().state_dict(), nhead=4)
+    settings = {**test_torch_nn.USUAL, "nhead": 4, "source_bos": True, "source_eos": True}
+    test_torch_nn.write(folder, test_torch_nn.Tutorial().state_dict(), **settings)
 
 
 def _annotated(folder):
     toy, settings, _ = test_annotated.make()
-    test_annotated.write(folder, toy.tensors, settings)
+    usual = {**test_annotated.USUAL, "positions": "sinusoidal", "source_bos": True, "source_eos": True}
+    test_annotated.write(folder, toy.tensors, {**usual, **settings})
 
 
 WRITERS = {

@@ -5,14 +5,21 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from vanilla_transformer_hf import (
+    Translator,
+    VanillaTransformerDecoderModel,
+    VanillaTransformerEncoderModel,
     VanillaTransformerForCausalLM,
     VanillaTransformerForMaskedLM,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+    VanillaTransformerModel,
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.explorer.explorer import Explorer
 from vanilla_transformer_hf.explorer.page import page_of
 from vanilla_transformer_hf.explorer.requests import RequestError
 from vanilla_transformer_hf.explorer.results import from_json
+from vanilla_transformer_hf.publishing import weight_files
 
 
 def close(found, expected):
@@ -32,6 +39,26 @@ def saved(tiny_config, tmp_path):
         return tmp_path / "model", tokenizer
 
     return save
+
+
+@pytest.mark.parametrize(
+    "kind, what",
+    [
+        (VanillaTransformerEncoderModel, "an encoder without a head: open it by AutoModel"),
+        (VanillaTransformerDecoderModel, "a decoder without its output layer: open it by AutoModel"),
+        (VanillaTransformerModel, "an encoder–decoder without its output layer: open it by AutoModel"),
+        (VanillaTransformerForSequenceClassification, r"a classifier: use pipeline\("),
+        (VanillaTransformerForTokenClassification, r"a classifier of tokens: use pipeline\("),
+    ],
+)
+def test_models_without_predictions_of_tokens_are_named(saved, kind, what):
+    folder, _ = saved(kind, output_bias=True)
+    with pytest.raises(ValueError, match=f"model: the explorer shows predictions of tokens, and this is {what}"):
+        Explorer.open([folder])
+    with pytest.raises(ValueError, match=f"model cannot translate, it is {what}"):
+        Translator.from_pretrained(folder)
+    with pytest.raises(ValueError, match=f"model cannot translate, it is {what}"):
+        weight_files.open_config(folder)  # of export and export-checkpoint
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, Trainer, TrainingArguments
 
 from vanilla_transformer_hf import RecurrentSeq2SeqConfig, RecurrentSeq2SeqForConditionalGeneration
+from vanilla_transformer_hf.training.finishing import write_model
 
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"

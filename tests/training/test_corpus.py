@@ -4,6 +4,7 @@ import gzip
 import json
 
 import datasets
+import pyarrow.parquet
 import pytest
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
@@ -33,7 +34,7 @@ def write(tmp_path):
 
     def write(name, lines, end="\n"):
         text = "".join(line + end for line in lines).encode()
-        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.lower().endswith(".gz") else text)
         return str(tmp_path / name)
 
     return write
@@ -62,6 +63,10 @@ def test_plain_text_splits_at_line_ends_only(write, suffix, end):
         ("a.tsv.gz", rows(ENGLISH, GERMAN), {"source_lang": "en", "target_lang": "de"}),
         ("a.tsv", ["de\tid\ten", *rows(GERMAN, "123", ENGLISH)], {"source_lang": "en", "target_lang": "de"}),
         ("a.tsv", ["x\ty\tz", *rows("123", GERMAN, ENGLISH)], {"source_column": "z", "target_column": "y"}),
+        ("a.TSV.GZ", ["German\tEnglish", *rows(GERMAN, ENGLISH)], {"source_lang": "en", "target_lang": "de"}),
+        ("a.tsv", ['\ufeff"DE"\t"EN"', *rows(GERMAN, ENGLISH)], {"source_lang": "en", "target_lang": "de"}),
+        ("a.CSV", ["DE,en-US", *rows(GERMAN, ENGLISH, join=",")], {"source_lang": "en", "target_lang": "de"}),
+        ("a.JSONL", as_json(English=ENGLISH, DE=GERMAN), {"source_lang": "en", "target_lang": "de"}),
         ("a.csv", ["en,de", *rows(ENGLISH, GERMAN, join=",")], {"source_lang": "en", "target_lang": "de"}),
         ("a.csv", ["target,source", *rows(GERMAN, ENGLISH, join=",")], {}),
         ("a.jsonl", as_json(en=ENGLISH, de=GERMAN), {"source_lang": "en", "target_lang": "de"}),
@@ -102,6 +107,34 @@ def test_parquet_and_saved_folders_flat_and_nested(tmp_path):
         assert corpus[:] == PAIRS
 
 
+def test_missing_texts_of_tables_are_empty(tmp_path):
+    texts = {"source": ["one", None, "three"], "target": [None, "zwei", "drei"]}
+    expected = {side: [text or "" for text in column] for side, column in texts.items()}
+    flat = datasets.Dataset.from_dict(texts)
+    nested = datasets.Dataset.from_dict({"translation": [dict(zip(texts, pair)) for pair in zip(*texts.values())]})
+    flat.to_parquet(tmp_path / "a.parquet")
+    nested.to_parquet(tmp_path / "b.parquet")
+    flat.save_to_disk(tmp_path / "flat")
+    for name in ("a.parquet", "b.parquet", "flat"):
+        assert load_parallel_text(str(tmp_path / name))[:] == expected
+        stream = list(load_parallel_text(str(tmp_path / name), streaming=True))
+        assert stream == [dict(zip(texts, pair)) for pair in zip(*expected.values())]
+
+
+def test_a_text_column_may_be_called_translation(tmp_path):
+    datasets.Dataset.from_dict({"text": ENGLISH, "translation": GERMAN}).to_parquet(tmp_path / "a.parquet")
+    path = str(tmp_path / "a.parquet")
+    assert load_parallel_text(path, source_column="text", target_column="translation")[:] == PAIRS
+
+
+def test_bytes_that_are_not_text_in_a_table_are_refused(tmp_path):
+    buffers = [None, pyarrow.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0])), pyarrow.py_buffer(b"a\xff")]
+    broken = pyarrow.Array.from_buffers(pyarrow.string(), 1, buffers)
+    pyarrow.parquet.write_table(pyarrow.table({"source": broken, "target": ["x"]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a\.parquet: column 'source' is not valid UTF-8"):
+        load_parallel_text(str(tmp_path / "a.parquet"))
+
+
 def test_a_changed_file_is_read_anew(write):
     write("a.de", GERMAN)
     first = load_parallel_text(write("a.en", ENGLISH), write("a.de", GERMAN))
@@ -126,7 +159,14 @@ def test_invalid_utf8_names_file_and_line(write, tmp_path):
     [
         ("a.csv", ["id,de", "1,ein"], {"source_lang": "en"}, r"no column 'en' or 'source'.*there are: id, de"),
         ("a.tsv", ["id\tde", "1\tein"], {"source_column": "en"}, r"no column 'en'.*there are: id, de"),
-        ("a.tsv", ["one\tein", "two"], {}, r"a\.tsv, line 2: 1 columns"),
+        ("a.tsv", ["one\tein", "two"], {}, r"a\.tsv, line 2: 1 columns, but 2 expected; perhaps a tab is missing"),
+        ("a.tsv", ["one\tein", "two\tdogs\tzwei"], {}, r"a\.tsv, line 2: 3 columns, but 2 expected; .* inside a text"),
+        ("a.tsv", ["DE\tEN", "a\tb\tc"], {"source_lang": "en", "target_lang": "de"}, r"line 2: 3 columns"),
+        ("a.tsv", ["English\tYoruba"], {}, r"a\.tsv, line 1: no column 'source'.*If line 1 is a pair of texts"),
+        ("a.tsv", ["o\0n\0e\0\t\0e\0"], {}, r"a\.tsv, line 1: a NUL character.*UTF-16"),
+        ("a.txt.tsv", ["one"], {}, r"line 1: 1 columns, but 2 expected"),
+        ("a.jsonl", ['{"source": "a \\ud83d", "target": "b"}'], {}, r"a\.jsonl, line 1: 'source' has half of a char"),
+        ("a.parquet", ["PAR1"], {}, r"a\.parquet: not a Parquet file"),
         ("a.csv", ["source,target", "one"], {}, r"a\.csv, line 2: the number of columns differs"),
         ("a.jsonl", ['{"source": "one", "target": 1}'], {}, r"line 1: 'target' is 1, but text is expected"),
         ("a.jsonl", ["[", "]"], {}, r"line 1: not JSON"),

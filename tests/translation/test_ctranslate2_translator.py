@@ -56,6 +56,28 @@ def test_translations_are_the_same(both, options):
         assert other.score == pytest.approx(mine.score, abs=1e-4)
 
 
+# What the converters write for fairseq, JoeyNMT and MarianMT.
+CONVERTED: dict[str, dict] = {
+    "fairseq": {"forced_eos_token_id": 1, "suppress_tokens": [0], "early_stopping": True},
+    "joeynmt": {"length_penalty_type": "gnmt", "suppress_tokens": [0, 2], "early_stopping": False},
+    "marianmt": {"forced_eos_token_id": 1, "bad_words_ids": [[0]], "early_stopping": False},
+}
+
+
+@pytest.mark.parametrize("toolkit", CONVERTED)
+def test_converted_models_are_searched_as_here(folder, toolkit, tmp_path):
+    copy = tmp_path / "model"
+    shutil.copytree(folder, copy)
+    before = json.loads((copy / "generation_config.json").read_text())
+    settings = {**before, "num_beams": 3, "min_new_tokens": 1, "max_new_tokens": 6, **CONVERTED[toolkit]}
+    (copy / "generation_config.json").write_text(json.dumps(settings))
+    (copy / "SHA256SUMS").unlink(missing_ok=True)
+    both = [Translator.from_pretrained(copy, device="cpu", engine=engine) for engine in ("ours", "ctranslate2")]
+    for options in ({}, {"num_beams": 1}, {"max_new_tokens": 2}, {"max_new_tokens": 1}):
+        ours, theirs = (each.translate(TEXTS, return_scores=True, **options) for each in both)
+        assert [each.tokens for each in theirs] == [each.tokens for each in ours], options
+
+
 def test_n_best_lists_prefixes_and_alignments(both):
     for each in both:
         n_best = each.translate("one two", num_beams=3, num_return_sequences=3)
@@ -68,7 +90,7 @@ def test_n_best_lists_prefixes_and_alignments(both):
     "options, lacks",
     [
         ({"num_beams": 2, "coverage_penalty": 0.2}, "coverage_penalty=0.2"),
-        ({"num_beams": 2, "length_penalty_type": "gnmt"}, "length_penalty_type='gnmt'"),
+        ({"num_beams": 2, "suppress_tokens": [7]}, "suppress_tokens=[7]"),
         ({"do_sample": True}, "do_sample=True"),
         ({"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0}, "num_beam_groups=2"),
     ],

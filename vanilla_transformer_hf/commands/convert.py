@@ -22,6 +22,13 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         "--reference", metavar="NPZ", help="logits computed by the toolkit, which the converted model must reproduce"
     )
     parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an option of the toolkit that the files lack or have wrong, such as nhead=8 or tokenizer=moses",
+    )
+    parser.add_argument(
         "--i-trust-this-file",
         action="store_true",
         help="use Python's unpickler, which runs any code that the file contains: only for files that you made",
@@ -33,7 +40,7 @@ def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
     from transformers.utils import logging
 
-    from ..conversion import convert
+    from ..conversion import convert, parse_option
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -44,6 +51,7 @@ def main(prog: str, argv: list[str]) -> None:
         reference=arguments.reference,
         trust=arguments.i_trust_this_file,
         say=lambda line: print(line, file=sys.stderr),
+        options=dict(map(parse_option, arguments.set)),
     )
     print(f"saved in {arguments.output}")
     print(f"the reopened model's logits differ from those before saving by {done.reopened:.1e}")

@@ -110,7 +110,7 @@ def open_input(path: str | os.PathLike) -> BinaryIO:
     is_odd = not (stat.S_ISREG(mode := os.stat(path).st_mode) or stat.S_ISDIR(mode))
     if is_odd and not os.path.abspath(path).startswith((*PIPES_OF_THE_SHELL, os.devnull)):
         raise ValueError(f"{path} is not a regular file: read a pipe from standard input")
-    return gzip.open(path, "rb") if Path(path).suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
+    return gzip.open(path, "rb") if Path(path).suffix.lower() == ".gz" else open(path, "rb")  # type: ignore[return-value]
 
 
 def read_lines(path: str | os.PathLike, keep_ends: bool = False) -> Iterator[str]:

@@ -79,6 +79,23 @@ DAMAGE = (
 )
 
 
+# Classes whose models do not translate -> what they are, and what opens them.
+OTHER_CLASSES = {
+    "VanillaTransformerModel": "an encoder–decoder without its output layer: open it by AutoModel",
+    "VanillaTransformerEncoderModel": "an encoder without a head: open it by AutoModel",
+    "VanillaTransformerDecoderModel": "a decoder without its output layer: open it by AutoModel",
+    "VanillaTransformerForMaskedLM": 'a masked language model: use `explore` or pipeline("fill-mask")',
+    "VanillaTransformerForCausalLM": 'a language model: use `explore` or pipeline("text-generation")',
+    "VanillaTransformerForSequenceClassification": 'a classifier: use pipeline("text-classification")',
+    "VanillaTransformerForTokenClassification": 'a classifier of tokens: use pipeline("token-classification")',
+}
+
+
+def other_class(config: Any) -> str | None:
+    """What a model of this package is, and what to open it by, if it does not translate."""
+    return OTHER_CLASSES.get((config.architectures or [""])[0]) if is_own(config) else None
+
+
 def is_own(config: Any) -> bool:
     """
     Whether a config, or the content of a config.json, has this package's model type, no matter which code it
@@ -136,6 +153,8 @@ def open_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
         ValueError: The model does not translate.
     """
     config = open_any_config(name, **hub)
+    if (what := other_class(config)) is not None:
+        raise ValueError(f"{name} cannot translate, it is {what}")
     if not config.is_encoder_decoder:
         raise ValueError(f"{name}: model type {config.model_type!r} is not an encoder–decoder and cannot translate")
     return config

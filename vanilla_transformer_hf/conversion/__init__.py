@@ -5,7 +5,8 @@ A source is a module with a `Source`, and a row in `CONVERTERS`.
 """
 
 from .converter import CONVERTERS, convert
+from .given_options import parse_option
 from .source import ConversionError
 
 
-__all__ = ["CONVERTERS", "ConversionError", "convert"]
+__all__ = ["CONVERTERS", "ConversionError", "convert", "parse_option"]

@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..model.tokenizer_limits_vanilla_transformer import is_panic
 from ..publishing.model_card import CardFacts, ConversionFacts, SourceFile, write_card
 from .formats import vocabularies
+from .given_options import ask, set_options, unstated_notes, with_options
 from .key_table import check_sizes, convert_tensors, empty_model, model_class
 from .source import Checkpoint, ConversionError, Source
 from .sources import (
@@ -133,7 +134,7 @@ def settle(
     source: Source, found: Checkpoint, reference: Path, say: Callable[[str], None]
 ) -> tuple[Checkpoint, list[str]]:
     """
-    The checkpoint with the unstated options chosen by the reference, and a note about them.
+    The checkpoint with the unstated options chosen by the reference, and a note about each.
 
     Of the options that the source lists as unstated, those that reproduce the reference are chosen; for the norm's ε,
     whose values hardly differ in effect, the closest. If none reproduce it, the defaults are kept.
@@ -159,7 +160,8 @@ def settle(
         if compare_with_reference(model, reference)[0] <= source.tolerance:
             words = ", ".join(f"{name}={value}" for name, value in told.items())
             say(f"not in the files, but as {reference.name} has it: {words}")
-            return trial, [f"{words}: not in the files; found as what gives the logits of {reference.name}"]
+            found_so = f"not in the files; found as what gives the logits of {reference.name}"
+            return trial, [f"{name}={value}: {found_so}" for name, value in told.items()]
     return found, []
 
 
@@ -194,15 +196,17 @@ def convert(
     reference: str | os.PathLike | None = None,
     trust: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    options: Mapping[str, Any] | None = None,
 ) -> Conversion:
     """
     Convert a checkpoint of `source` ("auto": by its files) to the new folder `output`.
 
     `reference` is a file as `read_reference` reads it. `trust` lets pickles run their code. `say` is called with a
-    line for each step.
+    line for each step. `options` are the toolkit's options that the files lack or have wrong, by name.
 
     Raises:
-        ConversionError: The checkpoint cannot be expressed, read safely or reproduced; nothing is left behind.
+        ConversionError: The checkpoint cannot be expressed, read safely or reproduced, or lacks options on which its
+            outputs depend; nothing is left behind.
         ValueError: There is something at `output` already, or another process is writing it.
         OSError: A file cannot be read or written.
     """
@@ -214,12 +218,13 @@ def convert(
     if (folder / SUMS_FILE).is_file() and (wrong := verify_folder(folder).wrong):
         raise ConversionError(f"{folder}: {', '.join(wrong)} do not fit {SUMS_FILE}; copy them again")
     with _one_line(path, source):
-        made = _make_model(source, path, None if reference is None else Path(reference), trust, say)
+        made = _make_model(source, path, None if reference is None else Path(reference), trust, say, options or {})
     files = [describe_file(file) for file in dict.fromkeys(made.files)]  # all files have been read by now
     # Paths without their folders, which mean nothing to a reader of the card.
     command = ["python", "scripts/convert.py", made.name, path.resolve().name, output.name]
     command += ["--reference", Path(reference).name] if reference else []
     command += ["--i-trust-this-file"] if trust else []
+    command += set_options(options or {})
     model, config = made.model, made.model.config
     done = Conversion(made.name, path, config, model.num_parameters(), notes=made.notes)
     if made.compared is not None:
@@ -262,12 +267,17 @@ class _Converted:
 
 
 def _make_model(
-    source: str, path: Path, reference: Path | None, trust: bool, say: Callable[[str], None]
+    source: str,
+    path: Path,
+    reference: Path | None,
+    trust: bool,
+    say: Callable[[str], None],
+    options: Mapping[str, Any],
 ) -> _Converted:
     """Read a checkpoint and move its tensors into a model of this package; nothing is written."""
     name, converter = choose_source(source, path)
     say(f"reading {path} as a checkpoint of {name}")
-    found = converter.read(path, trust)
+    found = with_options(name, converter, converter.read(path, trust), options)
     if problems := converter.unsupported(found):
         raise ConversionError("the model cannot express these options:\n  " + "\n  ".join(problems))
     told: list[str] = []
@@ -294,6 +304,10 @@ def _make_model(
                 f"the model's outputs differ by {compared[0]:.1e} from those of transformers' own; "
                 f"{converter.tolerance:.0e} is allowed"
             )
+    guessed = converter.guessed(found)
+    if reference is None:
+        ask(path, guessed)
+    told += unstated_notes(guessed, converter.defaulted(found), reference.name if reference else None)
     notes, pieces = told + converter.decoding_notes(found), converter.target_pieces(found)
     return _Converted(name, model, tokenizer, tried, notes, pieces, converter.tolerance, list(found.files), compared)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from ..common.opening import is_own, open_any_config, open_tokenizer, open_weights
+from ..common.opening import is_own, open_any_config, open_tokenizer, open_weights, other_class
 from ..model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from ..translation.translator import Translator
 from . import attending, positions, single_stacks, translating, walk
@@ -82,6 +82,9 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
     config = open_any_config(name, **hub)
     if config.model_type == RecurrentSeq2SeqConfig.model_type:
         raise ValueError(f"{name}: the explorer shows attention between positions, which recurrent models do not have")
+    what = other_class(config)
+    if what is not None and "explore" not in what:
+        raise ValueError(f"{name}: the explorer shows predictions of tokens, and this is {what}")
     if config.is_encoder_decoder:
         translator = Translator.from_pretrained(
             name, device="cpu", matmul_backend="default", trust_remote_code=trust_remote_code

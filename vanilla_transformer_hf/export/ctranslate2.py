@@ -63,7 +63,7 @@ SEARCH: dict[str, tuple[str, Any]] = {
 
 # Generation options that do not affect the search, or that `search_options` reads.
 NOT_SEARCH = {"transformers_version", "_from_model_config", "use_cache", "suppress_tokens", "early_stopping"}
-NOT_SEARCH |= {"pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
+NOT_SEARCH |= {"bad_words_ids", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
 
 # Encodings with a table of vectors that is added to the embeddings.
 TABLES = ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none")
@@ -130,15 +130,16 @@ def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[
     options = {theirs: given.pop(name, default) for name, (theirs, default) in SEARCH.items()}
     options["return_end_token"] = True  # because the length penalty counts it
     options["max_input_length"] = 0  # no silent truncation
-    if settings.suppress_tokens:
-        options["suppress_sequences"] = [[target[index]] for index in settings.suppress_tokens]
+    left_out = [[index] for index in settings.suppress_tokens or ()] + (settings.bad_words_ids or [])
+    if left_out:
+        options["suppress_sequences"] = [[target[index] for index in sequence] for sequence in left_out]
     left = {name: value for name, value in given.items() if name not in NOT_SEARCH}
     if options["beam_size"] > 1 and settings.early_stopping is not True:
         left["early_stopping"] = (
             settings.early_stopping or False
         )  # CTranslate2's search ends with as many outputs as beams
     # It suppresses pieces before the softmax, transformers after it: hypotheses get other scores.
-    for name, allowed in (("suppress_tokens", None), ("min_new_tokens", 1)):
+    for name, allowed in (("suppress_tokens", None), ("bad_words_ids", None), ("min_new_tokens", 1)):
         value = getattr(settings, name)
         if options["beam_size"] > 1 and value and value != allowed:
             left[name] = value

@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from ..common.opening import OwnConfig, check_one_set, check_settings, is_finite
+from ..common.opening import OwnConfig, check_one_set, check_settings, is_finite, other_class
 from ..model import modeling_recurrent_vanilla_transformer as recurrent
 from ..model import modeling_vanilla_transformer as modeling
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -236,6 +236,8 @@ def open_config(folder: Path) -> VanillaTransformerConfig:
         raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there.")
     check_settings(folder)
     config = VanillaTransformerConfig.from_pretrained(folder)
+    if (what := other_class(config)) is not None:
+        raise ValueError(f"{folder} cannot translate, it is {what}")
     if problems := check_weights(config, find_weights(folder, 2**62), may_repeat=True):
         raise ValueError(f"{folder}: weights and {CONFIG_NAME} do not belong together:\n  " + "\n  ".join(problems))
     return config

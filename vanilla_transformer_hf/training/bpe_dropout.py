@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .collator import TranslationCollator
-from .corpus_files import SIDES
+from .column_names import SIDES
 from .tokenized_corpus import truncate
 
 

@@ -5,18 +5,21 @@ A corpus is a `datasets.Dataset` with the string columns "source" and "target", 
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import datasets
+import pyarrow
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
 
 from ..common.white_space import normalize_space
-from .corpus_files import ROW_READERS, SIDES, Names, find_columns, text_pairs
+from .column_names import SIDES, Names, find_columns
+from .corpus_files import ROW_READERS, kind_of, text_pairs
 
 
 Corpus: TypeAlias = datasets.Dataset | datasets.IterableDataset
+# Part of the name of what is kept of a file: another number where the readers give other rows.
+READERS = 2
 TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES})
 
 
@@ -41,7 +44,7 @@ def _from_rows(
             _rows,
             features=TEXT_PAIR,
             gen_kwargs=rows,
-            fingerprint=Hasher.hash((reader.__name__, states, arguments)),
+            fingerprint=Hasher.hash((READERS, reader.__name__, states, arguments)),
         )
     except DatasetGenerationError as error:
         # The builder wraps the reader's error; the reader's own message is the useful one.
@@ -51,31 +54,53 @@ def _from_rows(
 
 
 def _from_table(table: Corpus, where: str, names: Names) -> Corpus:
-    """The two text columns of a `datasets` table, flat or nested under "translation"; nothing is copied."""
+    """
+    The two text columns of a `datasets` table, flat or nested under "translation"; nothing is copied, unless texts are
+    missing, which become empty.
+    """
     if table.features is None:
         raise ValueError(f"{where}: the stream does not state its columns.")
     features: Any = table.features
-    if "translation" in features:
-        features = features["translation"]
-        if isinstance(features, datasets.Translation):
-            features = dict.fromkeys(features.languages, datasets.Value("string"))
+    nested: Any = features.get("translation")
+    if is_nested := isinstance(nested, datasets.Translation | dict):
+        text = datasets.Value("string")
+        features = nested if isinstance(nested, dict) else dict.fromkeys(nested.languages, text)
     columns = find_columns(where, list(features), names)
     for name in columns:
-        if getattr(features[name], "dtype", None) not in ("string", "large_string"):
+        if getattr(features[name], "dtype", None) not in ("string", "large_string", "string_view"):
             raise ValueError(f"{where}: column {name!r} holds {features[name]}, but text is expected.")
     if isinstance(table, datasets.IterableDataset):
-        return table.map(
-            _to_sides, fn_kwargs={"columns": columns}, remove_columns=list(table.features), features=TEXT_PAIR
-        )
-    if "translation" in table.features:
+        fields = {"columns": columns, "is_nested": is_nested}
+        return table.map(_to_sides, fn_kwargs=fields, remove_columns=list(table.features), features=TEXT_PAIR)
+    if is_nested:
         table = table.select_columns("translation").flatten()
         columns = [f"translation.{name}" for name in columns]
-    return table.select_columns(columns).rename_columns(dict(zip(columns, SIDES))).cast(TEXT_PAIR)
+    table = table.select_columns(columns).rename_columns(dict(zip(columns, SIDES))).cast(TEXT_PAIR)
+    for name, side in zip(columns, SIDES):
+        try:
+            table.data.column(side).validate(full=True)
+        except pyarrow.ArrowInvalid as error:  # Parquet files of some writers hold other bytes than UTF-8
+            raise ValueError(f"{where}: column {name!r} is not valid UTF-8 ({error}).") from error
+    if any(table.data.column(side).null_count for side in SIDES):
+        table = table.map(_without_null, batched=True)
+    return table
 
 
-def _to_sides(row: dict[str, Any], columns: list[str]) -> dict[str, str]:
-    row = row.get("translation", row)
-    return {side: row[column] for side, column in zip(SIDES, columns)}
+def _to_sides(row: dict[str, Any], columns: list[str], is_nested: bool) -> dict[str, str]:
+    texts = (row["translation"] or {}) if is_nested else row
+    return {side: texts.get(column) or "" for side, column in zip(SIDES, columns)}
+
+
+def _without_null(batch: dict[str, list]) -> dict[str, list[str]]:
+    return {side: [text or "" for text in batch[side]] for side in SIDES}
+
+
+def _load_parquet(source: str, streaming: bool) -> Corpus:
+    try:
+        return datasets.load_dataset("parquet", data_files=source, split="train", streaming=streaming)
+    except (pyarrow.ArrowInvalid, DatasetGenerationError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise ValueError(f"{source}: not a Parquet file, or a damaged one ({reason}).") from error
 
 
 def _load_hub_or_folder(source: str, split: str, config_name: str | None, streaming: bool) -> Corpus:
@@ -120,21 +145,21 @@ def load_parallel_text(
         target: The plain-text file whose line i translates line i of `source`.
         split, config_name: Which part of a saved folder or of a Hub dataset.
         source_column, target_column: Column names, or languages under a "translation" column; if not given, the
-            language codes, then "source" and "target". A TSV file may have no header: the first two columns then.
+            language codes, then "source" and "target", then these in another spelling (`column_names.find_columns`).
+            A TSV file may have no header: the first two columns then.
         source_lang, target_lang: Language codes.
         streaming: Read rows on demand; nothing is stored.
 
     Raises:
         FileNotFoundError: No such file, folder or dataset.
-        ValueError: Files of different length, invalid UTF-8, a missing column, no pair at all, or `target` given for a
-            file that holds both sides.
+        ValueError: Files of different length, rows of another number of columns than the first, invalid UTF-8, a
+            missing or ambiguous column, no pair at all, or `target` given for a file that holds both sides.
     """
     names = tuple(
         (column,) if column else (lang or side, side)
         for column, lang, side in zip((source_column, target_column), (source_lang, target_lang), SIDES)
     )
-    suffixes = Path(source).suffixes
-    kind = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
+    kind = kind_of(source)
     for path in filter(None, (source, target)):
         if (target or kind in (*ROW_READERS, ".parquet", ".gz")) and not os.path.isfile(path):
             raise FileNotFoundError(f"{path}: no such file.")
@@ -145,8 +170,7 @@ def load_parallel_text(
     elif kind in ROW_READERS:
         corpus = _from_rows(ROW_READERS[kind], [source], streaming, path=source, names=names)
     elif kind == ".parquet":
-        table = datasets.load_dataset("parquet", data_files=source, split="train", streaming=streaming)
-        corpus = _from_table(table, source, names)
+        corpus = _from_table(_load_parquet(source, streaming), source, names)
     elif os.path.isfile(source):
         raise ValueError(
             f"{source}: one file of a pair, or an unknown format; name the file with the translations too, or give "

@@ -17,7 +17,7 @@ from ..translation.streams.command import run_command
 from ..translation.streams.work import LineWork
 from .build import load_corpora
 from .corpus import iterate_texts
-from .corpus_files import ROW_READERS
+from .corpus_files import ROW_READERS, kind_of
 from .distillation import digest_of_teacher
 from .recipe import DataArguments, RunArguments
 
@@ -105,7 +105,7 @@ def _columns(data: DataArguments) -> tuple[str, str]:
 def _source_file(data: DataArguments, folder: Path) -> Path:
     """A text file with one source per line: the recipe's, or one that is written here."""
     given = Path(str(data.train_source))
-    if given.is_file() and given.name.removesuffix(".gz").endswith(tuple(ROW_READERS)) is False:
+    if given.is_file() and kind_of(str(given)) not in (*ROW_READERS, ".parquet"):
         return given
     written = folder / SOURCES
     if not written.is_file():

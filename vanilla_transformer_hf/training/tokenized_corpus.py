@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..common.too_long import TooLongToTrain, check_too_long
 from ..common.white_space import normalize_space
-from .corpus_files import SIDES
+from .column_names import SIDES
 
 
 # Rows of a block of a tokenized table. Opening a table reads and keeps metadata of each block: with the library's

@@ -254,7 +254,7 @@ def test_positions_that_are_no_sinusoids_are_taken_as_they_are(tmp_path):
     toy, settings, _ = make()
     table = torch.randn(1, 12, 16)
     tensors = {**toy.tensors, "src_embed.1.pe": table, "tgt_embed.1.pe": table}
-    done = convert("annotated", write(tmp_path / "run", tensors, settings), tmp_path / "out")
+    done = convert("annotated", write(tmp_path / "run", tensors, {**USUAL, **settings}), tmp_path / "out")
     assert done.config.position_encoding == "learned" and done.config.max_position_embeddings == 12
 
 
@@ -303,13 +303,39 @@ def test_the_fold_is_needed(tmp_path):
         convert("annotated", write(tmp_path / "run", toy.tensors, settings), tmp_path / "out", reference=reference)
 
 
-def test_heads_that_are_not_given_are_noted(tmp_path):
+# Of the Annotated Transformer's code
+USUAL = {
+    "h": 8,
+    "norm": "pre",
+    "activation": "relu",
+    "scale_embedding": True,
+    "scale_output": False,
+    "embedding_norm": False,
+    "position_offset": 0,
+}
+
+
+def test_all_that_no_file_gives_is_asked_for(tmp_path):
     toy, _, _ = make()
-    done = convert("annotated", write(tmp_path / "run", toy.tensors, {"dropout": 0.2}), tmp_path / "out")
-    assert done.config.encoder_attention_heads == 8 and done.notes[0].startswith("h: neither the state dict nor")
+    folder = write(tmp_path / "run", toy.tensors, {"dropout": 0.2})
+    with pytest.raises(ConversionError) as error:
+        convert("annotated", folder, tmp_path / "out")
+    asked = [line.strip().partition(":")[0] for line in str(error.value).splitlines()[1:-1]]
+    assert set(asked) == {*USUAL, "positions"}  # ε is that of the norm's approximation
+    done = convert("annotated", folder, tmp_path / "out", options={**USUAL, "positions": "none"})
+    assert done.config.position_encoding == "none" and done.config.encoder_norm_position == "pre"
+
+
+def test_what_the_training_script_saved_is_not_asked_for(tmp_path):
+    toy, _, _ = make("jadore_wide_heads")
+    folder = write(tmp_path / "run", toy.tensors, {}, settings={"n_head": 4, "scale_emb_or_prj": "prj"})
+    with pytest.raises(ConversionError) as error:
+        convert("annotated", folder, tmp_path / "out")
+    asked = [line.strip().partition(":")[0] for line in str(error.value).splitlines()[1:-1]]
+    assert "norm" in asked and not {"h", "scale_embedding", "scale_output"} & set(asked)
 
 
 @pytest.mark.parametrize("name", samples("annotated-*"))
 def test_heads_that_no_file_says_the_reference_tells(name, tmp_path):
     done = convert("annotated", PEERS / name, tmp_path / "out", reference=PEERS / name / "ref.npz")
-    assert done.reference <= 2e-5 and done.notes[0].startswith("h=4, activation=relu: not in the files")
+    assert done.reference <= 2e-5 and any(note.startswith("h=4: not in the files; found as") for note in done.notes)

@@ -476,7 +476,7 @@ def test_codes_and_marked_pieces(tmp_path):
     (folder / "codes.en").write_text("#version: 0.2\nl o\ne r</w>\n")
     (folder / "codes.de").write_text("#version: 0.2\nt i\ne f</w>\n")
     done = convert("fairseq", folder, tmp_path / "codes")
-    assert done.notes == []
+    assert [note for note in done.notes if "--set tokenizer=moses" not in note] == []
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "codes")
     assert tokenizer("low er lr")["input_ids"] == [4, 5, 6, 7, 8, 2]
     assert tokenizer(text_target="tief er")["input_ids"] == [4, 5, 3, 3, 2]
@@ -518,3 +518,22 @@ def test_dictionaries_are_read_as_fairseq_reads_them(tmp_path):
     (folder / "dict.en.txt").write_text("a 5\nb\n")
     with pytest.raises(ConversionError, match=r"dict.en.txt, line 2: 'b' is not a token with its count"):
         convert("fairseq", folder, tmp_path / "uncounted")
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_moses_is_built_in(stated, tmp_path):
+    """The checkpoint seldom names the tokenizer, which is an option of fairseq-generate; then the command does."""
+    sacremoses = pytest.importorskip("sacremoses")
+    moses = {"tokenizer": "moses", "moses_no_escape": True}
+    reference = Reference({"layout": "0.9", **(moses if stated else {})})
+    folder = reference.write(tmp_path / "fairseq")
+    (folder / "dict.en.txt").write_text("it 5\n's 4\nwell 3\n@-@ 2\n. 1\n, 1\n")
+    done = convert("fairseq", folder, tmp_path / "out", options=None if stated else moses)
+    assert any(note.startswith("tokenizer: texts are cut as by the Moses tokenizer") for note in done.notes)
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
+    text = "it's well-well."
+    words = sacremoses.MosesTokenizer(lang="en").tokenize(text, aggressive_dash_splits=True, escape=False)
+    assert tokenizer(text)["input_ids"] == [4, 5, 6, 7, 6, 8, 2]
+    assert words == ["it", "'s", "well", "@-@", "well", "."]
+    with pytest.raises(ConversionError, match="tokenizer='mecab': must be one of None, space, moses, nltk"):
+        convert("fairseq", folder, tmp_path / "other", options={"tokenizer": "mecab"})

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import yaml
 from samples import PEERS, files_on_the_card, samples, write_reference
 from toy import Side, Toy
 
@@ -350,11 +351,87 @@ def test_settings_of_the_search(testing, settings, notes, tmp_path):
     assert all(note.startswith(start) for note, start in zip(done.notes, notes, strict=True))
 
 
-def test_moses_is_noted(tmp_path):
+@pytest.mark.parametrize("level", ["word", "char", "bpe"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_moses_is_built_in(level, normalize, tmp_path):
+    sacremoses = pytest.importorskip("sacremoses")
     toy, model, _ = make()
-    side = {"lang": "en", "level": "word", "tokenizer_cfg": {"pretokenizer": "moses"}}
-    done = convert("joeynmt", write(tmp_path / "run", toy, model, data={"src": side}), tmp_path / "out")
-    assert any("sacremoses with language en" in note for note in done.notes)
+    side = {"lang": "en", "level": level, "normalize": normalize, "lowercase": True, "tokenizer_type": "subword-nmt"}
+    side["tokenizer_cfg"] = {"pretokenizer": "moses", "codes": "codes"}
+    words = [*SPECIALS, "one", ",", "it", "&apos;s", "o@@"]
+    folder = write(tmp_path / "run", toy, model, data={"src": side, "trg": side})
+    (folder / "codes").write_text("#version: 0.2\no n\non e</w>\ni t</w>\n&apos; s</w>\n")
+    for name in ("src", "trg"):
+        (folder / f"{name}_vocab.txt").write_text("\n".join(words[: len(WORDS[name])]) + "\n", encoding="utf-8")
+    done = convert("joeynmt", folder, tmp_path / "out")
+    assert any("cut as by the Moses tokenizer" in note for note in done.notes)
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
+    tokenize = sacremoses.MosesTokenizer(lang="en").tokenize
+    backend = tokenizer.source_backend_tokenizer or tokenizer.backend_tokenizer
+    for text in ("One, it's (one) [e-mail] & 3.50.", "It's Mr. One's.", "one "):
+        assert backend.normalizer.normalize_str(text).replace("▁", " ") == tokenize(text, return_str=True).lower()
+    if level == "word":
+        assert tokenizer("One, it's").input_ids == [4, 5, 6, 7, 3]
+        assert tokenizer.decode([4, 5, 6], skip_special_tokens=True) == "one , it"
+
+
+def test_moses_may_be_given_with_the_command(tmp_path):
+    toy, model, _ = make()
+    folder = write(tmp_path / "run", toy, model)
+    name = "data.src.tokenizer_cfg.pretokenizer"
+    done = convert("joeynmt", folder, tmp_path / "out", options={name: "moses", "data.src.lang": "en"})
+    assert any(note.startswith(name) for note in done.notes)
+    with pytest.raises(ConversionError, match=r"'model\.encoder\.num_head' is not an option of joeynmt"):
+        convert("joeynmt", folder, tmp_path / "other", options={"model.encoder.num_head": 2})
+
+
+@pytest.mark.parametrize(
+    "side, message",
+    [
+        ({"level": "bpe", "tokenizer_type": "my_splitter"}, r"data\.src\.tokenizer_type: 'my_splitter' \(supported: "),
+        ({"level": "bpe", "bpe_type": ["x"]}, r"data\.src\.tokenizer_type: \['x'\]"),
+        (
+            {"level": "word", "tokenizer_cfg": {"pretokenizer": "nltk"}},
+            r"data\.src\.tokenizer_cfg\.pretokenizer: 'nltk'",
+        ),
+    ],
+)
+def test_unknown_tokenizers_are_refused(side, message, tmp_path):
+    toy, model, _ = make()
+    with pytest.raises(ConversionError, match=message):
+        convert("joeynmt", write(tmp_path / "run", toy, model, data={"src": side}), tmp_path / "out")
+
+
+@pytest.mark.parametrize("beams", [0, 1, -1])
+def test_fewer_beams_than_two_are_greedy_search(beams, tmp_path):
+    toy, model, _ = make()
+    testing = {"beam_size": beams, "max_output_length": 9, "beam_alpha": 1.0}
+    convert("joeynmt", write(tmp_path / "run", toy, model, testing=testing), tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert written.get("num_beams", 1) == 1 and "length_penalty_type" not in written
+    VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "out").generate(torch.tensor([[4, 3]]))
+
+
+def test_a_config_of_the_first_version(tmp_path):
+    """As 1.5 writes it: texts for the languages, one level for both sides, and pre-norm stacks with final norms."""
+    toy, model, _ = make("pre")
+    for stack in ("encoder", "decoder"):
+        del model[stack]["layer_norm"]
+        model[stack]["embeddings"] = {"embedding_dim": 16, "scale": True, "freeze": False}
+    folder = write(tmp_path / "run", toy, model | {"initializer": "xavier"})
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    settings["data"] = {"src": "de", "trg": "en", "level": "word", "lowercase": True, "src_voc_limit": 100}
+    settings["testing"] = {"beam_size": 5, "alpha": 0.7}
+    settings["training"] = {"max_output_length": 31, "label_smoothing": 0.1}
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    reference = write_reference(tmp_path / "ref.npz", toy.logits, toy.sizes, start=2)
+    done = convert("joeynmt", folder, tmp_path / "out", reference=reference)
+    assert done.reference <= 1e-5 and done.config.label_smoothing == 0.1
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer("One TWO").input_ids == [4, 5, 3] and (tokenizer.src_lang, tokenizer.tgt_lang) == ("de", "en")
+    written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    expected = {"num_beams": 5, "length_penalty": 0.7, "length_penalty_type": "gnmt", "max_new_tokens": 31}
+    assert expected.items() <= written.items() and "suppress_tokens" not in written
 
 
 @pytest.mark.parametrize(

@@ -225,11 +225,11 @@ def test_what_no_file_says_the_reference_tells(tmp_path, settings):
         settings.get("norm_first", False),
         settings.get("activation", "relu"),
     )
-    found = f"nhead={heads}, norm_first={first}, activation={kind}, scale_embedding=False, "
-    found += "layer_norm_eps=1e-05: not in the files"
-    assert done.notes[0].startswith(found)
+    told = {"nhead": heads, "norm_first": first, "activation": kind, "scale_embedding": False, "layer_norm_eps": 1e-5}
+    found = [f"{name}={value}: not in the files; found as what gives the logits" for name, value in told.items()]
+    assert [note.partition(" of ref.npz")[0] for note in done.notes[: len(found)]] == found
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert found in card
+    assert all(line in card for line in found)
     wrong = {"nhead": 8, "norm_first": first, "activation": kind, "scale_embedding": True}
     folder = write(tmp_path / "wrong", model.state_dict(), **wrong)
     with pytest.raises(ConversionError, match=r"from those of .*ref.npz; 1e-05 is allowed\n  note: "):
@@ -248,7 +248,7 @@ def test_the_epsilon_of_the_norms_is_what_the_reference_tells(eps, tmp_path):
     reference = write_reference(tmp_path / "ref.npz", model_pre.logits, (11, 9), start=2)
     done = convert("torch_nn", folder, tmp_path / "out", reference=reference)
     assert done.config.layer_norm_eps == eps and done.reference <= 1e-5
-    assert f"layer_norm_eps={eps}: not in the files" in done.notes[0]
+    assert any(note.startswith(f"layer_norm_eps={eps}: not in the files") for note in done.notes)
 
 
 # ------------------------------------------------------------------------------------------- refusals and vocabularies
@@ -274,10 +274,47 @@ def test_left_over_and_missing_tensors_are_listed(tmp_path):
     assert "missing: model.decoder.layers.1.encoder_attn_layer_norm.weight" in str(error.value)
 
 
-def test_heads_that_are_not_given_are_noted(tmp_path):
-    done = convert("torch_nn", write(tmp_path / "run", Tutorial().state_dict()), tmp_path / "out")
-    assert done.config.encoder_attention_heads == 8
-    assert done.notes[0].startswith("nhead: neither the state dict nor") and "no vocabulary" in done.notes[1]
+USUAL = {
+    "nhead": 8,
+    "norm_first": False,
+    "activation": "relu",
+    "layer_norm_eps": 1e-5,
+    "scale_embedding": True,
+    "position_offset": 0,
+}
+
+
+def test_all_that_no_file_gives_is_asked_for(tmp_path):
+    tensors = {name: tensor for name, tensor in Tutorial().state_dict().items() if "pos" not in name}
+    folder = write(tmp_path / "run", tensors, nhead=4)
+    (folder / "vocab.json").write_text(json.dumps({"src": [*VOCABULARY, "a", "b"], "tgt": VOCABULARY}))
+    with pytest.raises(ConversionError) as error:
+        convert("torch_nn", folder, tmp_path / "out")
+    asked = {**USUAL, "positions": "sinusoidal", "source_bos": True, "source_eos": True}
+    del asked["nhead"]
+    lines = [line.strip() for line in str(error.value).splitlines()]
+    assert set(lines[1:-1]) == {
+        f"{name}: {value if isinstance(value, str) else json.dumps(value)} is usual" for name, value in asked.items()
+    }
+    assert "--set norm_first=false" in lines[-1] and "--reference" in lines[-1]
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConversionError, match="'vocabulary' is not an option of torch_nn"):
+        convert("torch_nn", folder, tmp_path / "out", options={"vocabulary": "v.json"})
+    with pytest.raises(ConversionError, match="norm_first: 'no'"):
+        convert("torch_nn", folder, tmp_path / "out", options={**asked, "norm_first": "no"})
+    done = convert("torch_nn", folder, tmp_path / "out", options={**asked, "norm_first": True})
+    assert done.config.encoder_norm_position == "pre" and done.config.encoder_attention_heads == 4
+    assert done.notes == [
+        "max_length=256: not in the files; the default",
+        "dropout=0.1: not in the files; the default",
+        "label_smoothing=0.0: not in the files; the default",
+    ]
+    assert "--set norm_first=true" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+
+
+def test_without_a_vocabulary_there_is_no_tokenizer(tmp_path):
+    done = convert("torch_nn", write(tmp_path / "run", Tutorial().state_dict(), **USUAL), tmp_path / "out")
+    assert "pad_token_id=1: not in the files; the default" in done.notes and "no vocabulary" in done.notes[-1]
     assert not (tmp_path / "out" / "tokenizer.json").exists()
 
 
@@ -294,7 +331,8 @@ VOCABULARY = ["[PAD]", "[UNK]", "<sos>", "</s>", "one", "two", "x", "y", "z"]
 @pytest.mark.parametrize("kind", ["one file", "json", "ids", "lines"])
 def test_vocabularies(kind, tmp_path):
     folder = write(tmp_path / "run", Tutorial(sizes=(9, 9)).state_dict())
-    settings = {"nhead": 4, "source_bos": False, "max_length": 7}
+    settings = {**USUAL, "source_bos": False, "source_eos": True}
+    settings |= {"max_length": 7, "dropout": 0.0, "label_smoothing": 0.0}
     if kind == "one file":
         (folder / "vocab.json").write_text(json.dumps(VOCABULARY))
     elif kind == "json":

@@ -10,8 +10,9 @@ too.
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
-from tokenizers import Regex, decoders, normalizers
+from tokenizers import Regex, Tokenizer, decoders, normalizers
 
 
 try:
@@ -94,19 +95,42 @@ def _dots(abbreviations: Sequence[str]) -> str:
     return r"(?<=\s)" + "".join(f"(?!{pattern})" for pattern in kept) + r"\S+\K\.(?=\s|\z)"
 
 
-def moses(language: str, abbreviations: Sequence[str], lowercase: bool = False) -> normalizers.Normalizer:
-    """Text of a language to words with white space between them."""
-    steps: list[tuple[str, str]] = [
+def _uniform(language: str) -> list[tuple[str, str]]:
+    """Punctuation made uniform, by the rules of a language, and without characters that are not printed."""
+    return [
         *UNICODE_PUNCTUATION,
         *UNIFORM,
         *QUOTES.get(language, []),
         ("(?<=\\d)\u00a0(?=\\d)", "," if language in DECIMAL_COMMA else "."),
         (r"\A\s+|\s+\z", ""),
         (r"\p{C}", ""),
+    ]
+
+
+def moses(
+    language: str,
+    abbreviations: Sequence[str],
+    lowercase: bool = False,
+    *,
+    uniform: str | None = "",
+    splits_dashes: bool = True,
+    escapes: bool = True,
+) -> normalizers.Normalizer:
+    """
+    Text of a language to words with white space between them.
+
+    Args:
+        uniform: The language by whose rules punctuation is made uniform before; "": `language`; None: it is not.
+        splits_dashes: Divide words at dashes ("aggressive_dash_splits").
+        escapes: Escape the characters of XML.
+    """
+    steps: list[tuple[str, str]] = [
+        *([] if uniform is None else _uniform(uniform or language)),
         (r"\s+", " "),
+        ("[\\x00-\\x1f]", ""),
         (r"\A\s+|\s+\z", ""),
         (f"(?<={OTHER})|(?={OTHER})", " "),
-        (r"(?<=\p{Alnum})-(?=\p{Alnum})", " @-@ "),
+        *([(r"(?<=\p{Alnum})-(?=\p{Alnum})", " @-@ ")] if splits_dashes else []),
         (r"(?<=\.)\.|\.(?=\.)", DOT),
         (f"(?<!{DOT})(?={DOT})|(?<={DOT})(?!{DOT}|\\z)", " "),
         (r"(?<=\P{N}),|,(?=\P{N})|(?<=\p{N}),\z", " , "),
@@ -116,7 +140,7 @@ def moses(language: str, abbreviations: Sequence[str], lowercase: bool = False) 
         (r"\s+", " "),
         (r"\.' ?\z", " . ' "),
         (DOT, "."),
-        *((re.escape(character), escaped) for character, escaped in ESCAPES.items()),
+        *((re.escape(character), escaped) for character, escaped in ESCAPES.items() if escapes),
     ]
     replaced = [normalizers.Replace(Regex(pattern), constant) for pattern, constant in steps]
     return normalizers.Sequence([*([normalizers.Lowercase()] if lowercase else []), *replaced])
@@ -125,6 +149,33 @@ def moses(language: str, abbreviations: Sequence[str], lowercase: bool = False) 
 def abbreviations_of(language: str) -> list[str] | None:
     """Moses' list of a language, English's where it has none; None where sacremoses is not installed."""
     return None if NonbreakingPrefixes is None else [word.strip() for word in NonbreakingPrefixes().words(language)]
+
+
+def add_moses(backend: Tokenizer, language: str, lowercase: bool = False, **settings: Any) -> None:
+    """
+    Let a backend divide words as Moses does before its own steps, with the settings of `moses`, and undo its escapes
+    when it decodes. Without sacremoses nothing is added.
+    """
+    if (abbreviations := abbreviations_of(language)) is None:
+        return
+    # Not by `Strip`, behind which the library panics where characters were inserted at the end.
+    edges = normalizers.Replace(Regex(r"\A\s+|\s+\z"), "")
+    before = [moses(language, abbreviations, lowercase, **settings), edges]
+    backend.normalizer = normalizers.Sequence([*before, *([backend.normalizer] if backend.normalizer else [])])
+    # Without a decoder, tokens are joined by spaces.
+    spaces = [decoders.Replace(Regex(r"\z"), " "), decoders.Fuse(), decoders.Strip(" ", 0, 1)]
+    own = [backend.decoder] if backend.decoder else spaces
+    backend.decoder = decoders.Sequence([*own, decoders.Fuse(), *unescape()])
+
+
+def note(side: str) -> str:
+    """What the tokenizer of a model with this side's Moses does."""
+    if abbreviations_of("en") is None:
+        return (
+            f"{side}: texts are expected, and translations come out, as the Moses tokenizer cuts them: sacremoses was "
+            "not installed when this model was converted"
+        )
+    return f"{side}: texts are cut as by the Moses tokenizer; translations are not detokenized"
 
 
 def unescape() -> list[decoders.Decoder]:

@@ -78,16 +78,38 @@ def unstated(checkpoint: Checkpoint) -> dict[str, Any]:
     """The options that a reference model tells, if neither the YAML file nor the training script's settings give
     them."""
     width = checkpoint.tensors.shape(_named(checkpoint, "model.decoder.embed_tokens.weight")[0])[1]
-    usual = _options(checkpoint)["layer_norm_eps"]
+    options = _options(checkpoint)
     values = {
-        "h": state_dicts.possible_heads(width, OPTIONS["h"]),
+        "norm": sorted(EXPRESSED["norm"], key=lambda place: place != options["norm"]),
+        "scale_embedding": sorted((True, False), key=lambda scaled: scaled != options["scale_embedding"]),
         "activation": EXPRESSED["activation"],
-        "layer_norm_eps": list(dict.fromkeys((usual, *state_dicts.NORM_EPSILONS))),
+        "h": state_dicts.possible_heads(width, OPTIONS["h"]),  # tried first, as the last of these
+        "layer_norm_eps": list(dict.fromkeys((options["layer_norm_eps"], *state_dicts.NORM_EPSILONS))),
     }
     given = {ALIASES.get(name, name) for name in checkpoint.options}
-    if any(name.endswith(".a_2") for name in checkpoint.tensors):
+    if _has_unbiased_norm(checkpoint):
         given.add("layer_norm_eps")  # of a norm that is approximated
     return {name: choices for name, choices in values.items() if name not in given}
+
+
+def guessed(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The options on which the outputs depend and which no file gives. The kind of code tells their usual values."""
+    given = {ALIASES.get(name, name) for name in checkpoint.options}
+    rows = set(map(_row, _spelled(checkpoint).values()))
+    if "scale_emb_or_prj" in given:  # jadore801120's option, for matrices that are one
+        given |= {"scale_embedding", "scale_output"}
+    names = ["h", "norm", "activation", "scale_embedding", "scale_output"]
+    names += ["layer_norm_eps"] if not _has_unbiased_norm(checkpoint) else []
+    names += ["embedding_norm"] if "model.encoder.layer_norm.weight" in rows else []
+    names += ["positions"] if not any(spelled in TABLES for spelled in _spelled(checkpoint).values()) else []
+    options = _options(checkpoint)
+    names += ["position_offset"] if options["positions"] != "none" else []
+    names += state_dicts.guessed(checkpoint)
+    return {name: options[name] for name in names if name not in given}
+
+
+def _has_unbiased_norm(checkpoint: Checkpoint) -> bool:
+    return any(name.endswith(".a_2") for name in checkpoint.tensors)
 
 
 # Segment of a name in any known spelling -> the spelling used below; "" removes the segment.
@@ -300,8 +322,9 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
     """A line for each option that our model does not support."""
+    known = {**OPTIONS, **{alias: OPTIONS[name] for alias, name in ALIASES.items()}}
+    problems = state_dicts.unsupported(checkpoint, known)
     options = _options(checkpoint)
-    problems = state_dicts.unsupported(checkpoint, {**OPTIONS, **ALIASES})
     problems += [
         f"{name}: {options[name]!r} (supported: {', '.join(map(repr, expressed))})"
         for name, expressed in EXPRESSED.items()
@@ -396,10 +419,9 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """Notes on settings that were not given, and on the norm's approximation."""
-    given = {ALIASES.get(name, name) for name in checkpoint.options}
-    found = state_dicts.notes(checkpoint, "h", None if "h" in given else OPTIONS["h"])
-    if any(name.endswith(".a_2") for name in checkpoint.tensors):
+    """Notes on a missing vocabulary, and on the norm's approximation."""
+    found = state_dicts.notes(checkpoint)
+    if _has_unbiased_norm(checkpoint):
         found.append("the norm's unbiased standard deviation is folded into its weight; logits differ by some 5e-6")
     return found
 
@@ -415,5 +437,8 @@ SOURCE = Source(
     to_generation_config=to_generation_config,
     decoding_notes=decoding_notes,
     unstated=unstated,
+    guessed=guessed,
+    defaulted=state_dicts.defaulted,
+    settable=state_dicts.settable(OPTIONS, dict.fromkeys(SEGMENTS.values())),
     tolerance=TOLERANCE,
 )

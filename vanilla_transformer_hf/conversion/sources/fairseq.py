@@ -17,6 +17,7 @@ from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
 from ..formats.files import named, read_lines
+from ..formats.moses import add_moses, note
 from ..formats.safe_load import load_torch, plain
 from ..key_table import KeyTable, Rule, third, wrong_types
 from ..source import Checkpoint, ConversionError, Source
@@ -62,6 +63,8 @@ OPTIONS: dict[str, Any] = {
     "target_lang": None,
     "bpe": None,
     "tokenizer": None,
+    "moses_no_dash_splits": False,
+    "moses_no_escape": False,
     "beam": 5,
     "lenpen": 1.0,
     "unnormalized": False,
@@ -89,6 +92,9 @@ NEUTRAL: dict[str, Any] = {
 }
 
 ARCHITECTURES = re.compile(r"transformer(_align|_tiny|_base|_big|_(iwslt|wmt|vaswani_wmt)_.*)?")
+
+# data/encoders: nltk's tokenizer is applied to texts before, and is not part of ours
+TOKENIZERS = (None, "space", "moses", "nltk")
 
 # utils.get_activation_fn
 ACTIVATIONS = {
@@ -233,6 +239,8 @@ def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
             options.update({f"{stack}_{name}": value for name, value in options.pop(stack).items()})
     for name in ("model", "task", "bpe", "tokenizer"):
         group = settings.get(name)
+        if name == "tokenizer" and isinstance(group, dict):
+            options |= {part: value for part, value in group.items() if part.startswith("moses_")}
         options["arch" if name == "model" else name] = group.get("_name") if isinstance(group, dict) else group
     if isinstance(settings.get("model"), dict) and settings["model"].get("arch"):
         options["arch"] = settings["model"]["arch"]
@@ -276,6 +284,9 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
             problems.append(f"{name}={options[name]}: must be decoder_embed_dim={options['decoder_embed_dim']}")
     if options["bpe"] not in (None, "subword_nmt", "fastbpe", "sentencepiece"):
         problems.append(f"bpe={options['bpe']!r}: must be subword_nmt, fastbpe or sentencepiece")
+    if options["tokenizer"] not in TOKENIZERS:
+        known = ", ".join(map(str, TOKENIZERS))
+        problems.append(f"tokenizer={options['tokenizer']!r}: must be one of {known}")
     return problems
 
 
@@ -389,6 +400,10 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
         side: _backend(tokens, _cutting_file(checkpoint, options[f"{side}_lang"]))
         for side, tokens in checkpoint.vocabulary.items()
     }
+    if options["tokenizer"] == "moses":
+        settings = {"splits_dashes": not options["moses_no_dash_splits"], "escapes": not options["moses_no_escape"]}
+        for side, backend in backends.items():
+            add_moses(backend, options[f"{side}_lang"], uniform=None, **settings)
     separate = backends["source"].to_str() != backends["target"].to_str()
     return VanillaTransformerTokenizer(
         tokenizer_object=backends["target"],
@@ -433,9 +448,15 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
         notes.append(f"max_len_a={options['max_len_a']}: the longest translation does not grow with the source")
     if options["unkpen"]:
         notes.append(f"unkpen={options['unkpen']}: the unknown token is not penalised")
-    if options["tokenizer"]:
+    if options["tokenizer"] == "moses":
+        notes.append(note("tokenizer"))
+    elif options["tokenizer"]:
         notes.append(
             f"tokenizer={options['tokenizer']!r}: texts are expected, and translations come out, tokenized so"
+        )
+    else:
+        notes.append(
+            "the checkpoint names no tokenizer: if texts were tokenized by Moses, convert with --set tokenizer=moses"
         )
     if any(_cutting_file(checkpoint, options[f"{side}_lang"]) is None for side in checkpoint.vocabulary):
         notes.append(
@@ -454,4 +475,5 @@ SOURCE = Source(
     to_tokenizer=to_tokenizer,
     to_generation_config=to_generation_config,
     decoding_notes=decoding_notes,
+    settable=tuple(OPTIONS),
 )

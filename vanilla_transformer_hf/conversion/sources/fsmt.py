@@ -8,14 +8,13 @@ After transformers/models/fsmt/{configuration,modeling,tokenization}_fsmt.py.
 from pathlib import Path
 from typing import Any
 
-from tokenizers import decoders
 from transformers import GenerationConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
 from ..formats.files import read_json
-from ..formats.moses import abbreviations_of, moses, unescape
+from ..formats.moses import abbreviations_of, add_moses
 from ..key_table import KeyTable, wrong_types
 from ..source import Checkpoint, Source
 from .saved_model import (
@@ -129,9 +128,7 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
     for name, language in (("vocab-src.json", source_lang), ("vocab-tgt.json", target_lang)):
         tokens = vocabularies.read_ids(checkpoint.uses(folder / name))
         backend = vocabularies.byte_pairs(tokens, merges, "<unk>", joiner=None, where=name)
-        if (abbreviations := abbreviations_of(language)) is not None:
-            backend.normalizer = moses(language, abbreviations, bool(settings.get("do_lower_case")))
-            backend.decoder = decoders.Sequence([backend.decoder, decoders.Fuse(), *unescape()])
+        add_moses(backend, language, lowercase=bool(settings.get("do_lower_case")))
         backends.append(vocabularies.ends_with(backend, "</s>"))
     source, target = backends
     separate = source.to_str() != target.to_str()

@@ -1,9 +1,9 @@
 """
-JoeyNMT 2.x (joeynmt/joeynmt): `best.ckpt`, beside it `config.yaml`, `src_vocab.txt`, `trg_vocab.txt` and the subword
-model.
+JoeyNMT 1.x and 2.x (joeynmt/joeynmt): `best.ckpt`, beside it `config.yaml`, `src_vocab.txt`, `trg_vocab.txt` and the
+subword model. Configs of 1.x are rewritten as those of 2.x.
 
 From joeynmt/model.py, encoders.py, decoders.py, transformer_layers.py, initialization.py (α), tokenizers.py,
-vocabulary.py, config.py and search.py of 2.3.
+vocabulary.py, config.py and search.py of 2.3; data.py, vocabulary.py, search.py and prediction.py of 1.5.
 """
 
 from pathlib import Path
@@ -17,6 +17,7 @@ from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
 from ..formats.files import named, read_lines, read_yaml
+from ..formats.moses import add_moses, note
 from ..formats.safe_load import load_torch
 from ..key_table import KeyTable, Rule, wrong_types
 from ..source import Checkpoint, ConversionError, Source
@@ -79,6 +80,13 @@ OPTIONS: dict[str, Any] = {
 # Without the option, the layers of the encoder are pre-norm, those of the decoder post-norm, and no stack ends with
 # a norm: the code asks for the option in two places, with two defaults.
 NORMS_WITHOUT_OPTION = {"encoder": "pre", "decoder": "post"}
+
+# tokenizers._build_tokenizer
+SUBWORDS = ("sentencepiece", "subword-nmt")
+PRETOKENIZERS = ("none", "moses")
+
+# What stands in configs that are rewritten from those of 1.x.
+FIRST_VERSION = "1.x"
 
 # JoeyNMT limits an output by the length of its source; generate() needs a number.
 LONGEST_OUTPUT = 256
@@ -171,10 +179,47 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     for section in ("data", "model"):
         if not isinstance(options.get(section), dict):
             raise ConversionError(f"{settings} is not a config of JoeyNMT: it has no section `{section}`")
+    if isinstance(options["data"].get("src"), str):
+        options = _from_first_version(options)
     content = load_torch(found[0], trust)
     if not isinstance(content, dict) or "model_state" not in content:
         raise ConversionError(f"{found[0]} is not a checkpoint of JoeyNMT: it has no `model_state`")
     return Checkpoint(options, content["model_state"], None, found[0].parent, [found[0], settings])
+
+
+def _from_first_version(options: dict[str, Any]) -> dict[str, Any]:
+    """
+    A config of 1.x as one of 2.x: the languages are texts there, both sides have one level, all layers are pre-norm
+    with a final norm, and nothing is banned in the search.
+    """
+    data, model = options["data"], options["model"]
+    training, testing = (
+        options[name] if isinstance(options.get(name), dict) else {} for name in ("training", "testing")
+    )
+    sides = {
+        side: {
+            "lang": data[side],
+            "level": data.get("level", OPTIONS["side"]["level"]),
+            "lowercase": data.get("lowercase", False),
+            "tokenizer_type": testing.get("bpe_type", "subword-nmt"),
+            "voc_file": data.get(f"{side}_vocab"),
+        }
+        for side in ("src", "trg")
+    }
+    stacks = {
+        name: {**model[name], "layer_norm": "pre", "alpha": 1.0}
+        for name in ("encoder", "decoder")
+        if isinstance(model.get(name), dict)
+    }
+    search = {"beam_size": testing.get("beam_size", 1), "beam_alpha": testing.get("alpha", -1.0)}
+    longest = training.get("max_output_length")
+    return {
+        "joeynmt_version": FIRST_VERSION,
+        "data": sides,
+        "model": {**model, **stacks, "initializer": OPTIONS["initializer"]},
+        "training": training,
+        "testing": {**search, "max_output_length": -1 if longest is None else longest, "min_output_length": 0},
+    }
 
 
 def _stack(checkpoint: Checkpoint, stack: str) -> dict[str, Any]:
@@ -249,7 +294,25 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
         level = _section(checkpoint, "data", side, defaults="side")["level"]
         if level not in ("word", "char", "bpe"):
             problems.append(f"data.{side}.level: {level} (supported: word, char, bpe)")
+        if level == "bpe" and (kind := _subword_kind(checkpoint, side)) not in SUBWORDS:
+            problems.append(f"data.{side}.tokenizer_type: {kind!r} (supported: {', '.join(SUBWORDS)})")
+        if (kind := _pretokenizer(checkpoint, side)) not in PRETOKENIZERS:
+            name = f"data.{side}.tokenizer_cfg.pretokenizer"
+            problems.append(f"{name}: {kind!r} (supported: {', '.join(PRETOKENIZERS)})")
+        elif kind == "moses" and not isinstance(_section(checkpoint, "data", side, defaults="side")["lang"], str):
+            problems.append(f"data.{side}.lang: Moses needs the code of the language")
     return problems
+
+
+def _subword_kind(checkpoint: Checkpoint, side: str) -> Any:
+    options = _section(checkpoint, "data", side, defaults="side")
+    return options.get("tokenizer_type", options.get("bpe_type", "sentencepiece"))
+
+
+def _pretokenizer(checkpoint: Checkpoint, side: str) -> str:
+    return str(
+        _section(checkpoint, "data", side, defaults="side")["tokenizer_cfg"].get("pretokenizer", "none")
+    ).lower()
 
 
 def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
@@ -328,7 +391,8 @@ SPACE = "▁"
 def _characters(tokens: list[str], unk: str) -> Tokenizer:
     """A backend in which every character is a piece, whose id is its place in the vocabulary."""
     backend = vocabularies.words(tokens, unk)
-    backend.normalizer = normalizers.Replace(" ", SPACE)
+    if " " not in tokens:  # as in 1.x
+        backend.normalizer = normalizers.Replace(" ", SPACE)
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace(SPACE, " ")])
     return backend
@@ -357,7 +421,7 @@ def _backend(checkpoint: Checkpoint, side: str) -> Tokenizer:
         backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     elif options["level"] == "char":
         backend = _characters(tokens, unk)
-    elif options.get("tokenizer_type", options.get("bpe_type", "sentencepiece")) == "sentencepiece":
+    elif _subword_kind(checkpoint, side) == "sentencepiece":
         model = _beside(checkpoint, settings.get("model_file"), f"the SentencePiece model of data.{side}")
         backend = vocabularies.sentencepiece(model, tokens, unk, only_listed=True)
     else:
@@ -365,11 +429,18 @@ def _backend(checkpoint: Checkpoint, side: str) -> Tokenizer:
         separator = settings.get("separator", "@@")
         merges = _known_merges(vocabularies.read_merges(codes), tokens, separator)
         backend = vocabularies.byte_pairs(tokens, merges, unk, names, separator)
-    steps = list(NORMALIZATION) if options["normalize"] else []
-    steps += [normalizers.Lowercase()] if options["lowercase"] else []
-    if steps:
-        backend.normalizer = normalizers.Sequence(steps + ([backend.normalizer] if backend.normalizer else []))
+    if options["lowercase"]:
+        _put_before(backend, [normalizers.Lowercase()])
+    if _pretokenizer(checkpoint, side) == "moses":  # its punctuation is made uniform by English rules
+        uniform = "en" if options["normalize"] else None
+        add_moses(backend, options["lang"], uniform=uniform, splits_dashes=False)
+    if options["normalize"]:
+        _put_before(backend, NORMALIZATION)
     return vocabularies.ends_with(backend, specials["eos_token"])
+
+
+def _put_before(backend: Tokenizer, steps: list[normalizers.Normalizer]) -> None:
+    backend.normalizer = normalizers.Sequence([*steps, *([backend.normalizer] if backend.normalizer else [])])
 
 
 def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
@@ -389,9 +460,13 @@ def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> Va
 
 
 def _testing(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The section `testing`. The older name of beam_alpha takes precedence, as in config.parse_test_args."""
+    """
+    The section `testing`. The older name of beam_alpha takes precedence, as in config.parse_test_args; fewer beams
+    than two are greedy search.
+    """
     options = _section(checkpoint, "testing", defaults="testing")
-    return {**options, "beam_alpha": options.get("alpha", options["beam_alpha"])}
+    alpha = options.get("alpha", options["beam_alpha"])
+    return {**options, "beam_alpha": alpha, "beam_size": max(options["beam_size"], 1)}
 
 
 def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
@@ -401,6 +476,8 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
     banned = [specials["bos_id"], *(target.index(tag) for tag in specials["lang_tags"])]
     banned += [specials["pad_id"]] if options["beam_size"] > 1 else []
     banned += [] if options["generate_unk"] else [specials["unk_id"]]
+    if checkpoint.options.get("joeynmt_version") == FIRST_VERSION:
+        banned = []
     beams: dict[str, Any] = {}
     if options["beam_size"] > 1:
         alpha = max(float(options["beam_alpha"]), 0.0)
@@ -408,9 +485,9 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
     return GenerationConfig(
         num_beams=options["beam_size"],
         **beams,
-        min_new_tokens=options["min_output_length"],
+        min_new_tokens=max(options["min_output_length"], 0) or None,
         max_new_tokens=options["max_output_length"] if options["max_output_length"] > 0 else LONGEST_OUTPUT,
-        suppress_tokens=banned,
+        suppress_tokens=banned or None,
         pad_token_id=specials["pad_id"],
         eos_token_id=specials["eos_id"],
         bos_token_id=specials["bos_id"],
@@ -433,13 +510,33 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
         if options[name] > 0:
             notes.append(f"{name}: {options[name]} is left out; JoeyNMT applies it to the source's tokens too")
     for side in ("src", "trg"):
-        section = _section(checkpoint, "data", side, defaults="side")
-        if str(section["tokenizer_cfg"].get("pretokenizer", "none")).lower() != "none":
-            notes.append(
-                f"data.{side}.tokenizer_cfg.pretokenizer: texts must be tokenized with sacremoses with language "
-                f"{section['lang']} before, and detokenised behind"
-            )
+        if _pretokenizer(checkpoint, side) == "moses":
+            notes.append(note(f"data.{side}.tokenizer_cfg.pretokenizer"))
     return notes
+
+
+def _names(section: str, options: dict[str, Any]) -> list[str]:
+    return [f"{section}.{name}" for name, default in options.items() if not isinstance(default, dict)]
+
+
+# Options that the command may give, dots between sections.
+SETTABLE = (
+    *_names("model", {name: OPTIONS[name] for name in ("initializer", "tied_embeddings", "tied_softmax")}),
+    *(
+        name
+        for stack in ("encoder", "decoder")
+        for name in _names(f"model.{stack}", {**OPTIONS[stack], "layer_norm": None})
+    ),
+    *(f"model.{stack}.embeddings.scale" for stack in ("encoder", "decoder")),
+    *(name for side in ("src", "trg") for name in _names(f"data.{side}", {**OPTIONS["side"], "tokenizer_type": None})),
+    *(
+        f"data.{side}.tokenizer_cfg.{name}"
+        for side in ("src", "trg")
+        for name in ("pretokenizer", "codes", "model_file", "separator")
+    ),
+    *_names("data.special_symbols", OPTIONS["special_symbols"]),
+    *_names("testing", OPTIONS["testing"]),
+)
 
 
 def target_pieces(checkpoint: Checkpoint) -> list[str]:
@@ -458,4 +555,5 @@ SOURCE = Source(
     to_generation_config=to_generation_config,
     decoding_notes=decoding_notes,
     target_pieces=target_pieces,
+    settable=SETTABLE,
 )

@@ -3,7 +3,8 @@ Settings that a bare state dict lacks: the sources `torch_nn` and `annotated` re
 vocabularies from files in its folder that it names.
 
 CHECKPOINT is the weights, the folder that holds them, or the YAML file, which is the only `.yaml` or `.yml` of its
-folder; without one everything has its default. Besides what each source has of its own it may say
+folder. What neither it nor the command (`--set`) gives is asked for where the outputs depend on it, unless a reference
+tells it. Besides what each source has of its own it may say
 
 ```yaml
 checkpoint: model.pt               # the weights, where the folder has more than one file with weights
@@ -20,7 +21,7 @@ names: {ours: theirs}              # where things stand in the state dict, in th
 ```
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -232,8 +233,13 @@ def special_ids(checkpoint: Checkpoint) -> dict[str, int]:
     return {name: checkpoint.vocabulary["tgt"].index(token) for name, token in special_tokens(checkpoint).items()}
 
 
-def unsupported(checkpoint: Checkpoint, known: Mapping[str, Any]) -> list[str]:
-    """A line for each unknown setting, and each special token that a vocabulary lacks or that has different ids."""
+def unsupported(checkpoint: Checkpoint, known: Mapping[str, Any], by_stack: Sequence[str] = ()) -> list[str]:
+    """
+    A line for each setting of the wrong type; or for each unknown one, and each special token that a vocabulary lacks
+    or that has different ids.
+    """
+    if problems := _wrong_settings(checkpoint.options, known, by_stack):  # settings that the command gives, too
+        return problems
     problems = [
         f"{name} is not a setting: expected one of {', '.join(known)}"
         for name in checkpoint.options
@@ -293,11 +299,28 @@ def possible_heads(width: int, default: int) -> list[int]:
     return sorted(heads, key=lambda number: number != default)
 
 
-def notes(checkpoint: Checkpoint, heads: str, default: int | None) -> list[str]:
-    """Notes about settings that were not given: the heads if they have a `default`, and a vocabulary."""
-    found = []
-    if default is not None:
-        found.append(f"{heads}: neither the state dict nor the YAML file gives it; the default {default} is used")
+def guessed(checkpoint: Checkpoint) -> list[str]:
+    """The common settings on which the outputs depend: how a tokenizer frames a source."""
+    return ["source_bos", "source_eos"] if checkpoint.vocabulary is not None else []
+
+
+def defaulted(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The common settings that no file gives, besides those of `guessed`."""
+    values = {name: OPTIONS[name] for name in ("max_length", "dropout", "label_smoothing")}
+    found = {name: value for name, value in values.items() if name not in checkpoint.options}
+    ids = special_ids(checkpoint) if checkpoint.vocabulary is None else {}
+    return found | {f"{name}_token_id": index for name, index in ids.items()}
+
+
+def settable(known: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
+    """Names of the settings that may be given with the command: not the files, which are found before."""
+    files = ("checkpoint", "vocabulary", "source_vocabulary", "target_vocabulary")
+    tokens = [f"special_tokens.{name}" for name in SPECIAL_TOKENS]
+    return (*(name for name in known if name not in files), *tokens, *(f"names.{name}" for name in names))
+
+
+def notes(checkpoint: Checkpoint) -> list[str]:
+    """A note about a vocabulary that is missing."""
     if checkpoint.vocabulary is None:
-        found.append("the checkpoint has no vocabulary, so the model has no tokenizer")
-    return found
+        return ["the checkpoint has no vocabulary, so the model has no tokenizer"]
+    return []

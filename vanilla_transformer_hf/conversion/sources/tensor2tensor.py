@@ -407,6 +407,13 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
     )
 
 
+def guessed(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The target space of a problem that is not one of tensor2tensor's own translation problems."""
+    options = _options(checkpoint)
+    told = "target_space_id" in checkpoint.options or str(options["problem"]).startswith("translate_")
+    return {} if told or not options["use_target_space_embedding"] else {"target_space_id": options["target_space_id"]}
+
+
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     """Steps of t2t_decoder that `generate()` does not perform."""
     return []
@@ -422,4 +429,6 @@ SOURCE = Source(
     to_tokenizer=to_tokenizer,
     to_generation_config=to_generation_config,
     decoding_notes=decoding_notes,
+    guessed=guessed,
+    settable=tuple(OPTIONS),
 )

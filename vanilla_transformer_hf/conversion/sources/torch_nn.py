@@ -63,6 +63,9 @@ OPTIONS: dict[str, Any] = {
     "position_offset": 0,
 }
 
+# Options that may have one value for each stack.
+BY_STACK = ("nhead", "norm_first", "activation", "layer_norm_eps")
+
 # Option -> its values that our model supports.
 EXPRESSED: dict[str, tuple] = {
     "norm_first": (True, False),
@@ -82,6 +85,15 @@ def unstated(checkpoint: Checkpoint) -> dict[str, Any]:
         "layer_norm_eps": state_dicts.NORM_EPSILONS,
     }
     return {name: choices for name, choices in values.items() if name not in checkpoint.options}
+
+
+def guessed(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The options on which the outputs depend and which no file gives."""
+    names = ["nhead", "norm_first", "activation", "layer_norm_eps", "scale_embedding"]
+    names += ["positions"] if _parameter(checkpoint, "target_positions") is None else []
+    names += ["position_offset"] if _options(checkpoint)["positions"] != "none" else []
+    names += state_dicts.guessed(checkpoint)
+    return {name: OPTIONS[name] for name in names if name not in checkpoint.options}
 
 
 def _attention(ours: str) -> dict[str, list[Rule]]:
@@ -184,13 +196,13 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     Raises:
         ConversionError: A file is missing, cannot be read safely, or has another content.
     """
-    return state_dicts.read(path, trust, OPTIONS, ("nhead", "norm_first", "activation", "layer_norm_eps"))
+    return state_dicts.read(path, trust, OPTIONS, BY_STACK)
 
 
 def unsupported(checkpoint: Checkpoint) -> list[str]:
     """A line for each option that our model does not support, and each name that the state dict lacks."""
+    problems = state_dicts.unsupported(checkpoint, OPTIONS, BY_STACK)
     options = _options(checkpoint)
-    problems = state_dicts.unsupported(checkpoint, OPTIONS)
     for name, expressed in EXPRESSED.items():
         for value in options[name].values() if isinstance(options[name], dict) else [options[name]]:
             if value not in expressed:
@@ -282,11 +294,8 @@ def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfi
 
 
 def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """Notes on settings that were not given, and on the tutorial's search."""
-    longest = state_dicts.OPTIONS["max_length"]
-    stop = [] if "max_length" in checkpoint.options else [f"max_length: not given; outputs stop at {longest} tokens"]
-    heads = None if "nhead" in checkpoint.options else OPTIONS["nhead"]
-    return state_dicts.notes(checkpoint, "nhead", heads) + stop
+    """A note on a missing vocabulary."""
+    return state_dicts.notes(checkpoint)
 
 
 SOURCE = Source(
@@ -300,4 +309,7 @@ SOURCE = Source(
     to_generation_config=to_generation_config,
     decoding_notes=decoding_notes,
     unstated=unstated,
+    guessed=guessed,
+    defaulted=state_dicts.defaulted,
+    settable=state_dicts.settable(OPTIONS, NAMES),
 )

@@ -1,0 +1,84 @@
+"""Options that are given with the command, and those that neither a checkpoint nor the command gives."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .source import Checkpoint, ConversionError, Source
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """
+    The name and the value of "NAME=VALUE"; the value is JSON (8, true, 1e-6, null), or else text.
+
+    Raises:
+        ValueError: There is no name, or no "=".
+    """
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError(f"{text!r} is not an option: expected NAME=VALUE, such as nhead=8")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
+
+
+def with_options(name: str, source: Source, checkpoint: Checkpoint, given: Mapping[str, Any]) -> Checkpoint:
+    """
+    The checkpoint with options in place of its own; dots in a name stand between sections ("model.encoder.num_heads").
+
+    Raises:
+        ConversionError: The source `name` has no such option.
+    """
+    options = checkpoint.options
+    for option, value in given.items():
+        if option not in source.settable:
+            known = f"expected one of {', '.join(source.settable)}" if source.settable else "its files hold them all"
+            raise ConversionError(f"{option!r} is not an option of {name} that --set changes: {known}")
+        options = _changed(options, option.split("."), value)
+    return replace(checkpoint, options=options)
+
+
+def _changed(options: Any, path: list[str], value: Any) -> dict[str, Any]:
+    first, *rest = path
+    options = options if isinstance(options, dict) else {}
+    return {**options, first: _changed(options.get(first), rest, value) if rest else value}
+
+
+def ask(path: Path, guessed: Mapping[str, Any]):
+    """
+    Refuse a checkpoint whose files lack options on which the outputs depend.
+
+    Raises:
+        ConversionError: There are some; with a line for each.
+    """
+    if not guessed:
+        return
+    lines = [f"{name}: {_shown(value)} is usual" for name, value in guessed.items()]
+    raise ConversionError(
+        f"the files of {path} do not give these options, and the outputs depend on them:\n  "
+        + "\n  ".join(lines)
+        + "\ngive each as it was in training, in a YAML file beside the weights or with the command, such as "
+        f"{shlex.join(set_options(guessed))}; or give --reference, outputs of the model that tell them"
+    )
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def set_options(values: Mapping[str, Any]) -> list[str]:
+    """The words of a command line that give these options."""
+    return [word for name, value in values.items() for word in ("--set", f"{name}={_shown(value)}")]
+
+
+def unstated_notes(guessed: Mapping[str, Any], defaulted: Mapping[str, Any], reference: str | None) -> list[str]:
+    """A line for each option that the files do not give."""
+    confirmed = f"the default, with which the logits of {reference} are the same"
+    return [
+        *(f"{name}={_shown(value)}: not in the files; {confirmed}" for name, value in guessed.items()),
+        *(f"{name}={_shown(value)}: not in the files; the default" for name, value in defaulted.items()),
+    ]

@@ -1,0 +1,137 @@
+"""Which columns of a table hold the source and the target text, by their names in any spelling."""
+
+import re
+import unicodedata
+
+import langcodes
+
+
+SIDES = ("source", "target")
+Names = tuple[tuple[str, ...], ...]  # possible column names of each side
+
+# Words of column names -> the side that they name, if they name one. Words that are language names are not listed.
+WORDS: dict[str, str | None] = {
+    **dict.fromkeys(("source", "src", "input", "original"), "source"),
+    **dict.fromkeys(("target", "tgt", "trg", "translation", "translated", "output"), "target"),
+    **dict.fromkeys(("text", "texts", "sentence", "sentences", "segment", "phrase", "string", "language", "lang")),
+    **dict.fromkeys(("id", "line", "column", "index", "score", "domain", "reference", "ref", "url", "key")),
+}
+# A code of a language and what may follow it: de, de-DE, deu_Latn.
+TAG = re.compile(r"[a-z]{2,3}([-_][a-z0-9]{2,8})*")
+
+
+def plain(name: str) -> str:
+    """A name without case, quotes, spaces around it and other differences of spelling."""
+    return unicodedata.normalize("NFKC", name).strip("\ufeff\"'“”«»`:# \t\r").casefold()
+
+
+def language_of(name: str) -> langcodes.Language | None:
+    """
+    The language of a column name: a code (en, eng, en-US, eng_Latn), a name in any language (English, Anglais), or one
+    of these beside words of column names (text_en, "English sentence").
+    """
+    name = plain(name)
+    if WORDS.get(name):  # src and trg are codes of languages, too
+        return None
+    if found := _language(name) or _language(_without_marks(name)):
+        return found
+    others = [word for word in _words(name) if word not in WORDS]
+    is_column = len(others) < len(_words(name))
+    return _language(" ".join(others)) if others and is_column else None
+
+
+def _without_marks(name: str) -> str:
+    """Yoruba of Yorùbá, as many write it."""
+    return "".join(letter for letter in unicodedata.normalize("NFD", name) if not unicodedata.combining(letter))
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[^\W\d_]+", name)
+
+
+def _language(name: str) -> langcodes.Language | None:
+    tag = name if TAG.fullmatch(name) else _tag_of_name(re.sub(r"\s*\([^)]*\)$", "", name))
+    # langcodes would also find English in "English is hard".
+    if tag is None or (" " in name and tag == _tag_of_name(name.rpartition(" ")[0]) and "(" not in name):
+        return None
+    try:
+        # "macro": Mandarin is Chinese, as most corpora write it.
+        language = langcodes.Language.get(langcodes.standardize_tag(tag, macro=True))
+    except ValueError:  # not a tag
+        return None
+    return language if language.is_valid() else None
+
+
+def _tag_of_name(name: str) -> str | None:
+    try:
+        return str(langcodes.find(name))
+    except LookupError:
+        return None
+
+
+def is_name(text: str) -> bool:
+    """Whether a cell is probably the name of a column, not a text."""
+    words = _words(plain(text))
+    return language_of(text) is not None or (bool(words) and all(word in WORDS for word in words))
+
+
+def is_header(cells: list[str], names: Names) -> bool:
+    """
+    Whether the first row of a table without other marks holds column names: it has those that are looked for, one of
+    the languages that are looked for, or nothing but column names.
+    """
+    if all(set(side) & set(cells) for side in names):
+        return True
+    full = [cell for cell in cells if plain(cell)]
+    wanted = {_base(name) for side in names for name in side} - {None}
+    return bool(wanted & set(map(_base, full))) or (len(full) > 1 and all(map(is_name, full)))
+
+
+def find_columns(where: str, columns: list[str], names: Names) -> list[str]:
+    """
+    The source and the target column: for each side, the first of its `names` that is among `columns`; if none is, the
+    column with one of these names in another spelling (EN, English, en-US and eng_Latn are en; src is source).
+
+    Raises:
+        ValueError: A side has no column or several, or both have the same; the message begins with `where`.
+    """
+    found = [_find_column(where, columns, side, candidates) for side, candidates in zip(SIDES, names)]
+    if found[0] == found[1]:
+        raise ValueError(f"{where}: source and target are the same column {found[0]!r}.")
+    return found
+
+
+def _find_column(where: str, columns: list[str], side: str, candidates: tuple[str, ...]) -> str:
+    for candidate in candidates:
+        if columns.count(candidate) == 1:
+            return candidate
+    wanted = " or ".join(repr(name) for name in dict.fromkeys(candidates))
+    for spelling in (str, plain, _tag, _base, _side):  # from the closest to the widest
+        looked_for = {spelling(name) for name in candidates} - {None}
+        present = [name for name in columns if spelling(name) in looked_for]
+        if len(present) > 1:
+            raise ValueError(
+                f"{where}: several columns could be {wanted}, the {side} text: {', '.join(map(repr, present))}; name "
+                f"one by {side}_column."
+            )
+        if present:
+            return present[0]
+    raise ValueError(
+        f"{where}: no column {wanted} for the {side} text; there are: {', '.join(columns)}. Name it by {side}_column."
+    )
+
+
+def _tag(name: str) -> str | None:
+    found = language_of(name)
+    return None if found is None else found.to_tag()
+
+
+def _base(name: str) -> str | None:
+    found = language_of(name)
+    return None if found is None else {"nb": "no"}.get(str(found.language), found.language)
+
+
+def _side(name: str) -> str | None:
+    """The side that a name such as "src" or "Source text" says."""
+    sides = {WORDS[word] for word in _words(plain(name)) if word in WORDS} - {None}
+    return sides.pop() if len(sides) == 1 and language_of(name) is None else None
