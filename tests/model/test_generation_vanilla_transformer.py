@@ -12,7 +12,6 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.model import (
-    change_detection_vanilla_transformer,
     generation_vanilla_transformer,
     incremental_decoder_vanilla_transformer,
     packed_weights_vanilla_transformer,
@@ -557,22 +556,14 @@ def test_what_cannot_share_a_search_keeps_its_place_in_the_stream(decided_model,
         assert torch.equal(model.generate(**batch, max_new_tokens=20, **options), sequences)
 
 
-def test_a_stream_reads_one_batch_ahead_and_its_weights_once(decided_model, many, monkeypatch):
-    model, read, fingerprints = decided_model(), [], []
-    aliases = [weight.data for weight in model.parameters()]  # somebody may write through them
-    fingerprint = change_detection_vanilla_transformer.fingerprint
-    monkeypatch.setattr(packed_weights_vanilla_transformer, "SMALL", 0)
-    monkeypatch.setattr(
-        change_detection_vanilla_transformer, "fingerprint", lambda each: fingerprints.append(1) or fingerprint(each)
-    )
+def test_a_stream_reads_one_batch_ahead(decided_model, many):
+    model, read = decided_model(), []
     batches = (read.append(1) or batch for batch in batches_of(many, *[10] * 6))
     stream = model.generate_stream(batches, max_new_tokens=20)
     assert not read
     next(stream)
     assert len(read) in (2, 3), "the next, and the one after it if that has begun"
-    once = len(fingerprints)
-    assert once and aliases
-    assert len(list(stream)) == 5 and len(fingerprints) == once
+    assert len(list(stream)) == 5
     assert list(model.generate_stream([], max_new_tokens=20)) == []
 
 

@@ -13,7 +13,6 @@ from transformers import pipeline
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.matmul import available_matmuls
-from vanilla_transformer_hf.model import change_detection_vanilla_transformer, file_pages_vanilla_transformer
 from vanilla_transformer_hf.translation import alignment, parts, tally, texts
 from vanilla_transformer_hf.translation.results import is_suspicious
 from vanilla_transformer_hf.translation.streams.lines import read_items, run_lines
@@ -265,19 +264,6 @@ def test_what_is_no_text_is_refused(translator, wrong):
         translator.translate(["two", wrong])
     with pytest.raises(TypeError, match=f"cannot translate {type(wrong).__name__}.*must be a str"):
         pipeline("translation", model=translator.model, tokenizer=translator.tokenizer)(wrong)
-
-
-def test_a_model_that_it_has_opened_itself_begins_at_once(counting_folder, monkeypatch):
-    # Of mapped files, writes are seen without reading.
-    monkeypatch.setattr(file_pages_vanilla_transformer, "private_mappings", list)
-    texts, opened = MIXED, Translator.from_pretrained(counting_folder, device="cpu")
-    given = Translator(opened.model.from_pretrained(counting_folder), opened.tokenizer)
-    aliases = [[weight.data for weight in one.model.parameters()] for one in (opened, given)]
-    expected = given.translate(texts)
-    monkeypatch.setattr(change_detection_vanilla_transformer, "fingerprint", lambda tensor: 1 / 0)
-    assert aliases and opened.translate(texts) == expected
-    with pytest.raises(ZeroDivisionError):  # an alias may change this one
-        given.translate(texts)
 
 
 def test_a_window_of_one_is_answered_before_the_next_line_is_read(translator):

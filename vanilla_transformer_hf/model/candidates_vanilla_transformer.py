@@ -9,7 +9,6 @@ from functools import cached_property
 
 import torch
 
-from .file_pages_vanilla_transformer import Leave, keep_in_memory
 from .int8_products_vanilla_transformer import (
     LARGEST,
     fast_product,
@@ -85,14 +84,10 @@ class ScreenedMostLikely:
     Args:
         weight: The output projection (V, D), without a bias.
         head: The same projection as a callable that returns all logits.
-        leave: Called with some rows of the weight when they have been read.
     """
 
-    def __init__(
-        self, weight: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor], leave: Leave = keep_in_memory
-    ):
-        # No view of it: that would share its memory, and `KeptValues` could not clone it.
-        self.weight, self.by_all_logits, self.leave = weight, most_likely(head), leave
+    def __init__(self, weight: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]):
+        self.weight, self.by_all_logits = weight, most_likely(head)
         self.near: tuple[torch.Tensor, torch.Tensor] | None = self._round()  # until it is packed
 
     def _round(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,7 +100,6 @@ class ScreenedMostLikely:
             steps.append(step[:, 0])
             norms.append(rows.float().norm(dim=1).max())
             losses.append((rows - whole * step).norm(dim=1).max())
-            self.leave(rows)
         # One percent more than the bound, because these sums and norms are rounded, too.
         self.norm, self.loss = 1.01 * max(norms), 1.01 * max(losses)
         return near, torch.cat(steps)

@@ -120,16 +120,8 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     generation_config_class: type[GenerationConfig] = VanillaTransformerGenerationConfig
 
     def train(self: Any, mode: bool = True) -> Any:
-        if mode:
-            StepWeights.forget(self)
+        StepWeights.forget(self)
         return super().train(mode)  # type: ignore[misc]
-
-    def expect_fixed_weights(self: Any) -> None:
-        """
-        Until `train()` is called, `generate` does not detect changes made through `.data`, only all others. It then
-        starts sooner where the weights share their memory with others, such as NumPy arrays, which it would read.
-        """
-        StepWeights.expect_fixed(self)
 
     def generate(
         self: Any,
@@ -259,9 +251,8 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         names = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids", "global_attention_mask")
         source = {"input_ids": ids, **{name: kwargs[name] for name in names if kwargs.get(name) is not None}}
         models = (self, *members)
-        read = not request.place_in_stream  # once for a stream
         request.weights = [
-            None if model.training else StepWeights.of(model, read, request.quantization) for model in models
+            None if model.training else StepWeights.of(model, quantization=request.quantization) for model in models
         ]
         found = [encode(model, weights, source) for model, weights in zip(models, request.weights)]
         request.memories = [outputs[0] for outputs in found[1:]]

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from .candidates_vanilla_transformer import ROWS_AT_ONCE
-from .file_pages_vanilla_transformer import Leave, keep_in_memory
 from .int8_products_vanilla_transformer import (
     LARGEST,
     fast_product,
@@ -42,12 +41,9 @@ def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
     return weights[0] if len(weights) == 1 else torch.cat([*weights])
 
 
-def quantize_rows(weight: torch.Tensor, leave: Leave = keep_in_memory) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     A matrix (O, D) as int8 from -127 to 127 (O, D) and the step of each row (O), in float32: weight ≈ int8 · step.
-
-    Args:
-        leave: Called with some rows of the matrix when they have been read.
 
     Raises:
         ValueError: A weight is infinite or NaN.
@@ -62,7 +58,6 @@ def quantize_rows(weight: torch.Tensor, leave: Leave = keep_in_memory) -> tuple[
             raise ValueError("int8: a weight is infinite or NaN; the model cannot be quantized")
         place.copy_((rows / step[:, None]).round_())
         steps.append(step)
-        leave(part)
     return found, torch.cat(steps)
 
 
@@ -79,21 +74,12 @@ class Int8Map:
     Sums are exact integers; everything else is float32. The weights are packed when the first few, and when the first
     many rows come, for the kernel that is faster for so many.
 
-    Args:
-        leave: Called with each matrix when it has been packed.
-
     Raises:
         ValueError: When rows come, if a weight is infinite or NaN.
     """
 
-    def __init__(
-        self,
-        weights: Sequence[torch.Tensor],
-        bias: torch.Tensor | None,
-        after: str = "none",
-        leave: Leave = keep_in_memory,
-    ):
-        self.weights, self.after, self.leave = weights, after, leave
+    def __init__(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none"):
+        self.weights, self.after = weights, after
         self.device = weights[0].device
         self.bias = None if bias is None else bias.detach().float()
         # Rows up to which the kernel for few rows is used.
@@ -115,7 +101,7 @@ class Int8Map:
         return (fast_product() if self.device.type == "cpu" else None) or float64_product
 
     def _made(self, make: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
-        parts = [quantize_rows(weight, self.leave) for weight in self.weights]
+        parts = [quantize_rows(weight) for weight in self.weights]
         whole, steps = map(joined, zip(*parts))
         return make(whole, steps / LARGEST)
 

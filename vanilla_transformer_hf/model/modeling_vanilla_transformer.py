@@ -43,7 +43,7 @@ from .heads_vanilla_transformer import heads_of_layers
 from .linformer_attention_vanilla_transformer import CROSS_ATTENTION_TYPES
 from .loss_vanilla_transformer import RowLoss
 from .norms_vanilla_transformer import NORMS
-from .packed_weights_vanilla_transformer import StepWeights, is_plain
+from .packed_weights_vanilla_transformer import is_plain
 from .positions_vanilla_transformer import (
     POSITION_ENCODINGS,
     PositionEncoding,
@@ -337,13 +337,11 @@ class VanillaTransformerPreTrainedModel(SharedBase):
             OSError: A weights file is truncated or damaged; safetensors' own message does not name the folder.
         """
         try:
-            opened = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+            return super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
         except SafetensorError as error:
             raise OSError(
                 f"{pretrained_model_name_or_path}: the weights are truncated or damaged ({error}); copy them again"
             ) from error
-        StepWeights.has_loaded(opened[0] if isinstance(opened, tuple) else opened)  # with output_loading_info
-        return opened
 
     def _init_weights(self, module: nn.Module):
         """

@@ -1,14 +1,13 @@
 """
 Linear maps of the search, for a few rows at a time, with weights packed once in oneDNN's layout.
 
-A packed matrix is a copy; `FilePages` or `KeptValues` tells whether it is still up to date.
+A packed matrix is a copy; a `WeightSignature` tells whether it is still up to date.
 """
 
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from threading import get_ident
 from types import SimpleNamespace
@@ -20,11 +19,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from .candidates_vanilla_transformer import ScreenedMostLikely, most_likely
-from .change_detection_vanilla_transformer import KeptValues, LoadedMemory, address, is_copy_on_write
-from .file_pages_vanilla_transformer import FilePages, Leave, keep_in_memory
 from .int8_products_vanilla_transformer import fast_product, onednn_product, product_of_halves
 from .int8_vanilla_transformer import Int8Map, int8_map_of_step, joined
 from .sharing_vanilla_transformer import LOOKED_UP, STAND_INS, Borrower
+from .weight_signature_vanilla_transformer import WeightSignature
 
 
 def is_unchanged(module: nn.Module) -> bool:
@@ -79,10 +77,10 @@ def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Ca
 
 
 def pack(
-    weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none", leave: Leave = keep_in_memory
+    weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none"
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """
-    The same with W, the rows of all `weights`, packed once where oneDNN is available; then `leave` is called for each.
+    x W ᵀ + b with W, the rows of all `weights`, packed once where oneDNN is available.
 
     W in bfloat16 is packed as float32 where the processor has no instructions for bfloat16. Both add up in float32 and
     round the sum.
@@ -93,22 +91,18 @@ def pack(
     linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
     exact = torch.float32 if dtype == torch.bfloat16 and lacks_bfloat16() else dtype
     own_weight, own_bias = weight.detach().to(exact), None if bias is None else bias.detach().to(exact, copy=True)
-    # oneDNN asks for addresses to write to, although it only reads: a copy-on-write tensor would move.
-    own_weight = own_weight.clone() if is_copy_on_write(own_weight) else own_weight
     packed = torch.ops.mkldnn._reorder_linear_weight(own_weight)
-    for one in weights:
-        leave(one)
     if exact != dtype:
         return lambda states: linear(states.to(dtype).to(exact), packed, own_bias, after, [], "").to(dtype)
     return lambda states: linear(states.to(dtype), packed, own_bias, after, [], "")
 
 
 def for_few_rows(
-    weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none", leave: Leave = keep_in_memory
+    weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none"
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The same, packed only where that is faster for the few rows of a step."""
+    """x W ᵀ + b, with W packed only where that is faster for the few rows of a step."""
     small = weights[0].dtype == torch.float32 and sum(one.numel() for one in weights) < SMALL
-    return plain_map(joined(weights), bias, after) if small else pack(weights, bias, after, leave)
+    return plain_map(joined(weights), bias, after) if small else pack(weights, bias, after)
 
 
 # `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
@@ -121,19 +115,14 @@ MAKERS: dict[str | None, tuple[Callable, Callable]] = {
 
 
 def side_by_side(
-    *modules: nn.Module, after: str = "none", make: Callable = for_few_rows, leave: Leave = keep_in_memory
+    *modules: nn.Module, after: str = "none", make: Callable = for_few_rows
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """
-    The concatenated outputs of linear modules for one input, then an operation; plain modules become one matrix.
-
-    Args:
-        leave: Called with each weight once it is packed.
-    """
+    """The concatenated outputs of linear modules for one input, then an operation; plain modules become one matrix."""
     if not all(map(is_plain, modules)):
         return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
     weights: list[Any] = [module.weight for module in modules]
     biases: list[Any] = [module.bias for module in modules]
-    return make(weights, None if biases[0] is None else joined(biases), after, leave)
+    return make(weights, None if biases[0] is None else joined(biases), after)
 
 
 class WhenUsed:
@@ -276,16 +265,13 @@ class StepWeights:
 
     Args:
         quantization: Key of `MAKERS`. Maps that are not plain (hooks, adapters) are never quantized.
-        pages: Where the weights are, if that is a mapped file. What has been packed is dropped from memory.
     """
 
+    # Model -> its packed maps, and the signature of the weights that they were made of.
     _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-    _loaded: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-    _fixed: weakref.WeakSet = weakref.WeakSet()
 
-    def __init__(self, model: Any, quantization: str | None = None, pages: FilePages | None = None):
+    def __init__(self, model: Any, quantization: str | None = None):
         self.model, self.quantization = weakref.proxy(model), quantization
-        self.leave = keep_in_memory if pages is None else pages.leave
         self.of_step, self.of_sequence = MAKERS[quantization]
 
     @cached_property
@@ -302,7 +288,7 @@ class StepWeights:
 
     @property
     def _side_by_side(self) -> Callable[..., Callable[[torch.Tensor], torch.Tensor]]:
-        return partial(side_by_side, make=self.of_step, leave=self.leave)
+        return partial(side_by_side, make=self.of_step)
 
     def head_of(self, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
         """To some entries of the vocabulary; a plain module computes only these."""
@@ -320,7 +306,7 @@ class StepWeights:
         size, fast = head.weight.nbytes, fast_product()
         if fast is onednn_product and size >= LARGE:
             # The embedded tokens are read from the same matrix, so a packed copy would be one more.
-            return ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"), self.leave)
+            return ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"))
         if fast is onednn_product and size >= LARGE_FOR_MANY and head.weight.dtype == torch.float32:
             is_faster = range(MANY, sys.maxsize)
         elif fast is product_of_halves and size >= LARGE:
@@ -357,7 +343,7 @@ class StepWeights:
 
     @property
     def _join(self) -> Callable[..., Callable[[torch.Tensor], torch.Tensor]]:
-        return partial(side_by_side, make=self.of_sequence, leave=self.leave)
+        return partial(side_by_side, make=self.of_sequence)
 
     def _whole(self, plain: list[Any]) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
         """When they are used: queries, keys and values mostly are not, but all of them as one."""
@@ -377,87 +363,32 @@ class StepWeights:
         return self.everything.in_place() if self.everything else nullcontext()
 
     @classmethod
-    def of(cls, model: Any, read: bool = True, quantization: str | None = None) -> "StepWeights":
+    def of(cls, model: Any, quantization: str | None = None) -> "StepWeights":
         """
-        The maps of this model as it is now. Packed maps are kept until the weights change or the model is deleted;
-        other copies are faster to make than to check.
+        The maps of this model as it is now.
+
+        Packed maps are kept until the weights change (`WeightSignature` says what is noticed), until `train()` or
+        `eval()` is called, or the model is deleted; other copies are faster to make than to check.
 
         Args:
-            read: Detect changes through `.data`, too.
             quantization: Key of `MAKERS`; maps of one kind are kept at a time. None: the model's own.
         """
         if quantization is None and getattr(model, "quantization_method", None) == INT8_METHOD:
             quantization = "int8"
-        modules = [*model.modules()]
-        maps: list[Any] = [module for module in modules if is_plain(module)]
+        modules = [(id(module), is_unchanged(module)) for module in model.modules()]
+        maps: list[Any] = [module for module in model.modules() if is_plain(module)]
         if quantization is None and not any(is_packable(module.weight) for module in maps):
             return cls(model)
         tensors = [tensor for module in maps for tensor in module._parameters.values() if tensor is not None]
-        counts = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
-        places = [quantization, *((id(module), is_unchanged(module)) for module in modules), *counts]
-        places += ((id(tensor), tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors)
-        kept = cls._kept.get(model)
-        if kept is not None and kept.places == places and kept.are_up_to_date(tensors, read):
-            return kept.weights
-        del kept  # its packed maps, before others are made
+        weights, signature = cls._kept.get(model, (None, None))
+        if weights is not None and weights.quantization == quantization and signature.fits(modules, tensors):
+            return weights
+        del weights  # its packed maps, before others are made
         cls._kept.pop(model, None)
-        pages, values = FilePages.of(tensors), list[KeptValues]()
-        if pages is None and model not in cls._fixed:
-            loaded = cls._loaded.get(model)
-            values = [KeptValues(one, loaded is not None and loaded.holds(one)) for one in tensors]
-            checked = {id(one) for one in tensors}
-            if loaded is not None:
-                for one in model.parameters():
-                    if id(one) not in checked:  # norms and tables
-                        loaded.copy_out(one)
-        addresses, watched = [*map(address, tensors)], None if model in cls._fixed else pages
-        cls._kept[model] = kept = KeptWeights(cls(model, quantization, pages), places, addresses, values, watched)
-        return kept.weights
-
-    @classmethod
-    def has_loaded(cls, model: Any) -> None:
-        """Note that the model's weights have just been read from a file."""
-        cls._loaded[model] = LoadedMemory(model)
-
-    @classmethod
-    def expect_fixed(cls, model: Any) -> None:
-        """Do not look for changes through `.data` any more, until `forget`."""
-        cls._kept.pop(model, None)
-        cls._fixed.add(model)
+        cls._kept[model] = weights, _ = cls(model, quantization), WeightSignature(modules, tensors)
+        return weights
 
     @classmethod
     def forget(cls, model: Any) -> None:
         """Free this model's packed maps, which take as much memory as its weights."""
         cls._kept.pop(model, None)
-        cls._fixed.discard(model)
-
-
-@dataclass
-class KeptWeights:
-    """
-    Packed maps of a model, and what the model was like when they were made.
-
-    Attributes:
-        places: Its modules and weights, and the version of each weight.
-        addresses: Where the values of the weights are.
-        values: These values; none if changes through `.data` are not expected, or if `pages` shows them.
-        pages: The pages of a mapped file with the weights.
-    """
-
-    weights: StepWeights
-    places: list[Any]
-    addresses: list[int]
-    values: list[KeptValues]
-    pages: FilePages | None
-
-    def are_up_to_date(self, tensors: list[torch.Tensor], read: bool) -> bool:
-        """Whether the weights have the same values; if not `read`, those that are at the same place count as such."""
-        addresses = [*map(address, tensors)]
-        if self.pages is not None:
-            return addresses == self.addresses and not (read and not self.pages.are_unwritten())
-        if addresses == self.addresses and not (read and self.values):
-            return True
-        if not self.values or not all(kept.are_those_of(one) for kept, one in zip(self.values, tensors, strict=True)):
-            return False
-        self.addresses = addresses
-        return True

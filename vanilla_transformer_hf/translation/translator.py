@@ -170,8 +170,6 @@ class Translator(ForcedDecoding):
             translator.engine = " ".join(filter(None, (engine, quantization)))
             limits = {"max_positions": translator._max_target_positions, "threads": torch.get_num_threads()}
             translator._search = CTranslate2Translator(model, tokenizer.pad_token_id, folder=kept_in, **limits)
-        if hasattr(model, "expect_fixed_weights"):  # its weights do not change: the translator owns the model
-            model.expect_fixed_weights()
         return translator
 
     def translate(
