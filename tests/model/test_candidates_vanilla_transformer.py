@@ -9,7 +9,7 @@ from torch import nn
 from vanilla_transformer_hf.model import candidates_vanilla_transformer, packed_weights_vanilla_transformer
 from vanilla_transformer_hf.model.candidates_vanilla_transformer import (
     CANDIDATES,
-    FEW,
+    FEW_CANDIDATES,
     ScreenedMostLikely,
     best_candidates,
     first_highest,
@@ -131,10 +131,10 @@ def test_few_rows_and_many_have_a_kernel_each_but_a_batch_keeps_its_own(vocabula
         monkeypatch.setattr(candidates_vanilla_transformer, "has_rounding_product", lambda: True)
         plain = lambda weight, steps: lambda rows: (LARGEST * rows).round() @ weight.float().T * steps  # noqa: E731
         monkeypatch.setattr(candidates_vanilla_transformer, "rounding_product", plain)
-    whole = torch.randint(-127, 128, (FEW + 1, 64)).float()
+    whole = torch.randint(-127, 128, (FEW_CANDIDATES + 1, 64)).float()
     first, second = (ScreenedMostLikely(vocabulary, lambda states: 1 / 0) for _ in range(2))
     found = first.rough_logits(whole)
-    torch.testing.assert_close(second.rough_logits(whole[:FEW]), found[:FEW], rtol=1e-6, atol=0)
+    torch.testing.assert_close(second.rough_logits(whole[:FEW_CANDIDATES]), found[:FEW_CANDIDATES], rtol=1e-6, atol=0)
     torch.testing.assert_close(second.rough_logits(whole), found, rtol=1e-6, atol=0)  # packed again
     assert "_of_few" in vars(second) and "_of_many" in vars(second)
     first.rough_logits(whole[:1])
@@ -156,7 +156,7 @@ def test_what_int8_loses_is_less_than_the_bound(vocabulary, dtype, monkeypatch):
 
 @pytest.mark.parametrize("change", ["small", "a bias", "something around it", "no int8"])
 def test_a_search_by_int8_is_for_plain_and_large_matrices(tiny_model, monkeypatch, change):
-    for size in ("LARGE", "LARGE_FOR_MANY"):
+    for size in ("LARGE_MAP", "LARGE_FOR_MANY"):
         monkeypatch.setattr(packed_weights_vanilla_transformer, size, 2**30 if change == "small" else 0)
     if change == "no int8":
         monkeypatch.setattr(packed_weights_vanilla_transformer, "fast_product", lambda: None)
@@ -168,7 +168,7 @@ def test_a_search_by_int8_is_for_plain_and_large_matrices(tiny_model, monkeypatc
 
 @pytest.mark.skipif(not has_fbgemm(), reason="needs FBGEMM")
 def test_with_products_of_halves_only_few_rows_are_searched_by_int8(tiny_model, monkeypatch):
-    monkeypatch.setattr(packed_weights_vanilla_transformer, "LARGE", 0)
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "LARGE_MAP", 0)
     for module in (candidates_vanilla_transformer, packed_weights_vanilla_transformer):
         monkeypatch.setattr(module, "fast_product", lambda: product_of_halves)
     calls, find = [], ScreenedMostLikely.__call__
@@ -185,7 +185,7 @@ def test_with_products_of_halves_only_few_rows_are_searched_by_int8(tiny_model, 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_greedy_search_by_int8_finds_what_transformers_does(tiny_model, monkeypatch, dtype):
-    monkeypatch.setattr(packed_weights_vanilla_transformer, "LARGE", 0)
+    monkeypatch.setattr(packed_weights_vanilla_transformer, "LARGE_MAP", 0)
     model = tiny_model(vocab_size=8300).to(dtype)
     if not packed_weights_vanilla_transformer.is_packable(model.lm_head.weight):
         pytest.skip("torch has no oneDNN here")

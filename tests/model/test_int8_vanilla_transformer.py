@@ -10,7 +10,7 @@ from vanilla_transformer_hf import VanillaTransformerForCausalLM
 from vanilla_transformer_hf.model import int8_vanilla_transformer
 from vanilla_transformer_hf.model.int8_products_vanilla_transformer import float64_product, has_rounding_product
 from vanilla_transformer_hf.model.int8_vanilla_transformer import (
-    FEW,
+    FEW_INT8_ROWS,
     Int8Map,
     LastRounded,
     dequantize_rows,
@@ -74,7 +74,7 @@ def test_a_row_depends_on_no_other_row():
 
 @pytest.mark.parametrize("make", [Int8Map, int8_map_of_step])
 def test_without_fast_products_of_int8_the_numbers_are_the_same(monkeypatch, make):
-    weight, states = matrix(48, 96), torch.randn(FEW + 1, 96)
+    weight, states = matrix(48, 96), torch.randn(FEW_INT8_ROWS + 1, 96)
     found = make([weight], None)(states)
     monkeypatch.setattr(int8_vanilla_transformer, "fast_product", lambda: None)
     monkeypatch.setattr(int8_vanilla_transformer, "has_rounding_product", lambda: False)
@@ -88,16 +88,18 @@ def test_the_kernel_that_rounds_inside_gives_the_same_numbers(shape):
     weight = matrix(*shape)
     states = torch.randn(9, shape[1], generator=torch.Generator().manual_seed(2))
     states[3], states[5] = 0, 1  # no magnitude, and only the largest
-    many = Int8Map([weight], None)(states.repeat(FEW, 1))
-    torch.testing.assert_close(Int8Map([weight], None)(states).repeat(FEW, 1), many, rtol=1e-6, atol=0)
-    torch.testing.assert_close(int8_map_of_step([weight], None)(states.repeat(FEW, 1)), many, rtol=1e-6, atol=0)
+    many = Int8Map([weight], None)(states.repeat(FEW_INT8_ROWS, 1))
+    torch.testing.assert_close(Int8Map([weight], None)(states).repeat(FEW_INT8_ROWS, 1), many, rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        int8_map_of_step([weight], None)(states.repeat(FEW_INT8_ROWS, 1)), many, rtol=1e-6, atol=0
+    )
 
 
 def test_maps_of_the_same_states_round_them_once(monkeypatch):
     rounded = LastRounded()
     monkeypatch.setattr(int8_vanilla_transformer, "LAST_ROUNDED", rounded)
     first, second = Int8Map([matrix(48, 96)], None), Int8Map([matrix(32, 96)], None)
-    states = torch.randn(FEW + 1, 96)
+    states = torch.randn(FEW_INT8_ROWS + 1, 96)
     first(states)
     kept = rounded.kept
     before = second(states)
@@ -107,7 +109,7 @@ def test_maps_of_the_same_states_round_them_once(monkeypatch):
     del states
     assert rounded.kept is None
     with torch.inference_mode():  # changes in place are not counted there
-        states = torch.randn(FEW + 1, 96)
+        states = torch.randn(FEW_INT8_ROWS + 1, 96)
         before = first(states)
         states.mul_(2)
         assert torch.equal(first(states), 2 * before)

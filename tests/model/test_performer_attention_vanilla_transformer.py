@@ -26,7 +26,7 @@ FIELDS = {"encoder_attention_type": "performer", "decoder_attention_type": "perf
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(performer, "CHUNK", 4)
+    monkeypatch.setattr(performer, "POSITIONS_AT_ONCE", 4)
 
 
 def module_of(is_causal, **fields):

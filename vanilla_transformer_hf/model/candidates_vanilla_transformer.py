@@ -21,13 +21,13 @@ from .int8_products_vanilla_transformer import (
 # From this number of candidates per row, two stages with groups of this size are faster than one (measured on a CPU).
 STAGED_FROM, GROUP = 2**13, 16
 # Columns whose maximum is found in one operation, where only the first maximum of a row counts.
-CHUNK = 256
+SCORES_AT_ONCE = 256
 # Tokens whose own logits are computed: for each row, and where these cannot exclude the others. With a trained model
 # one row in two thousand needs more than the first number.
 CANDIDATES = (8, 64)
 # Rows up to which FBGEMM's kernel selects them faster (one core, 37,000 x 512: 1.0 against 1.7 ms for one row, 2.3
 # against 2.6 for 16, 4.2 against 4.0 for 32; 10,000 x 128: 0.27 against 0.35, 0.45 against 0.39).
-FEW = 8
+FEW_CANDIDATES = 8
 # Rows of a matrix that are rounded at once, so that temporary tensors are small.
 ROWS_AT_ONCE = 2**10
 
@@ -51,14 +51,14 @@ def best_candidates(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, tor
 
 def first_highest(scores: torch.Tensor) -> torch.Tensor:
     """`argmax` of each row of scores (R, V), the first of equal ones; on a CPU several times as fast as torch's."""
-    whole = scores.shape[1] // CHUNK
+    whole = scores.shape[1] // SCORES_AT_ONCE
     if scores.device.type != "cpu" or whole < 2:
         return scores.argmax(dim=1)
-    highest = scores[:, : whole * CHUNK].unflatten(1, (whole, CHUNK)).amax(dim=2)
-    if scores.shape[1] > whole * CHUNK:
-        highest = torch.cat((highest, scores[:, whole * CHUNK :].amax(dim=1, keepdim=True)), dim=1)
-    start = (highest.argmax(dim=1, keepdim=True) * CHUNK).clamp_(max=scores.shape[1] - CHUNK)
-    members = scores.gather(1, start + torch.arange(CHUNK, device="cpu"))
+    highest = scores[:, : whole * SCORES_AT_ONCE].unflatten(1, (whole, SCORES_AT_ONCE)).amax(dim=2)
+    if scores.shape[1] > whole * SCORES_AT_ONCE:
+        highest = torch.cat((highest, scores[:, whole * SCORES_AT_ONCE :].amax(dim=1, keepdim=True)), dim=1)
+    start = (highest.argmax(dim=1, keepdim=True) * SCORES_AT_ONCE).clamp_(max=scores.shape[1] - SCORES_AT_ONCE)
+    members = scores.gather(1, start + torch.arange(SCORES_AT_ONCE, device="cpu"))
     return start[:, 0] + members.argmax(dim=1)
 
 
@@ -119,7 +119,7 @@ class ScreenedMostLikely:
     def rough_logits(self, whole: torch.Tensor) -> torch.Tensor:
         """Rounded states (R, D) to (R, V), each to be multiplied by the step of its row."""
         # A batch of which few are left keeps its kernel: a second packed copy would take more than it saves.
-        if len(whole) <= FEW and "_of_many" not in vars(self) and has_rounding_product():
+        if len(whole) <= FEW_CANDIDATES and "_of_many" not in vars(self) and has_rounding_product():
             return self._of_few(whole / LARGEST)
         return self._of_many(whole)
 

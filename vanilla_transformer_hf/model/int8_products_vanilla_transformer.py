@@ -15,7 +15,7 @@ import torch
 from transformers.utils import logging
 
 
-logger = logging.get_logger(__name__)
+int8_logger = logging.get_logger(__name__)
 
 LARGEST = 127
 # The kernel of FBGEMM for states in float32, which it rounds itself.
@@ -78,7 +78,9 @@ def product_of_halves(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[to
 
 def float64_product(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
     """The same numbers on every device, slowly."""
-    logger.warning_once("int8: this device has no fast products of int8; float64 gives the same results, but slowly")
+    int8_logger.warning_once(
+        "int8: this device has no fast products of int8; float64 gives the same results, but slowly"
+    )
     return lambda rows: (rows.double() @ weight.double().T).float() * steps
 
 

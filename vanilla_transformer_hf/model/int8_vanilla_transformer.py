@@ -30,10 +30,10 @@ STEP_BITS = 12
 # The step of a row of zero weights, and the largest magnitude of a row of zero states.
 SMALLEST = 1e-30
 # Rows up to which FBGEMM's kernel is faster than oneDNN's, and a copy of magnitudes costs less than reading twice.
-FEW = 64
+FEW_INT8_ROWS = 64
 # Outputs from which it is slower for more rows (512 inputs, 128 rows, one thread: 14.9 against 12.7 ms for 37,000,
 # 0.70 against 0.64 for 2,048).
-LARGE = 2**14
+LARGE_INT8_MAP = 2**14
 
 
 def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -83,7 +83,7 @@ class Int8Map:
         self.device = weights[0].device
         self.bias = None if bias is None else bias.detach().float()
         # Rows up to which the kernel for few rows is used.
-        self.most_few = FEW if self.device.type == "cpu" and has_rounding_product() else 0
+        self.most_few = FEW_INT8_ROWS if self.device.type == "cpu" and has_rounding_product() else 0
 
     @cached_property
     def few(self) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -121,7 +121,7 @@ def int8_map_of_step(weights: Sequence[torch.Tensor], *args: Any) -> Int8Map:
     for many. Where one kernel is enough, it is packed at once, and the weights, which may be copies, are not kept.
     """
     made = Int8Map(weights, *args)
-    if made.most_few and sum(map(len, weights)) >= LARGE:
+    if made.most_few and sum(map(len, weights)) >= LARGE_INT8_MAP:
         return made
     if made.most_few:
         made.few, made.most_few = made._made(rounding_product), sys.maxsize
@@ -134,7 +134,7 @@ def int8_map_of_step(weights: Sequence[torch.Tensor], *args: Any) -> Int8Map:
 def divided(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """States (..., D) as rows divided by their largest magnitude (R, D), and that (R, 1), never zero; in float32."""
     rows = states.reshape(-1, states.shape[-1]).float()
-    if len(rows) > FEW:
+    if len(rows) > FEW_INT8_ROWS:
         largest = torch.maximum(rows.amax(dim=1, keepdim=True), rows.amin(dim=1, keepdim=True).neg_())
     else:
         largest = rows.abs().amax(dim=1, keepdim=True)

@@ -26,7 +26,7 @@ from .attention_vanilla_transformer import (
 )
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .kernel_masks_vanilla_transformer import FlashWindow, flex_mask, window_of_flash
-from .position_schemes_vanilla_transformer import BlockMask, counted
+from .position_schemes_vanilla_transformer import MaskOfBlocks, counted
 from .positions_vanilla_transformer import Relation
 
 
@@ -40,7 +40,7 @@ AT_ONCE = 2**11
 
 
 @dataclass
-class Blocks(BlockMask):
+class Blocks(MaskOfBlocks):
     """
     How the positions of a batch fall into blocks; made once for all layers of a stack.
 

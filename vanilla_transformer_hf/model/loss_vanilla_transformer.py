@@ -23,7 +23,7 @@ VALUES_AT_ONCE = 2**19
 VALUES_AT_ONCE_ELSEWHERE = 2**24
 
 
-class Rows(NamedTuple):
+class LossRows(NamedTuple):
     """
     Some rows of the logits, and what a loss of them needs.
 
@@ -44,7 +44,7 @@ class Rows(NamedTuple):
 
 
 # What computes a loss: rows to the sum of their losses times their shares.
-RowLoss = Callable[[Rows], torch.Tensor]
+RowLoss = Callable[[LossRows], torch.Tensor]
 
 
 def count_of(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
@@ -96,7 +96,7 @@ def subtract_target(
     return d_logits.scatter_add_(-1, label, d_logits.new_full(label.shape, weight * (label_smoothing - 1)))
 
 
-def cross_entropy_rows(label_smoothing: float, rows: Rows) -> torch.Tensor:
+def cross_entropy_rows(label_smoothing: float, rows: LossRows) -> torch.Tensor:
     """`smoothed_cross_entropy` as a `RowLoss`."""
     probabilities, log_sum = softmax_and_log_sum(rows.logits)
     loss = (rows.share * (log_sum - smoothed_likelihood(rows.logits, rows.label, label_smoothing))).sum()
@@ -137,7 +137,7 @@ def add_rows(
     for first in range(0, total, step):
         part = slice(first, first + step)
         label = labels[part, None]  # (R, 1)
-        rows = Rows(
+        rows = LossRows(
             logits=logits[:, part].to(exact),
             label=label.clamp(min=0).expand(passes, -1, -1),
             share=(label != -100).to(exact) / (passes * count),

@@ -58,7 +58,7 @@ def lacks_bfloat16() -> bool:
 SMALL = 2**17
 # Bytes of an output projection from which int8 screening is faster (32 rows, two cores, bfloat16: 5.9 against 4.8 ms
 # for 37,000 x 512, 1.8 against 2.5 for 10,000 x 512; float32: 11.3 against 4.8, 3.3 against 2.2).
-LARGE = 2**24
+LARGE_MAP = 2**24
 # The same in float32 for so many rows (one core, 10,000 x 128: 0.98 against 0.68 ms for 32 rows, 0.17 against 0.31 for
 # one; 10,000 x 256: 2.03 against 0.89, 0.27 against 0.33).
 LARGE_FOR_MANY, MANY = 2**22, 16
@@ -304,12 +304,12 @@ class StepWeights:
         if self.quantization or not (is_plain(head) and head.bias is None and is_packable(head.weight)):
             return by_all
         size, fast = head.weight.nbytes, fast_product()
-        if fast is onednn_product and size >= LARGE:
+        if fast is onednn_product and size >= LARGE_MAP:
             # The embedded tokens are read from the same matrix, so a packed copy would be one more.
             return ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"))
         if fast is onednn_product and size >= LARGE_FOR_MANY and head.weight.dtype == torch.float32:
             is_faster = range(MANY, sys.maxsize)
-        elif fast is product_of_halves and size >= LARGE:
+        elif fast is product_of_halves and size >= LARGE_MAP:
             is_faster = range(MOST_HALVES + 1)
         else:
             return by_all

@@ -17,7 +17,7 @@ from .positions_vanilla_transformer import Relation
 
 
 # Positions of a chunk of causal attention: sums are kept between chunks, and weights computed inside.
-CHUNK = 128
+POSITIONS_AT_ONCE = 128
 
 
 class PerformerMask(NamedTuple):
@@ -137,7 +137,7 @@ class PerformerAttention(VanillaTransformerAttention):
             output = torch.matmul(weights, values[..., :-1])
         else:
             summed = causal_sums(queries, keys, values) if self.is_causal else all_sums(queries, keys, values)
-            output = divided(summed)
+            output = normalized(summed)
         return self.maps.out_proj(output.to(value.dtype).transpose(1, 2).flatten(-2)), weights
 
     def state_of(self, key: torch.Tensor, value: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
@@ -161,7 +161,7 @@ class PerformerAttention(VanillaTransformerAttention):
         largest = torch.maximum(before, keys.amax(dim=-1))
         sums = sums * (before - largest).exp()[..., None, None]
         sums = sums + (keys - largest[..., None]).exp()[..., None] * values[..., None, :]
-        output = divided(torch.matmul(positive(self.exponents(query))[..., None, :], sums)[..., 0, :])
+        output = normalized(torch.matmul(positive(self.exponents(query))[..., None, :], sums)[..., 0, :])
         state = torch.cat((sums.flatten(-2), largest[..., None]), dim=-1)
         return output.to(value.dtype).transpose(1, 2).flatten(2), state
 
@@ -176,7 +176,7 @@ def with_ones(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return nn.functional.pad(values.to(dtype), (0, 1), value=1.0)
 
 
-def divided(sums: torch.Tensor) -> torch.Tensor:
+def normalized(sums: torch.Tensor) -> torch.Tensor:
     """Weighted sums of values and, at the end, of ones (..., d_v + 1) to means (..., d_v)."""
     return sums[..., :-1] / sums[..., -1:].clamp(min=torch.finfo(sums.dtype).tiny)
 
@@ -218,9 +218,13 @@ def causal_sums(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor)
         before = highest[:, :, past - 1 : past]
         sums = torch.matmul((keys[:, :, :past] - before[..., None]).exp().transpose(2, 3), values[:, :, :past])
     outputs = []
-    for start in range(past, keys.shape[2], CHUNK):
-        part = slice(start, start + CHUNK)
-        query, value, top = queries[:, :, start - past : start - past + CHUNK], values[:, :, part], highest[:, :, part]
+    for start in range(past, keys.shape[2], POSITIONS_AT_ONCE):
+        part = slice(start, start + POSITIONS_AT_ONCE)
+        query, value, top = (
+            queries[:, :, start - past : start - past + POSITIONS_AT_ONCE],
+            values[:, :, part],
+            highest[:, :, part],
+        )
         key = (keys[:, :, part] - top[..., None]).exp()  # (B, H, c, m)
         shrunk = (top[:, :, None] - top[..., None]).tril().exp()  # (B, H, c, c), the key's largest less the query's
         weights = (torch.matmul(query, key.transpose(2, 3)) * shrunk).tril()

@@ -32,7 +32,7 @@ def keep(states: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass
-class BlockMask(ABC):
+class MaskOfBlocks(ABC):
     """
     The mask of attention that is computed in blocks of queries, each with its own keys.
 
@@ -126,7 +126,7 @@ class PositionEncoding(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         Positions of queries (B or 1, T) and of keys (B or 1, S), or None if the scheme does not need these; of a
-        `BlockMask`, those of its blocks. The arguments are those of `key_positions`.
+        `MaskOfBlocks`, those of its blocks. The arguments are those of `key_positions`.
         """
         return position_ids, self.key_positions(mask, position_ids, padding, cache)
 
@@ -178,7 +178,7 @@ class RelativePositionEncoding(PositionEncoding):
     def pairs(
         self, mask: Any, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if isinstance(mask, BlockMask):
+        if isinstance(mask, MaskOfBlocks):
             return mask.positions(position_ids)
         return super().pairs(mask, position_ids, padding, cache)
 
@@ -206,7 +206,7 @@ class RelativePositionEncoding(PositionEncoding):
         return torch.where(index < 0, past, own)
 
     def biased(self, mask: Any, query_positions: torch.Tensor, key_positions: Any, dtype: torch.dtype) -> Any:
-        if isinstance(mask, BlockMask):
+        if isinstance(mask, MaskOfBlocks):
             return replace(mask, seen=self.biased(mask.seen, query_positions, key_positions, dtype))
         exact = torch.promote_types(dtype, torch.float32)
         bias = self.bias(query_positions, key_positions).to(exact)

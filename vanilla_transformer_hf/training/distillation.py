@@ -12,12 +12,12 @@ from transformers.utils import CONFIG_NAME
 
 from ..common.checksums import digest_of_all
 from ..common.opening import open_model, vocabularies
-from ..model.loss_vanilla_transformer import Rows, loss_by_rows, smoothed_likelihood, subtract_target
+from ..model.loss_vanilla_transformer import LossRows, loss_by_rows, smoothed_likelihood, subtract_target
 from ..publishing.weight_files import weight_paths
 
 
 def distillation_rows(
-    label_smoothing: float, weight: float, temperature: float, wanted: torch.Tensor, rows: Rows
+    label_smoothing: float, weight: float, temperature: float, wanted: torch.Tensor, rows: LossRows
 ) -> torch.Tensor:
     """`distillation_loss` as a `RowLoss`, where `wanted` are the teacher's logits (N, V)."""
     scores = rows.logits.log_softmax(dim=-1)  # (1, R, V)

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from ..model.loss_vanilla_transformer import (
-    Rows,
+    LossRows,
     loss_by_rows,
     smoothed_likelihood,
     softmax_and_log_sum,
@@ -13,7 +13,7 @@ from ..model.loss_vanilla_transformer import (
 )
 
 
-def r_drop_rows(label_smoothing: float, weight: float, rows: Rows) -> torch.Tensor:
+def r_drop_rows(label_smoothing: float, weight: float, rows: LossRows) -> torch.Tensor:
     """`r_drop_loss` as a `RowLoss` of two passes."""
     logits, half = rows.logits, weight / 2
     probabilities, log_sum = softmax_and_log_sum(logits)  # (2, R, V), (2, R, 1)
