@@ -6,25 +6,22 @@ Importing this package registers its config, models, tokenizer and translation p
 
 from . import registration
 from .common.version import __version__
-from .model.causal_lm_vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
-from .model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from .model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
-from .model.encoder_models_vanilla_transformer import (
-    VanillaTransformerEncoderModel,
-    VanillaTransformerForMaskedLM,
-    VanillaTransformerForSequenceClassification,
-    VanillaTransformerForTokenClassification,
-)
-from .model.modeling_recurrent_vanilla_transformer import (
-    RecurrentSeq2SeqForConditionalGeneration,
-    RecurrentSeq2SeqModel,
-)
 from .model.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
     VanillaTransformerPreTrainedModel,
 )
-from .model.quantizer_vanilla_transformer import Int8Config
+from .model.packing.int8_quantizer import Int8Config
+from .model.predecessors.configuration import RecurrentSeq2SeqConfig
+from .model.predecessors.modeling import RecurrentSeq2SeqForConditionalGeneration, RecurrentSeq2SeqModel
+from .model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
+from .model.single_stacks.encoder_models import (
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+)
 from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .translation.alignment import Alignment
 from .translation.pipeline import TranslationPipeline

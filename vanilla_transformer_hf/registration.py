@@ -23,20 +23,17 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
 
-from .model.causal_lm_vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
-from .model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
-from .model.encoder_models_vanilla_transformer import (
+from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+from .model.predecessors.configuration import RecurrentSeq2SeqConfig
+from .model.predecessors.modeling import RecurrentSeq2SeqForConditionalGeneration, RecurrentSeq2SeqModel
+from .model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
+from .model.single_stacks.encoder_models import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForMaskedLM,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from .model.modeling_recurrent_vanilla_transformer import (
-    RecurrentSeq2SeqForConditionalGeneration,
-    RecurrentSeq2SeqModel,
-)
-from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
 from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .translation.pipeline import TranslationPipeline
 

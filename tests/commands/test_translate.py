@@ -17,7 +17,7 @@ from counting_model import MIXED, SOURCES, TRANSLATED
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.common.matmul import TOLERANCE, available_matmuls, probe_matmul
-from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import StepWeights
+from vanilla_transformer_hf.model.packing.packed import StepWeights
 
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -36,7 +36,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
-from vanilla_transformer_hf.model import performer_attention_vanilla_transformer
+from vanilla_transformer_hf.model.attention import performer as performer_attention
 
 
 class ModelTester:
@@ -317,7 +317,7 @@ class VanillaTransformerPerformerTest(VanillaTransformerSuite, unittest.TestCase
     def test_init_weights_can_init_buffers(self):
         """The suite expects the same buffers from two models, so the features that are drawn are the same here."""
         fixed = unittest.mock.patch.object(
-            performer_attention_vanilla_transformer,
+            performer_attention,
             "orthogonal_features",
             lambda count, width: torch.eye(count, width),
         )

@@ -28,8 +28,8 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
-from vanilla_transformer_hf.model.positions_vanilla_transformer import POSITION_ENCODINGS, TrainedPositionEncoding
-from vanilla_transformer_hf.model.relative_positions_vanilla_transformer import DistanceMLP
+from vanilla_transformer_hf.model.positions.absolute import POSITION_ENCODINGS, TrainedPositionEncoding
+from vanilla_transformer_hf.model.positions.relative import DistanceMLP
 
 
 # One row per switch of the config, and some that meet.

@@ -16,7 +16,7 @@ from host_search import host
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
-from vanilla_transformer_hf.model.positions_vanilla_transformer import POSITION_ENCODINGS
+from vanilla_transformer_hf.model.positions.absolute import POSITION_ENCODINGS
 from vanilla_transformer_hf.training.averaging import average_checkpoints
 
 

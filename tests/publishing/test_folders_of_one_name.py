@@ -18,7 +18,7 @@ def test_each_folder_has_its_own_code(tiny_model, tmp_path, monkeypatch):
     folders = [tmp_path / release / "model" for release in ("older", "newer")]
     for folder in folders:
         model.save_pretrained(folder)
-    norms = folders[1] / "norms_vanilla_transformer.py"  # not in the file of the class: in one that it imports
+    norms = folders[1] / "layers/norms.py"  # not in the file of the class: in one that it imports
     norms.write_text(norms.read_text(encoding="utf-8") + "\nRELEASE = 'newer'\n", encoding="utf-8")
     classes = [get_class_from_dynamic_module(MODEL, str(folder)) for folder in folders]
     rooms = [each.__module__.rpartition(".")[0] for each in classes]

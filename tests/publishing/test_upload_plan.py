@@ -288,7 +288,7 @@ def test_a_card_that_somebody_edited_stays(folder):
 def test_a_base_model_is_published_too(tiny_model, tmp_path):
     tiny_model().model.save_pretrained(tmp_path)
     published = contents(plan_upload(tmp_path, NAME))
-    of_tokenizer = {"tokenization_vanilla_transformer.py", "tokenizer_limits_vanilla_transformer.py"}
+    of_tokenizer = {"tokenization_vanilla_transformer.py", "tokenizer/limits.py"}
     assert published.keys() == CODE - of_tokenizer | {*("README.md", "config.json", "model.safetensors")}
     assert type(AutoModel.from_pretrained(tmp_path)).__name__ == "VanillaTransformerModel"
 

@@ -29,7 +29,7 @@ def by_the_equations(student, teacher, labels, smoothing, weight, temperature):
 def test_the_loss_and_its_gradient_are_those_of_the_equations(
     smoothing, weight, temperature, rows_at_once, monkeypatch
 ):
-    monkeypatch.setattr("vanilla_transformer_hf.model.loss_vanilla_transformer.VALUES_AT_ONCE", 11 * rows_at_once)
+    monkeypatch.setattr("vanilla_transformer_hf.model.layers.loss.VALUES_AT_ONCE", 11 * rows_at_once)
     student, teacher = torch.randn(2, 3, 4, 11, dtype=torch.double).unbind()
     labels = torch.randint(0, 11, (3, 4))
     labels[0, 2:] = -100

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from vanilla_transformer_hf.model import loss_vanilla_transformer as loss_module
+from vanilla_transformer_hf.model.layers import loss as loss_module
 from vanilla_transformer_hf.training.r_drop import r_drop_loss, r_drop_rows
 
 
@@ -44,7 +44,7 @@ def test_it_is_the_papers_equation(smoothing, weight):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("rows_at_once", [1, 5, 100])
 def test_its_gradient_is_that_of_the_equations_in_pieces_of_any_size(monkeypatch, smoothing, rows_at_once):
-    monkeypatch.setattr("vanilla_transformer_hf.model.loss_vanilla_transformer.VALUES_AT_ONCE", 11 * rows_at_once)
+    monkeypatch.setattr("vanilla_transformer_hf.model.layers.loss.VALUES_AT_ONCE", 11 * rows_at_once)
     logits, labels = torch.randn(6, 4, 11, dtype=torch.double, requires_grad=True), torch.randint(0, 11, (3, 4))
     labels[1, 1:] = -100
     (gradient,) = torch.autograd.grad(3 * r_drop_loss(logits, labels, smoothing, 5.0), logits)

@@ -26,8 +26,8 @@ from transformers import (
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.common.matmul import MatmulRow
-from vanilla_transformer_hf.model.beam_search_vanilla_transformer import BeamSearch
-from vanilla_transformer_hf.model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
+from vanilla_transformer_hf.model.config.generation import VanillaTransformerGenerationConfig
+from vanilla_transformer_hf.model.search.beam import BeamSearch
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.training import run as training
 from vanilla_transformer_hf.training.build import paper_learning_rate

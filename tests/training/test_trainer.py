@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import TrainerCallback
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.model.loss_vanilla_transformer import smoothed_cross_entropy
+from vanilla_transformer_hf.model.layers.loss import smoothed_cross_entropy
 from vanilla_transformer_hf.training.checkpoints import TrainingInterrupted, find_last_checkpoint
 from vanilla_transformer_hf.training.evaluating_trainer import decode_predictions
 from vanilla_transformer_hf.training.r_drop import r_drop_loss

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..model.tokenizer_limits_vanilla_transformer import LONGEST_PIECE, MOST_ADDED
+from ..model.tokenizer.limits import LONGEST_PIECE, MOST_ADDED
 from .settings import read_json
 
 

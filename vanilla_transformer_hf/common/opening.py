@@ -27,12 +27,12 @@ from transformers import (
 )
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from ..model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
+from ..model.config.generation import SEARCH_OPTIONS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS
-from ..model.shared_base_vanilla_transformer import SHARD_NAME
+from ..model.layers.base_model import SHARD_NAME
+from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
-from ..model.tokenizer_limits_vanilla_transformer import check_tokenizer_file, is_panic
+from ..model.tokenizer.limits import check_tokenizer_file, is_panic
 from .checksums import check_unchanged
 from .command_line import message_of
 from .hub_waits import bounded_waits

@@ -16,11 +16,11 @@ from tqdm.auto import tqdm
 
 from ..common.checksums import SUMS_FILE, digest, verify_folder
 from ..common.files import check_new, new_folder
+from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..model.tokenizer_limits_vanilla_transformer import is_panic
+from ..model.tokenizer.limits import is_panic
 from ..publishing.model_card import CardFacts, ConversionFacts, SourceFile, write_card
 from .formats import vocabularies
 from .given_options import ask, set_options, unstated_notes, with_options

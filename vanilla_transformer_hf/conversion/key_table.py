@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from ..model.causal_lm_vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.encoder_models_vanilla_transformer import (
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
+from ..model.single_stacks.encoder_models import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForMaskedLM,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .source import FLOATS, ConversionError, Tensors
 
 

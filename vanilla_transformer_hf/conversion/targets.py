@@ -17,8 +17,8 @@ from transformers import BartConfig, BartForConditionalGeneration, MarianConfig,
 
 from ..common.files import check_new, new_folder
 from ..common.opening import settings_without_ours
+from ..model.config.kept_heads import HEAD_FIELDS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.heads_vanilla_transformer import HEAD_FIELDS
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..publishing.weight_files import open_config

@@ -13,8 +13,8 @@ import torch
 
 from ..common import settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_vanilla_transformer import check_token_ids
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.search.generate import check_token_ids
 from .formats.npz import Arrays
 from .source import ConversionError
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..model.position_schemes_vanilla_transformer import keep
+from ..model.positions.base import keep
 from .interventions import stack_of
 from .requests import AttentionRequest, GridRequest, HeadRequest, RequestError
 from .results import AttentionResult, GridResult, HeadResult

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..model.generation_config_vanilla_transformer import LENGTH_PENALTIES
+from ..model.config.generation import LENGTH_PENALTIES
 from .results import Node
 from .subject import Subject
 

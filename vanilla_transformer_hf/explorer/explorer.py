@@ -9,7 +9,7 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ..common.opening import is_own, open_any_config, open_tokenizer, open_weights, other_class
-from ..model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
+from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from ..translation.translator import Translator
 from . import attending, positions, single_stacks, translating, walk
 from .interventions import count_heads, count_layers, parts_of

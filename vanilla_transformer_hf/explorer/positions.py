@@ -2,7 +2,7 @@
 
 import torch
 
-from ..model.position_schemes_vanilla_transformer import keep
+from ..model.positions.base import keep
 from .interventions import stack_of
 from .requests import PositionsRequest
 from .results import Picture, PositionsResult

@@ -9,7 +9,7 @@ import torch
 
 from ..common.opening import is_own
 from ..common.white_space import normalize_space
-from ..model.linformer_attention_vanilla_transformer import attends_to_pieces
+from ..model.attention.linformer import attends_to_pieces
 from ..translation.alignment import with_eager_attention
 from ..translation.scoring import shift_right
 from ..translation.text_model import TARGET_LANG_TAGS

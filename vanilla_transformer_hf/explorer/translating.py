@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..model.generation_config_vanilla_transformer import LENGTH_PENALTIES, SEARCH_OPTIONS
+from ..model.config.generation import LENGTH_PENALTIES, SEARCH_OPTIONS
 from ..translation.scoring import shift_right
 from .beam_tree import BeamRecorder
 from .interventions import Copy

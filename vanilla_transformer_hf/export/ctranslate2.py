@@ -25,9 +25,9 @@ from ctranslate2.converters import utils
 from ctranslate2.specs import common_spec, model_spec, transformer_spec
 from transformers import GenerationConfig
 
+from ..model.config.generation import SEARCH_OPTIONS
+from ..model.config.kept_heads import HEAD_FIELDS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_config_vanilla_transformer import SEARCH_OPTIONS
-from ..model.heads_vanilla_transformer import HEAD_FIELDS
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerForConditionalGeneration,

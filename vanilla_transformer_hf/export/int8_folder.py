@@ -10,7 +10,7 @@ import torch
 
 from ..common.files import check_new, new_folder
 from ..common.opening import check_fit, is_own, open_config, open_tokenizer, open_weights
-from ..model.quantizer_vanilla_transformer import Int8Config
+from ..model.packing.int8_quantizer import Int8Config
 from ..publishing.model_card import CardFacts, write_card
 
 

@@ -19,8 +19,8 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..model.config.kept_heads import heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.heads_vanilla_transformer import heads_of_layers
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerPreTrainedModel,

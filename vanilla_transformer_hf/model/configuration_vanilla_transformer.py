@@ -16,9 +16,9 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
-from .heads_vanilla_transformer import SCHEMES_BY_HEAD, check_heads_by_layer
-from .presets_vanilla_transformer import PRESETS
-from .sharing_vanilla_transformer import check_sharing
+from .config.kept_heads import SCHEMES_BY_HEAD, check_heads_by_layer
+from .config.presets import PRESETS
+from .config.sharing import check_sharing
 
 
 logger = logging.get_logger(__name__)

@@ -32,19 +32,29 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_types_vanilla_transformer import ATTENTION_TYPES
-from .attention_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerCrossAttention
+from .attention.full import VanillaTransformerAttention, VanillaTransformerCrossAttention
+from .attention.linformer import CROSS_ATTENTION_TYPES
+from .attention.pooling import encoder_attention, memory_padding, stages
+from .attention.types import ATTENTION_TYPES
+from .config.kept_heads import heads_of_layers
+from .config.sharing import FEED_FORWARD_OWNERS, layer_order
 from .configuration_vanilla_transformer import VanillaTransformerConfig, check_stacks
-from .dropout_vanilla_transformer import Dropout
-from .encoder_pooling_vanilla_transformer import encoder_attention, memory_padding, stages
-from .feed_forward_vanilla_transformer import FEED_FORWARDS, FeedForwardMaps, SharedFeedForward
-from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
-from .heads_vanilla_transformer import heads_of_layers
-from .linformer_attention_vanilla_transformer import CROSS_ATTENTION_TYPES
-from .loss_vanilla_transformer import RowLoss
-from .norms_vanilla_transformer import NORMS
-from .packed_weights_vanilla_transformer import is_plain
-from .positions_vanilla_transformer import (
+from .layers.base_model import (
+    SharedBase,
+    SharedEmbeddings,
+    ShiftedLabels,
+    StackEmbeddings,
+    missing_target,
+    tied_output,
+)
+from .layers.dropout import Dropout
+from .layers.feed_forward import FEED_FORWARDS, FeedForwardMaps, SharedFeedForward
+from .layers.loss import RowLoss
+from .layers.norms import NORMS
+from .layers.segments import segments
+from .layers.shared_maps import is_plain
+from .packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
+from .positions.absolute import (
     POSITION_ENCODINGS,
     PositionEncoding,
     Relation,
@@ -54,17 +64,7 @@ from .positions_vanilla_transformer import (
     look_up,
     positions,
 )
-from .quantizer_vanilla_transformer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
-from .segments_vanilla_transformer import segments
-from .shared_base_vanilla_transformer import (
-    SharedBase,
-    SharedEmbeddings,
-    ShiftedLabels,
-    StackEmbeddings,
-    missing_target,
-    tied_output,
-)
-from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, layer_order
+from .search.generate import VanillaTransformerGenerationMixin
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -807,7 +807,7 @@ class VanillaTransformerForConditionalGeneration(
             encoder_attentions=outputs.encoder_attentions,
         )
 
-    # The methods that the search in generation_vanilla_transformer.py replaces; it does not run for subclasses that
+    # The methods that the search in search/generate.py replaces; it does not run for subclasses that
     # override one of them.
     _step_forward = forward
     _step_forwards = forwards(

@@ -26,7 +26,7 @@ from tokenizers import (
 from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from .tokenizer_limits_vanilla_transformer import check_added, check_tokenizer_file, is_panic
+from .tokenizer.limits import check_added, check_tokenizer_file, is_panic
 
 
 TOKENIZER_FILES = {"tokenizer_file": "tokenizer.json", "source_tokenizer_file": "source_tokenizer.json"}

@@ -25,8 +25,8 @@ from ..common.files import open_output, read_regular_file
 from ..common.opening import OwnConfig, read_config
 from ..common.settings import read_object
 from ..evaluation.scores import METRICS, Scores
+from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from .weight_files import weight_paths
 
 

@@ -17,7 +17,7 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS
 from ..common.files import check_regular_file, read_regular_file
 from ..common.model_settings import check_model_settings
 from ..common.opening import OwnConfig, read_config
-from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
+from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
 from .model_card import (
     CARD_FILE,

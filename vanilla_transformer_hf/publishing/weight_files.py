@@ -10,10 +10,10 @@ from safetensors import SafetensorError, safe_open
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..common.opening import OwnConfig, check_one_set, check_settings, is_finite, other_class
-from ..model import modeling_recurrent_vanilla_transformer as recurrent
 from ..model import modeling_vanilla_transformer as modeling
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.shared_base_vanilla_transformer import SHARD_NAME
+from ..model.layers.base_model import SHARD_NAME
+from ..model.predecessors import modeling as recurrent
 from .private_text import parse_json
 
 

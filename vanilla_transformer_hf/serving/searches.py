@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers.generation import StoppingCriteriaList
 
-from ..model.search_plan_vanilla_transformer import StepHook
-from ..model.search_vanilla_transformer import Search
+from ..model.search.plan import StepHook
+from ..model.search.search import Search
 from ..translation.results import Translation
 from ..translation.texts import Part
 from ..translation.translator import Translator

@@ -27,8 +27,8 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from ..common.files import new_folder
 from ..common.opening import check_fit, naming, open_tokenizer, open_weights
 from ..common.split_sentences import MULTI_SENTENCE_SHARE
+from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_config_vanilla_transformer import VanillaTransformerGenerationConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..translation.splitting import sentences
 from ..translation.text_model import TARGET_LANG_TAGS

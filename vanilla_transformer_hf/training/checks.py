@@ -11,8 +11,8 @@ from transformers.trainer_utils import HubStrategy
 from ..common.command_line import message_of
 from ..common.opening import open_config
 from ..evaluation.scores import METRICS
+from ..model.config.kept_heads import HEAD_FIELDS, heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.heads_vanilla_transformer import HEAD_FIELDS, heads_of_layers
 from ..publishing.model_card import check_metadata, check_project_url
 from .build import make_generation_config, paper_learning_rate, plan_config
 from .recipe import CHANGEABLE_FIELDS, KINDS_OF_ONE_WEIGHT, SENTENCE_FIELDS, RunArguments

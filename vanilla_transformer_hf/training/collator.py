@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..model.generation_vanilla_transformer import check_token_ids
+from ..model.search.generate import check_token_ids
 
 
 IGNORED_LABEL = -100

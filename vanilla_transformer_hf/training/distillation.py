@@ -12,7 +12,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..common.checksums import digest_of_all
 from ..common.opening import open_model, vocabularies
-from ..model.loss_vanilla_transformer import LossRows, loss_by_rows, smoothed_likelihood, subtract_target
+from ..model.layers.loss import LossRows, loss_by_rows, smoothed_likelihood, subtract_target
 from ..publishing.weight_files import weight_paths
 
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, EvalPrediction, PreTrainedTokeni
 from transformers.trainer_utils import has_length
 
 from ..evaluation.scores import Scores, score_translations
-from ..model.search_vanilla_transformer import NaNScoresError
+from ..model.search.search import NaNScoresError
 from .checkpointing_trainer import CheckpointingTrainer
 from .collator import IGNORED_LABEL
 from .sharding import gather_weights

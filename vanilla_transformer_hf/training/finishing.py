@@ -16,7 +16,7 @@ from accelerate.utils import broadcast_object_list
 from ..common.checksums import OPENED, SUMS_FILE, digest, write_checksums
 from ..common.files import new_file, new_files, open_output
 from ..evaluation.scores import Scores, read_predictions, write_predictions
-from ..model.shared_base_vanilla_transformer import remove_older_weights
+from ..model.layers.base_model import remove_older_weights
 from ..publishing.model_card import CARD_FILE, CURVES_FILE, FACTS_FILE, CardFacts, is_edited, write_card
 from .build import say
 from .checkpointing_trainer import CheckpointingTrainer

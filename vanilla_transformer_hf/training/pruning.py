@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..model.feed_forward_vanilla_transformer import FEED_FORWARDS
-from ..model.heads_vanilla_transformer import HEAD_FIELDS, HEADS, heads_of_layers, stack_of
-from ..model.sharing_vanilla_transformer import layers_and_sets
+from ..model.config.kept_heads import HEAD_FIELDS, HEADS, heads_of_layers, stack_of
+from ..model.config.sharing import layers_and_sets
+from ..model.layers.feed_forward import FEED_FORWARDS
 
 
 # Attention -> its stack, and its name in a layer.

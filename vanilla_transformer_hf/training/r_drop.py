@@ -4,13 +4,7 @@ from functools import partial
 
 import torch
 
-from ..model.loss_vanilla_transformer import (
-    LossRows,
-    loss_by_rows,
-    smoothed_likelihood,
-    softmax_and_log_sum,
-    subtract_target,
-)
+from ..model.layers.loss import LossRows, loss_by_rows, smoothed_likelihood, softmax_and_log_sum, subtract_target
 
 
 def r_drop_rows(label_smoothing: float, weight: float, rows: LossRows) -> torch.Tensor:

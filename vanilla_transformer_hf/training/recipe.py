@@ -18,8 +18,8 @@ from transformers.training_args import OptimizerNames
 
 from ..common.settings import read_yaml
 from ..common.too_long import TooLongToTrain, current_name
-from ..model.configuration_recurrent_vanilla_transformer import RecurrentSeq2SeqConfig
 from ..model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
+from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from .first_moment import OPTIMIZERS
 
 

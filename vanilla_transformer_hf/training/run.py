@@ -26,7 +26,7 @@ from ..common.matmul import (
     set_matmul,
 )
 from ..evaluation.scores import Scores
-from ..model.packed_weights_vanilla_transformer import lacks_bfloat16
+from ..model.packing.packed import lacks_bfloat16
 from ..publishing.model_card import (
     CURVES_FILE,
     NOT_TRAINED,

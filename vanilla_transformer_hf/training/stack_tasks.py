@@ -20,8 +20,8 @@ from transformers import (
     EvalPrediction,
 )
 
-from ..model.causal_lm_vanilla_transformer import VanillaTransformerForCausalLM
-from ..model.encoder_models_vanilla_transformer import (
+from ..model.single_stacks.causal_lm import VanillaTransformerForCausalLM
+from ..model.single_stacks.encoder_models import (
     VanillaTransformerForMaskedLM,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,

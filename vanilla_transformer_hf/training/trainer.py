@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PrinterCallback, ProgressCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from ..model.loss_vanilla_transformer import RowLoss
+from ..model.layers.loss import RowLoss
 from .collator import TranslationCollator
 from .distillation import distillation_rows, logits_of
 from .progress import TOKENS_PER_SECOND, Progress, Speedometer

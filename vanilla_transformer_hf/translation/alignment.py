@@ -11,7 +11,7 @@ import torch
 
 from ..common.matmul import matmul
 from ..common.white_space import EDGES
-from ..model.linformer_attention_vanilla_transformer import attends_to_pieces
+from ..model.attention.linformer import attends_to_pieces
 from .scoring import encode_pairs, forced_batches
 from .tally import Tally
 from .texts import TextEncoder

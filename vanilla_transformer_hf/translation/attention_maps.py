@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from ..common.white_space import normalize_space
-from ..model.linformer_attention_vanilla_transformer import attends_to_pieces
+from ..model.attention.linformer import attends_to_pieces
 from .alignment import with_eager_attention
 from .scoring import shift_right
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ..export import ExportError
-from ..model.generation_config_vanilla_transformer import LENGTH_LIMITS
-from ..model.search_plan_vanilla_transformer import REQUESTS
+from ..model.config.generation import LENGTH_LIMITS
+from ..model.search.plan import REQUESTS
 from .texts import pad_rows
 from .token_translator import TokenTranslator
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..common.white_space import normalize_space
-from ..model.constraints_vanilla_transformer import as_ids
+from ..model.search.constraints import as_ids
 from .results import Translation, read_translations
 from .tally import Tally
 from .texts import Part, is_constrained, pad_rows, placed, sorted_batches

@@ -13,16 +13,10 @@ import torch
 
 from ..common.matmul import matmul
 from ..common.opening import is_own
-from ..model.generation_config_vanilla_transformer import (
-    EXTRA_TARGET_TOKENS,
-    LENGTH_LIMITS,
-    LENGTH_PENALTIES,
-    SEARCH_OPTIONS,
-    Settings,
-)
-from ..model.packed_weights_vanilla_transformer import StepWeights
-from ..model.search_plan_vanilla_transformer import REQUESTS
-from ..model.search_vanilla_transformer import Search
+from ..model.config.generation import EXTRA_TARGET_TOKENS, LENGTH_LIMITS, LENGTH_PENALTIES, SEARCH_OPTIONS, Settings
+from ..model.packing.packed import StepWeights
+from ..model.search.plan import REQUESTS
+from ..model.search.search import Search
 from .scoring import score_sequences
 
 

@@ -13,9 +13,9 @@ from ..common.opening import is_own, open_model, vocabularies
 from ..common.split_sentences import SplitSentences
 from ..common.too_long import TooLongToTranslate
 from ..common.white_space import normalize_space
-from ..model.generation_config_vanilla_transformer import EXTRA_TARGET_TOKENS, LENGTH_LIMITS
-from ..model.packed_weights_vanilla_transformer import MAKERS
-from ..model.search_vanilla_transformer import Search
+from ..model.config.generation import EXTRA_TARGET_TOKENS, LENGTH_LIMITS
+from ..model.packing.packed import MAKERS
+from ..model.search.search import Search
 from .alignment import align_pairs
 from .forced_decoding import ForcedDecoding
 from .parts import constrain, translate_parts

@@ -17,14 +17,15 @@ from transformers.generation.streamers import BaseStreamer
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
 from vanilla_transformer_hf.common.matmul import matmul
-from vanilla_transformer_hf.model.attention_types_vanilla_transformer import ATTENTION_TYPES
+from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
 from vanilla_transformer_hf.model.configuration_vanilla_transformer import (
     ATTENTION_FIELDS,
     SYNTHESIZERS,
     UNCAUSAL_KINDS,
 )
-from vanilla_transformer_hf.model.incremental_decoder_vanilla_transformer import IncrementalDecoder
-from vanilla_transformer_hf.model.packed_weights_vanilla_transformer import PackedProducts, is_packable, is_plain, pack
+from vanilla_transformer_hf.model.layers.shared_maps import is_plain
+from vanilla_transformer_hf.model.packing.packed import PackedProducts, is_packable, pack
+from vanilla_transformer_hf.model.search.incremental_decoder import IncrementalDecoder
 
 from .turns import CLOCKS
 

@@ -20,9 +20,9 @@ import torch
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
-from vanilla_transformer_hf.model.norms_vanilla_transformer import NORMS
-from vanilla_transformer_hf.model.positions_vanilla_transformer import POSITION_ENCODINGS
-from vanilla_transformer_hf.model.sharing_vanilla_transformer import PROJECTIONS
+from vanilla_transformer_hf.model.config.sharing import PROJECTIONS
+from vanilla_transformer_hf.model.layers.norms import NORMS
+from vanilla_transformer_hf.model.positions.absolute import POSITION_ENCODINGS
 
 from .generation_models import random_model
 from .training import SIZES

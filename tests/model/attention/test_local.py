@@ -1,0 +1,357 @@
+"""Kinds of local attention: the outputs of full attention under a mask that is written down pair by pair."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from host_search import same
+from huggingface_hub.errors import StrictDataclassError
+
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
+from vanilla_transformer_hf.model.attention import local as local_attention
+from vanilla_transformer_hf.model.attention.local import Blocks
+from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
+from vanilla_transformer_hf.model.search.incremental_decoder import ROOM, IncrementalDecoder
+
+
+# Kind and size -> whether the token at position i sees that at j, outside of the decoder.
+KINDS = {
+    "window": ({"attention_window": 3}, lambda i, j: abs(i - j) <= 3),
+    "blocks": ({"attention_block": 4}, lambda i, j: abs(i // 4 - j // 4) <= 1),
+    "chunk": ({"attention_block": 5}, lambda i, j: i // 5 == j // 5),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Blocks also for short sequences."""
+    monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", 4)
+    monkeypatch.setattr(local_attention, "SMALLEST_BLOCK_OF_PROCESSORS", 2)
+    monkeypatch.setattr(local_attention, "DENSE", 0.7)
+    monkeypatch.setattr(local_attention, "AT_ONCE", 12)
+
+
+@pytest.fixture
+def local_model(tiny_model):
+    def build(kind, **more):
+        fields = {"encoder_attention_type": kind, "decoder_attention_type": kind, **KINDS[kind][0]}
+        return tiny_model(**fields, **more)
+
+    return build
+
+
+def padding(lengths, sides, longest):
+    rows = [[1] * length + [0] * (longest - length) for length in lengths]
+    return torch.tensor([row[::-1] if side == "left" else row for row, side in zip(rows, sides)])
+
+
+@every_kind
+@pytest.mark.parametrize("is_causal", [False, True], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("length", [3, 21])
+def test_outputs_and_gradients_are_those_of_full_attention_under_the_mask(kind, is_causal, length):
+    fields, sees = KINDS[kind]
+    config = VanillaTransformerConfig(vocab_size=9, d_model=16, d_k=4, d_v=6, encoder_attention_heads=2, **{
+        "encoder_attention_type": kind, **fields})  # fmt: skip
+    config._attn_implementation = "sdpa"
+    torch.manual_seed(1)
+    module = ATTENTION_TYPES[kind](config, 16, 16, 2, is_causal).double()
+    states = torch.randn(3, length, 16, dtype=torch.double, requires_grad=True)
+    real = padding([length, length - 2, length - 1], ["right", "left", "right"], length)
+    mask = module.mask(states, real, None, False)
+    assert isinstance(mask, Blocks) == (length > 5)
+    found = module(states, mask)[0]
+
+    allowed = torch.zeros(3, 1, length, length, dtype=torch.bool)
+    for row, starts in enumerate([0, 2, 0]):
+        for i in range(length):
+            for j in range(length):
+                seen = sees(i - starts, j - starts) and (j <= i or not is_causal)
+                allowed[row, 0, i, j] = seen and bool(real[row, j])
+    query, key, value = module.project(states, module.roles)
+    scores = (query @ key.transpose(2, 3) / math.sqrt(4)).masked_fill(~allowed, -1e9)
+    expected = module.out_proj((scores.softmax(dim=-1) @ value).transpose(1, 2).flatten(-2))
+
+    counts = real.bool()
+    torch.testing.assert_close(found[counts], expected[counts], atol=1e-10, rtol=0)
+    weights = torch.randn_like(found[counts])
+    for parameter in (states, module.q_proj.weight, module.v_proj.weight):
+        ours, theirs = (
+            torch.autograd.grad((output[counts] * weights).sum(), parameter, retain_graph=True)[0]
+            for output in (found, expected)
+        )
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("is_causal", [False, True], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("kind, summary", [*((kind, "none") for kind in KINDS), ("chunk", "mean")])
+def test_a_few_blocks_at_a_time_give_the_outputs_of_all_at_once(kind, summary, is_causal, monkeypatch):
+    calls, fused = [], local_attention.fused
+    monkeypatch.setattr(
+        local_attention, "fused", lambda *args, **more: calls.append(len(args[0])) or fused(*args, **more)
+    )
+    fields = {"encoder_attention_type": kind, "chunk_summary": summary, **KINDS[kind][0]}
+    config = VanillaTransformerConfig(vocab_size=9, d_model=16, encoder_attention_heads=2, **fields)
+    config._attn_implementation = "sdpa"
+    module = ATTENTION_TYPES[kind](config, 16, 16, 2, is_causal).double()
+    states = torch.randn(3, 21, 16, dtype=torch.double)
+    real = padding([21, 19, 20], ["right", "left", "right"], 21)
+    expected = module(states, module.mask(states, real, None, False))[0]
+    assert len(calls) == 1
+    with torch.no_grad():
+        found = module(states, module.mask(states, real, None, False))[0]
+    assert len(calls) > 3 and max(calls[1:]) < calls[0]
+    torch.testing.assert_close(found[real.bool()], expected[real.bool()], atol=1e-12, rtol=0)
+
+
+@every_kind
+@torch.no_grad()
+def test_blocks_eager_padding_and_rotary(kind, local_model):
+    """Computed in blocks and by a mask, with padding on either side and without it, a sentence has the same logits."""
+    model = local_model(kind, position_encoding="rotary")
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    source, target = torch.randint(4, 99, (1, 19)), torch.randint(4, 99, (1, 17))
+    expected = eager(source, decoder_input_ids=target, output_attentions=True)
+    assert expected.encoder_attentions[0].shape == (1, 4, 19, 19)
+    far = torch.tensor([[not KINDS[kind][1](i, j) for j in range(19)] for i in range(19)])
+    assert (expected.encoder_attentions[0][..., far] == 0).all()
+    for left, right in ((0, 0), (4, 0), (0, 5)):
+        real = F.pad(torch.ones_like(source), (left, right))
+        own = F.pad(torch.ones_like(target), (left, right))
+        targets = {"decoder_input_ids": F.pad(target, (left, right)), "decoder_attention_mask": own}
+        found = model(F.pad(source, (left, right)), real, **targets).logits[:, left : left + 17]
+        torch.testing.assert_close(found, expected.logits, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("is_causal", [False, True], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_summaries_of_chunks_are_means_of_keys_and_values(is_causal, implementation):
+    fields = {"encoder_attention_type": "chunk", "attention_block": 5, "chunk_summary": "mean"}
+    config = VanillaTransformerConfig(vocab_size=9, d_model=16, encoder_attention_heads=2, **fields)
+    config._attn_implementation = implementation
+    torch.manual_seed(1)
+    module = ATTENTION_TYPES["chunk"](config, 16, 16, 2, is_causal).double()
+    states = torch.randn(3, 17, 16, dtype=torch.double, requires_grad=True)
+    real = padding([17, 13, 15], ["right", "left", "right"], 17)
+    found = module(states, module.mask(states, real, None, False))[0]
+
+    expected = []
+    for row in range(3):
+        query, key, value = (part[0] for part in module.project(states[row, real[row].bool()][None], module.roles))
+        for i in range(query.shape[1]):
+            first = i // 5 * 5
+            own = slice(first, i + 1 if is_causal else first + 5)
+            keys, values = (
+                torch.cat(
+                    [*(part[:, m : m + 5].mean(1, keepdim=True) for m in range(0, first, 5)), part[:, own]], dim=1
+                )
+                for part in (key, value)
+            )
+            weights = (torch.einsum("hd,hjd->hj", query[:, i], keys) / math.sqrt(8)).softmax(dim=-1)
+            expected.append(module.out_proj(torch.einsum("hj,hjd->hd", weights, values).flatten()))
+    found, expected = found[real.bool()], torch.stack(expected)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+    weights = torch.randn_like(found)
+    for parameter in (states, module.k_proj.weight):
+        ours, theirs = (
+            torch.autograd.grad((output * weights).sum(), parameter, retain_graph=True)[0]
+            for output in (found, expected)
+        )
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+
+
+@torch.no_grad()
+def test_search_with_summaries_of_chunks(local_model):
+    """transformers' loop, in steps and with padding, finds what whole passes find; the future changes nothing."""
+    model = local_model("chunk", chunk_summary="mean")
+    source = {"input_ids": torch.randint(4, 99, (3, 19)), "attention_mask": padding([19, 12, 15], ["left"] * 3, 19)}
+    options = {"num_beams": 1, "max_new_tokens": 24, "min_new_tokens": 24}
+    found = model.generate(**source, **options)
+    whole = model(**source, decoder_input_ids=found[:, :-1]).logits
+    cut = model(**source, decoder_input_ids=found[:, :12]).logits
+    torch.testing.assert_close(whole[:, :12], cut, atol=1e-5, rtol=0)
+    whole[..., model.config.eos_token_id] = -torch.inf
+    assert torch.equal(found[:, 1:], whole.argmax(dim=-1))
+    with pytest.raises(ValueError, match="summaries cannot hide single keys, nor use a static cache"):
+        model.generate(**source, **options, cache_implementation="static", disable_compile=True)
+
+
+SCHEMES = {
+    "t5_bias": {"relative_buckets": 8, "max_relative_distance": 6},
+    "alibi": {},
+    "shaw": {"max_relative_distance": 3},
+    "gated_alibi": {},
+    "distance_mlp": {},
+}
+
+
+@pytest.mark.parametrize(
+    "kind, scheme",
+    [*(("window", scheme) for scheme in SCHEMES), ("blocks", "t5_bias"), ("chunk", "shaw"), ("blocks", "gated_alibi")],
+)
+def test_scores_of_distances_are_added_in_blocks(kind, scheme, local_model, monkeypatch):
+    """Logits and gradients in float64 are those under the mask of all pairs, with padding on either side."""
+    model = local_model(kind, position_encoding=scheme, **SCHEMES[scheme]).double()
+    source, real = torch.randint(4, 99, (3, 19)), padding([19, 15, 12], ["left", "left", "right"], 19)
+    target, own = torch.randint(4, 99, (3, 17)), padding([17, 11, 14], ["left", "left", "right"], 17)
+    inputs = {"decoder_input_ids": target, "decoder_attention_mask": own}
+    blocks, found = [], []
+    attend = Blocks.attend
+    monkeypatch.setattr(Blocks, "attend", lambda self, *states: blocks.append(self) or attend(self, *states))
+    for largest in (0, 99):  # in blocks, and as one product
+        monkeypatch.setattr(local_attention, "DENSE", largest)
+        model.zero_grad()
+        logits = model(source, real, **inputs).logits[own.bool()]
+        logits.square().sum().backward()
+        grads = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+        found.append((logits.detach(), grads))
+        assert len(blocks) == model.config.encoder_layers + model.config.decoder_layers
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-10, rtol=0)
+    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-9, rtol=1e-9)
+    assert all(gradient.any() for name, gradient in found[0][1].items() if "embed_positions" in name)
+
+
+@pytest.mark.parametrize("kind, scheme", [("window", "t5_bias"), ("window", "gated_alibi"), ("chunk", "shaw")])
+@torch.no_grad()
+def test_search_with_scores_of_distances(kind, scheme, local_model):
+    model = local_model(kind, position_encoding=scheme, **SCHEMES[scheme])
+    source = {"input_ids": torch.randint(4, 99, (3, 19)), "attention_mask": padding([19, 12, 15], ["left"] * 3, 19)}
+    same(model, source, num_beams=2, max_new_tokens=14, min_new_tokens=14)
+    found = same(model, source, num_beams=1, max_new_tokens=14, min_new_tokens=14)
+    whole = model(**source, decoder_input_ids=found[:, :-1]).logits
+    whole[..., model.config.eos_token_id] = -torch.inf
+    assert torch.equal(found[:, 1:], whole.argmax(dim=-1))
+
+
+@every_kind
+@torch.no_grad()
+def test_the_future_changes_nothing(kind, local_model):
+    model = local_model(kind)
+    source, target = torch.randint(4, 99, (2, 19)), torch.randint(4, 99, (2, 23))
+    for changed in (1, 8, 12, 22):
+        other = target.clone()
+        other[:, changed:] = torch.randint(4, 99, other[:, changed:].shape)
+        logits, others = (model(source, decoder_input_ids=ids).logits[:, :changed] for ids in (target, other))
+        torch.testing.assert_close(logits, others, atol=1e-6, rtol=0)
+
+
+@every_kind
+@torch.no_grad()
+def test_search_in_steps(kind, local_model):
+    """Greedy and beam search find what transformers' loops find, and keep no more keys than the kind needs."""
+    model = local_model(kind)
+    source = {"input_ids": torch.randint(4, 99, (3, 19)), "attention_mask": padding([19, 12, 15], ["left"] * 3, 19)}
+    found = same(model, source, num_beams=1, max_new_tokens=40, min_new_tokens=40)
+    same(model, source, num_beams=3, max_new_tokens=40, min_new_tokens=30)
+    whole = model(**source, decoder_input_ids=found[:, :-1]).logits
+    whole[..., model.config.eos_token_id] = -torch.inf
+    assert torch.equal(found[:, 1:], whole.argmax(dim=-1))
+
+
+@torch.no_grad()
+def test_a_window_forgets_what_lies_behind_it(local_model, monkeypatch):
+    kept = []
+    step = IncrementalDecoder.step
+
+    def watched(self, tokens):
+        kept.append(self.mask.shape[-1])
+        return step(self, tokens)
+
+    monkeypatch.setattr(IncrementalDecoder, "step", watched)
+    local_model("window").generate(torch.randint(4, 99, (2, 9)), num_beams=1, max_new_tokens=90, min_new_tokens=90)
+    assert len(kept) == 90 and max(kept) <= 3 + 1 + 2 * ROOM
+
+
+@every_kind
+@torch.no_grad()
+def test_a_decoder_alone(kind):
+    sizes = {"vocab_size": 99, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4}
+    stacks = {"is_encoder_decoder": False, "is_decoder": True}
+    config = VanillaTransformerConfig(**sizes, **stacks, decoder_attention_type=kind, **KINDS[kind][0])
+    torch.manual_seed(2)
+    model = VanillaTransformerForCausalLM(config).eval()
+    prompts, real = torch.randint(4, 99, (2, 14)), padding([14, 9], ["left"] * 2, 14)
+    found = model.generate(prompts, attention_mask=real, num_beams=1, max_new_tokens=12, min_new_tokens=12)
+    logits = model(found[:, :-1], F.pad(real, (0, 11), value=1)).logits[:, 13:]
+    logits[..., config.eos_token_id] = -torch.inf
+    assert torch.equal(found[:, 14:], logits.argmax(dim=-1))
+
+
+@torch.no_grad()
+def test_kinds_of_both_stacks_may_differ(tiny_model):
+    model = tiny_model(
+        encoder_attention_type="blocks", attention_block=4, decoder_attention_type="window", attention_window=2
+    )
+    same(model, {"input_ids": torch.randint(4, 99, (2, 21))}, num_beams=2, max_new_tokens=20)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"attention_window": 4}, "attention_window=4: only attention of the type 'window'"),
+        ({"encoder_attention_type": "window", "attention_window": 0}, "attention_window=0: must be greater than 0"),
+        (
+            {"encoder_attention_type": "blocks", "chunk_summary": "mean"},
+            "chunk_summary='mean': only attention of the type",
+        ),
+        (
+            {"encoder_attention_type": "chunk", "chunk_summary": "mean", "position_encoding": "shaw"},
+            "chunk_summary='mean' with position encoding 'shaw': a summary has no distance",
+        ),
+        (
+            {"decoder_attention_type": "performer", "position_encoding": "alibi"},
+            "decoder_attention_type='performer' with position encoding 'alibi': only full, window, blocks, chunk",
+        ),
+    ],
+)
+def test_refusals(fields, message):
+    with pytest.raises(StrictDataclassError, match=message):
+        VanillaTransformerConfig(**fields)
+
+
+def test_a_kernel_without_a_mask_is_refused(local_model):
+    model = local_model("window")
+    model.config._attn_implementation = "a_kernel"
+    with pytest.raises(
+        ValueError, match="attn_implementation='a_kernel' with WindowAttention: must be 'sdpa', 'flex_"
+    ):
+        model(torch.randint(4, 99, (1, 19)), decoder_input_ids=torch.ones(1, 2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("kind", ["window", "window_global"])
+@torch.no_grad()
+def test_sampling_in_steps_and_in_whole_passes(kind, tiny_model):
+    """transformers' loop keeps all keys, and hides the same as a whole pass."""
+    model = tiny_model(encoder_attention_type=kind, decoder_attention_type=kind, attention_window=3)
+    source, found = torch.randint(4, 99, (2, 15)), []
+    for use_cache in (True, False):
+        torch.manual_seed(5)
+        options = {"do_sample": True, "max_new_tokens": 16, "min_new_tokens": 16, "use_cache": use_cache}
+        found.append(model.generate(source, num_beams=1, **options))
+    assert torch.equal(*found)
+
+
+def test_blocks_without_gradients_are_smaller_and_give_the_same():
+    config = VanillaTransformerConfig(d_model=16, encoder_attention_type="window", attention_window=9)
+    config._attn_implementation = "sdpa"
+    module = ATTENTION_TYPES["window"](config, 16, 16, 2).double()
+    states, real = torch.randn(2, 41, 16, dtype=torch.double), padding([41, 30], ["left"] * 2, 41)
+    expected = module(states, module.mask(states, real, None, False))[0]
+    with torch.no_grad():
+        mask = module.mask(states, real, None, False)
+        found = module(states, mask)[0]
+    assert (mask.block, mask.size) == (2, 20)
+    torch.testing.assert_close(found[real.bool()], expected[real.bool()], atol=1e-10, rtol=0)
+
+
+def test_blocks_share_the_memory_of_keys_and_layers_share_the_mask():
+    states = torch.randn(2, 16, 3, 5)
+    near = local_attention.NearStates.apply(states, 4, 2, 2)
+    assert near.shape == (8, 8, 3, 5)
+    assert near.untyped_storage().nbytes() == states.nbytes + 4 * 3 * 5 * 4  # once, and what is before and behind
+    seen = torch.ones(6, 1, 4, 8, dtype=torch.bool)
+    mask = Blocks(seen, 2, 4, 2, 2, None, None)
+    assert mask.added(torch.float32) is mask.added(torch.float32)

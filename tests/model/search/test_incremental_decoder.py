@@ -1,0 +1,90 @@
+"""The decoder of the search, one token at a time, against whole forward passes."""
+
+import pytest
+import torch
+
+from vanilla_transformer_hf.model.packing.packed import StepWeights
+from vanilla_transformer_hf.model.search import incremental_decoder
+from vanilla_transformer_hf.model.search.incremental_decoder import ROOM, IncrementalDecoder
+
+
+STEPS = 3 * ROOM + 2
+
+
+@pytest.mark.parametrize("kernel", [incremental_decoder.attend_fused, None], ids=["fused", "plain"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "parents_of",
+    [
+        lambda step, places: places,
+        lambda step, places: torch.zeros_like(places),
+        lambda step, places: torch.randint(places.shape[1], places.shape),
+        lambda step, places: places if step % 5 else places.flip(1),
+    ],
+    ids=["each goes on", "all continue the first", "at random", "places change"],
+)
+@torch.no_grad()
+def test_hypotheses_are_what_their_own_tokens_make_them(tiny_model, source, dtype, parents_of, kernel, monkeypatch):
+    """Whoever continues whom, and however often room was made; keys as columns in float32, as rows in float64."""
+    if kernel is not None:
+        monkeypatch.setattr(incremental_decoder, "kernel_for", lambda states, beams: kernel)
+    model, beams = tiny_model().to(dtype), 4
+    memory = model.get_encoder()(**source)[0]
+    decoder = IncrementalDecoder(model, StepWeights.of(model), memory, source["attention_mask"], beams)
+    places = torch.arange(beams).expand(len(memory), -1)
+    hypotheses = torch.zeros(len(memory), beams, 1, dtype=torch.long)
+    for step in range(STEPS):
+        found = decoder.step(hypotheses[:, :, -1])
+        if step in (0, ROOM, 2 * ROOM, STEPS - 1):
+            for place in range(beams):
+                expected = model.get_decoder()(
+                    input_ids=hypotheses[:, place],
+                    encoder_hidden_states=memory,
+                    encoder_attention_mask=source["attention_mask"],
+                )[0][:, -1]
+                torch.testing.assert_close(found[:, place], expected, rtol=0, atol=1e-5)
+        parents = parents_of(step, places)
+        decoder.follow(parents)
+        hypotheses = hypotheses.gather(1, parents[..., None].expand_as(hypotheses))
+        hypotheses = torch.cat((hypotheses, torch.randint(3, 90, (len(memory), beams, 1))), dim=2)
+
+
+@pytest.mark.parametrize("beams", [2, 4])
+@torch.no_grad()
+def test_what_no_hypothesis_looks_back_at_is_left_out(tiny_model, source, beams):
+    """The past that all have in common is there once: some steps, not as many times n."""
+    model = tiny_model()
+    memory = model.get_encoder()(**source)[0]
+    decoder = IncrementalDecoder(model, StepWeights.of(model), memory, source["attention_mask"], beams)
+    for _ in range(STEPS):
+        decoder.step(torch.randint(3, 90, (len(memory), beams)))
+        decoder.follow(torch.zeros(len(memory), beams, dtype=torch.long))
+    assert decoder.mask.shape[-1] == decoder.keys[0].shape[-1] == decoder.values[0].shape[-2] <= STEPS + ROOM * beams
+
+
+@torch.no_grad()
+def test_sentences_that_join_later_count_from_their_own_begin(tiny_model, source):
+    model, tokens = tiny_model(decoder_heads_by_layer=[1, 3]), torch.randint(3, 90, (9, STEPS))
+    memory, mask = model.get_encoder()(**source)[0], source["attention_mask"]
+
+    def reading(rows):
+        return IncrementalDecoder(model, StepWeights.of(model), memory[rows], mask[rows], 1)
+
+    decoder, late = reading(slice(0, 5)), reading(slice(5, 9))
+    for step in range(ROOM + 3):
+        decoder.step(tokens[:5, step, None])
+    decoder.absorb(late, slice(0, 2), torch.tensor([3, 1]))
+    alone = reading(slice(5, 7))
+    for step in range(2 * ROOM):
+        found = decoder.step(tokens[[0, 6, 2, 5, 4], step, None])
+        torch.testing.assert_close(found[[3, 1]], alone.step(tokens[5:7, step, None]), rtol=0, atol=1e-5)
+    assert decoder.mask.shape[-1] <= 4 * ROOM + 3
+
+
+@pytest.mark.parametrize("dim, size", [(-1, 7), (-1, 2), (-2, 5), (-2, 3), (-2, 1)])
+def test_room_is_cut_or_filled(dim, size):
+    tensor = torch.randn(2, 3, 4)
+    found = incremental_decoder.resized(tensor, dim, size, 1.5)
+    missing = size - tensor.shape[dim]
+    assert found.is_contiguous()
+    assert torch.equal(found, torch.nn.functional.pad(tensor, [0, 0] * (-dim - 1) + [0, missing], value=1.5))

@@ -1,0 +1,1 @@
+"""Kinds of attention, one file each, and the table of them."""

@@ -1,0 +1,1 @@
+"""Tables and checks of the config's fields."""

@@ -1,0 +1,250 @@
+"""What the Transformer and the recurrent models have in common: tied embeddings, shifted labels and the loss."""
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smoothed_cross_entropy
+from .shared_maps import is_plain, is_unchanged
+
+
+# The names that transformers gives to the files of weights in several files.
+SHARD_NAME = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
+
+
+def remove_older_weights(folder: str | os.PathLike, written: Collection[str]) -> None:
+    """
+    Remove files of weights of an earlier save from a folder: all that have the names of a save but are not `written`.
+    transformers opens model.safetensors in preference to newer weights in several files.
+    """
+    for path in Path(folder).iterdir():
+        is_weights = path.name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) or SHARD_NAME.fullmatch(path.name)
+        if is_weights and path.name not in written:
+            path.unlink()
+
+
+class SharedBase(PreTrainedModel):
+    """The base class of both: a `PreTrainedModel` that loads what is saved once, and the loss of its predictions."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
+        """Load weights in which a shared matrix may occur only once, as `save_pretrained` writes them."""
+        aliases = {alias: source for alias, source in self.all_tied_weights_keys.items() if source in state_dict}
+        whole = {**{alias: state_dict[source] for alias, source in aliases.items()}, **state_dict}
+        result = super().load_state_dict(whole, strict, assign)
+        self.tie_weights(recompute_mapping=False)
+        return result
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, is_main_process: bool = True, *args: Any, **kwargs: Any
+    ) -> None:
+        """
+        Save the model, as in every transformers model; then remove the weights of an earlier save that transformers
+        leaves: those in one file where the new ones are in several, and the index where they are in one.
+        """
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        has_other_names = kwargs.get("variant") or kwargs.get("distributed_checkpoint")
+        if not is_main_process or has_other_names or getattr(self, "_hf_peft_config_loaded", False):
+            return  # of these names, nothing was written; of an adapter, its own file
+        # transformers has removed the shards of an earlier save, so those that are there were written now.
+        shards = {path.name for path in Path(save_directory).iterdir() if SHARD_NAME.fullmatch(path.name)}
+        remove_older_weights(save_directory, shards | {SAFE_WEIGHTS_INDEX_NAME} if shards else {SAFE_WEIGHTS_NAME})
+
+    def predict(
+        self,
+        states: torch.Tensor,
+        labels: torch.Tensor | None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        return_logits: bool = True,
+        logits_to_keep: int | torch.Tensor = 0,
+        row_loss: RowLoss | None = None,
+        weight: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """
+        Last states (B, T, D) to the loss, if labels (B, T) are given, and logits (B, T, V), for models with an
+        `lm_head`. In training the loss is smoothed, or `row_loss`, and the logits may be left out; `weight` is then
+        used for that of the `lm_head`, if given.
+        """
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        if self.training and labels is not None and not return_logits:
+            wanted = row_loss or partial(cross_entropy_rows, smoothing)
+            loss = projected_loss(states, self.lm_head, labels, wanted, num_items_in_batch, weight)
+            if loss is not None:
+                return loss, None
+        logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
+        if labels is None:
+            return None, logits
+        if row_loss is not None:
+            return loss_by_rows(logits, labels, row_loss, num_items_in_batch), logits
+        return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
+
+    def tied_rows(
+        self, stack: Any, ids: torch.Tensor | None, embeddings: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """
+        Ids (B, T) or embeddings (B, T, D) of a stack as they are, or the embeddings in place of the ids where their
+        gradient can be added to rows of the output's: where both are one matrix, and the loss needs its product.
+        torch would make another matrix of that size for each look-up, almost all of it zeros.
+        """
+        embedding, head = stack.embed_tokens, self.lm_head
+        plain = type(embedding) is nn.Embedding and is_unchanged(embedding) and is_plain(head)
+        if ids is None or not (self.training and plain and embedding.weight is head.weight):
+            return ids, embeddings
+        # Accelerators add sparse gradients in any order. Ids out of range are left to the message about them.
+        if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.max() >= len(head.weight) or ids.min() < 0:
+            return ids, embeddings
+        return None, F.embedding(ids, embedding.weight, sparse=True)
+
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the target vocabulary, and the source's if they share one; ties are kept."""
+        if self.config.tied_matrices == "all" or not self.config.is_encoder_decoder:
+            return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        stacks = [self.get_decoder()] if self.config.source_vocab_size else [self.get_encoder(), self.get_decoder()]
+        for stack in stacks:
+            self._resize_stack(stack, new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if (head := self.get_output_embeddings()) is not None:
+            requires_grad = head.weight.requires_grad
+            rows = stack.embed_tokens.num_embeddings
+            self.set_output_embeddings(self._get_resized_lm_head(head, rows, mean_resizing=mean_resizing))
+            self.get_output_embeddings().requires_grad_(requires_grad)
+        return stack.embed_tokens
+
+    def _resize_stack(self, stack: Any, *size: Any) -> nn.Embedding:
+        old = stack.embed_tokens
+        stack.embed_tokens = self._get_resized_embeddings(old, *size)
+        stack.embed_tokens.requires_grad_(old.weight.requires_grad)
+        return stack.embed_tokens
+
+    def resize_source_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """
+        Resize the source vocabulary of a model with two; `resize_token_embeddings` resizes the target's.
+
+        Args:
+            new_num_tokens: Number of source tokens, the tokenizer's `source_vocab_size`; None: as many as now.
+            pad_to_multiple_of, mean_resizing: As in `resize_token_embeddings`.
+
+        Returns:
+            The encoder's embeddings.
+
+        Raises:
+            ValueError: Source and target share a vocabulary, or the padding token would be lost.
+        """
+        config = self.config
+        if getattr(config, "source_vocab_size", None) is None:
+            raise ValueError("source and target share one vocabulary; use the model's resize_token_embeddings()")
+        if new_num_tokens is not None and new_num_tokens <= config.pad_token_id:
+            raise ValueError(f"new_num_tokens={new_num_tokens}: must be above pad_token_id={config.pad_token_id}")
+        found = self._resize_stack(self.get_encoder(), new_num_tokens, pad_to_multiple_of, mean_resizing)
+        config.source_vocab_size = found.num_embeddings
+        return found
+
+    def resize_decoder_token_embeddings(self, new_num_tokens: int | None = None) -> nn.Embedding:
+        """
+        `resize_token_embeddings` of a model with two vocabularies, by its name in MarianMT.
+
+        Raises:
+            ValueError: Source and target share a vocabulary.
+        """
+        if getattr(self.config, "source_vocab_size", None) is None:
+            raise ValueError("source and target share one vocabulary; use the model's resize_token_embeddings()")
+        self.resize_token_embeddings(new_num_tokens)
+        return self.get_decoder().embed_tokens
+
+
+class StackEmbeddings(SharedBase):
+    """A stack, whose embeddings a model may share with another stack or with its output."""
+
+    reads_source = False
+
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """
+        Resize the source vocabulary, in the encoder of a model with two; or the only one of a single stack.
+
+        Raises:
+            ValueError: The embeddings are not this stack's alone.
+        """
+        size = (new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if not self.config.is_encoder_decoder:
+            return super().resize_token_embeddings(*size)
+        if not self.reads_source or self.config.source_vocab_size is None:
+            raise ValueError(
+                f"{type(self).__name__}: other parts of the model have its vocabulary, too; use the model's "
+                "resize_token_embeddings()"
+            )
+        return self.resize_source_token_embeddings(*size)
+
+
+class SharedEmbeddings(SharedBase):
+    """A model whose stacks' embeddings are one matrix, `shared`, where the config's `tied_matrices` is "all"."""
+
+    @property
+    def stack_names(self) -> tuple[str, ...]:
+        """The stacks; the first has the input embeddings."""
+        return "encoder", "decoder"
+
+    def share_embeddings(self):
+        """Make the one matrix, of which those of the stacks are other names."""
+        if self.config.tied_matrices == "all":
+            self.shared = nn.Embedding(self.config.vocab_size, self.config.d_model)
+            self._tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in self.stack_names}
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return getattr(self, self.stack_names[0]).embed_tokens
+
+    def set_input_embeddings(self, value: Any):
+        is_shared = self.config.tied_matrices == "all"
+        if is_shared:
+            self.shared = value
+        for stack in self.stack_names if is_shared else self.stack_names[:1]:
+            getattr(self, stack).embed_tokens = value
+
+
+class ShiftedLabels(SharedBase):
+    """Encoder, decoder and output, trained on labels from which the decoder's input is made."""
+
+    # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
+    accepts_loss_kwargs = True
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """
+        Labels (B, T) shifted right after the start token, with padding in place of -100: "I love you" to "<pad> I
+        love".
+        """
+        shifted = F.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
+        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
+
+
+def missing_target(name: str) -> str:
+    """What to do where a model of this name is given no target: its input is never derived from the source."""
+    return (
+        f"{name} needs decoder_input_ids, decoder_inputs_embeds or labels. To translate without labels, call "
+        "generate(), or give a Seq2SeqTrainer predict_with_generate=True and DataCollatorWithPadding: with "
+        "DataCollatorForSeq2Seq it computes a loss. If a Trainer's label_smoothing_factor took labels away, pass "
+        "model= to its DataCollatorForSeq2Seq, or set the config's label_smoothing instead."
+    )
+
+
+def tied_output(config: Any, stack: str = "decoder") -> dict[str, str]:
+    """The matrix that the output over a stack is another name of, as transformers' `_tied_weights_keys`."""
+    sources = {"all": "model.shared.weight", "decoder": f"model.{stack}.embed_tokens.weight"}
+    return {"lm_head.weight": sources[config.tied_matrices]} if config.tied_matrices in sources else {}

@@ -1,0 +1,1 @@
+"""The recurrent models that preceded the Transformer."""

@@ -1,0 +1,1 @@
+"""Greedy and beam search, and the decoder that computes one position at a time."""

@@ -1,0 +1,170 @@
+"""
+`generate()` of a decoder alone: the search of this package after prompts of any length.
+
+One forward pass of the model reads a prompt; `IncrementalDecoder` computes the steps after it.
+
+Shapes: B prompts, n beams, P tokens of a prompt.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers.cache_utils import DynamicCache
+
+from ..config.generation import Settings
+from ..packing.packed import StepWeights
+from ..positions.absolute import Relation, Turn, counted
+from .generate import VanillaTransformerGenerationMixin
+from .incremental_decoder import IncrementalDecoder, Masks
+from .layer_tensors import LayerTensors
+from .plan import SearchPlan, SearchRequest, check_ensemble
+from .search import Search
+
+
+class CausalDecoder(IncrementalDecoder):
+    """
+    A decoder without a source that has read a prompt and takes one token of each hypothesis at a time.
+
+    Keys and values of a prompt are kept once for all its hypotheses.
+
+    Args:
+        model: The model; its dropouts must be off.
+        weights: Its maps.
+        attention_mask: 1 for a token of the prompts, 0 for padding on the left (B, P).
+        beams: n.
+        shortlist: Ids of the tokens that get logits, all if None.
+    """
+
+    can_absorb = False
+
+    def __init__(
+        self,
+        model: Any,
+        weights: StepWeights,
+        attention_mask: torch.Tensor,
+        beams: int,
+        shortlist: torch.Tensor | None = None,
+    ):
+        states = model.get_decoder().embed_tokens.weight.new_empty(0)
+        self._begin(model, weights, states, beams, False, shortlist)
+        self._make_slots(states, len(attention_mask))
+        self.prompt_mask = attention_mask
+        padding = (attention_mask == 0).sum(dim=1, keepdim=True)  # (B, 1)
+        self.begins = padding if padding.any() else padding[:1]
+        if self.key_positions is not None:
+            self.key_positions = self.key_positions.repeat(len(self.begins), 1)
+
+    def read(self, prompt: torch.Tensor):
+        """Read all but the last token of each prompt (B, P - 1) at once."""
+        self.length = length = prompt.shape[1]
+        if not length:
+            return
+        mask, cache = self.prompt_mask[:, :length], DynamicCache()
+        with self.weights.reading_the_prompt():
+            self.decoder(prompt, mask, past_key_values=cache, use_cache=True)
+        hidden = (mask == 0)[:, None, :, None]  # (B, 1, P - 1, 1)
+        slots = length + self.mask.shape[-1]
+        # A mask does not hide NaN, and padding that attends to nothing may give NaN.
+        layers: list[Any] = cache.layers
+        if self.sums is not None:
+            own = [layer.self_attn for layer in self.decoder.layers_in_order]
+            sums = (each.state_of(layer.keys, layer.values, mask) for each, layer in zip(own, layers))
+            (self.sums,) = LayerTensors.copies([each.expand(-1, -1, self.beams, -1)] for each in sums)
+            return
+        self.filled = length
+        shown = ((layer.keys.masked_fill(hidden, 0), layer.values.masked_fill(hidden, 0)) for layer in layers)
+        self.keys, self.values = LayerTensors.copies((self._turned(keys), values) for keys, values in shown)
+        self._resize(self.keys, self.values, slots)
+        seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)
+        self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)
+        if self.key_positions is not None:
+            self.key_positions = F.pad(counted(mask[: len(self.begins)]), (0, slots - length))
+
+    def _layer(
+        self,
+        number: int,
+        states: torch.Tensor,
+        own_slots: slice,
+        masks: Masks,
+        turn: Turn,
+        relation: Relation | None,
+    ) -> torch.Tensor:
+        attend_to_target = self._attention(number, own_slots, masks, turn, relation)
+        return self.runs[number](states, attend_to_target, self.weights.layers[number])
+
+    def keep(self, rows: torch.Tensor):
+        """Keep only these sentences."""
+        self._keep_target(rows)
+
+
+class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin):
+    """
+    transformers' `generate()` of a language model, with greedy and beam search of this package where the prompts are
+    padded on the left. As there, the result begins with the prompt.
+
+    The options are those of `VanillaTransformerGenerationMixin`, except that there is no source: without any limit of
+    length there are at most 50 new tokens, `max_extra_tokens` is the most new tokens, and `coverage_penalty` is
+    refused. Dictionaries of outputs come from transformers' loops.
+    """
+
+    def _lengths(
+        self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
+    ) -> tuple[int, torch.Tensor]:
+        """Number of tokens of the prompt, and of the source (B), which has 0."""
+        given = (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
+        prompt = next((tensor for tensor in given if tensor is not None), torch.zeros(1, 1, device=self.device))
+        return prompt.shape[1], torch.zeros(len(prompt), dtype=torch.long, device=prompt.device)
+
+    def _read_source(
+        self: Any, request: SearchRequest, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
+    ) -> dict[str, Any]:
+        """
+        Raises:
+            ValueError: The ensemble does not fit, or an option needs a source.
+        """
+        if request.options.coverage_penalty:
+            raise ValueError("coverage_penalty: needs a model with an encoder, but this model is decoder-only")
+        ids = kwargs.get("input_ids") if inputs is None else inputs
+        members = request.requests.get("ensemble", ())
+        check_ensemble(self, members, ids is not None)
+        if not self.training:
+            request.weights = [StepWeights.of(model, quantization=request.quantization) for model in (self, *members)]
+        return {}
+
+    def _obstacle(
+        self: Any, kind: type[Search], processors: Any, criteria: Any, config: Any, kwargs: dict[str, Any]
+    ) -> str | None:
+        mask, position_ids = kwargs.get("attention_mask"), kwargs.get("position_ids")
+        if mask is not None and (mask.dim() != 2 or (mask.diff(dim=1) < 0).any() or not mask[:, -1].all()):
+            return "padding that is not on the left"
+        if position_ids is not None:
+            expected = torch.arange(position_ids.shape[-1], device=position_ids.device)
+            if mask is not None and mask.shape == position_ids.shape:
+                expected = counted(mask)
+            if (position_ids != expected).any():
+                return "position_ids"
+            kwargs = {name: value for name, value in kwargs.items() if name != "position_ids"}
+        if config.return_dict_in_generate:
+            return "a dictionary of outputs"
+        return super()._obstacle(kind, processors, criteria, config, kwargs)
+
+    def _decoders(
+        self: Any,
+        request: SearchRequest,
+        plan: SearchPlan,
+        kwargs: dict[str, Any],
+        records_attention: bool,
+        shortlist: torch.Tensor | None,
+    ) -> list[Any]:
+        mask = kwargs.get("attention_mask")
+        mask = torch.ones_like(plan.prompt) if mask is None else mask[:: plan.beams]
+        packed = [*filter(None, request.weights)] or [StepWeights.of(self, quantization=request.quantization)]
+        return [
+            CausalDecoder(model, weights, mask, plan.beams, shortlist)
+            for model, weights in zip((self, *plan.members), packed)
+        ]
+
+
+__all__ = ["VanillaTransformerCausalGenerationMixin"]

@@ -1,0 +1,1 @@
+"""Models of an encoder alone and of a decoder alone."""

@@ -1,0 +1,250 @@
+"""
+The decoder alone, as a language model: layers without cross-attention, and the projection to the vocabulary.
+
+Shapes: B sequences, T positions, D = d_model, V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from ..attention.full import VanillaTransformerAttention
+from ..attention.types import ATTENTION_TYPES
+from ..config.kept_heads import heads_of_layers
+from ..config.sharing import FEED_FORWARD_OWNERS, layer_order
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..layers.base_model import tied_output
+from ..layers.feed_forward import SharedFeedForward
+from ..modeling_vanilla_transformer import (
+    VanillaTransformerEncoder,
+    VanillaTransformerLayer,
+    VanillaTransformerPreTrainedModel,
+    VanillaTransformerStack,
+    forwards,
+)
+from ..positions.absolute import POSITION_ENCODINGS, Relation, Turn, keep
+from ..search.generate_causal import VanillaTransformerCausalGenerationMixin
+from .base import SingleStackModel, of_one_stack
+
+
+class VanillaTransformerCausalLayer(VanillaTransformerLayer):
+    """Masked self-attention and feed-forward: the decoder's layer without cross-attention."""
+
+    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None, place: int = 0):
+        width, heads = config.d_model, config.decoder_attention_heads
+        kept = heads_of_layers(config, "decoder")[place]
+        super().__init__(
+            config,
+            width,
+            ATTENTION_TYPES[config.decoder_attention_type](
+                config, width, width, heads, is_causal=True, kept_heads=kept
+            ),
+            config.decoder_ffn_dim,
+            str(config.decoder_activation_function),
+            config.decoder_norm_position,
+            config.decoder_residual_alpha,
+            lender,
+            FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] != "nobody",
+        )
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        past_key_values: Cache | None = None,
+        layer_idx: int = 0,
+        turn: Turn = keep,
+        relation: Relation | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Hidden states (B, T, D) to (B, T, D)."""
+        own = attention_mask, past_key_values, layer_idx, turn, relation
+        return self.run(hidden_states, lambda x: self.self_attn(x, *own, **kwargs)[0], self.maps)
+
+    @property
+    def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
+        """The attentions that a step of the search computes by itself."""
+        return (self.self_attn,)
+
+    def run(
+        self, hidden_states: torch.Tensor, attend: Callable[[torch.Tensor], torch.Tensor], maps: Any
+    ) -> torch.Tensor:
+        """The layer, in `forward` and in the steps of a search, as `VanillaTransformerDecoderLayer.run`."""
+        for residual, norm, sublayer in (
+            (self.residual, self.self_attn_layer_norm, attend),
+            (self.feed_forward_residual, self.final_layer_norm, lambda x: self.feed_forward(maps, x)),
+        ):
+            hidden_states = residual(hidden_states, sublayer, norm, maps.dropout, self.alpha)
+        return hidden_states
+
+
+class VanillaTransformerCausalDecoder(VanillaTransformerStack):
+    """Token ids so far to the states that predict the next ones."""
+
+    _can_record_outputs = {
+        "hidden_states": VanillaTransformerCausalLayer,
+        "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
+    }
+    _tp_plan = VanillaTransformerEncoder._tp_plan
+    _pp_plan = VanillaTransformerEncoder._pp_plan
+
+    def __init__(self, config: VanillaTransformerConfig):
+        feed_forward, order = SharedFeedForward.of(config, 1), layer_order(config, "decoder")
+        longest: Any = config.decoder_max_position_embeddings
+        scheme = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
+        super().__init__(
+            config,
+            config.vocab_size,
+            config.d_model,
+            scheme.of(config, config.d_model, config.decoder_attention_heads, longest, True),
+            [VanillaTransformerCausalLayer(config, feed_forward, place) for place in sorted(set(order))],
+            order,
+            feed_forward,
+            bool(config.decoder_final_norm),
+        )
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """Token ids (B, T), or embeddings (B, T, D), to states (B, T, D)."""
+        embeddings = self.look_up_tokens(input_ids, inputs_embeds)
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        hidden_states, attention_mask, turn, relations = self.look_back(
+            embeddings, attention_mask, position_ids, past_key_values
+        )
+        for layer_idx, (layer, relation) in enumerate(zip(self.layers_in_order, relations)):
+            hidden_states = layer(
+                hidden_states,
+                attention_mask,
+                past_key_values=past_key_values,
+                layer_idx=layer_idx,
+                turn=turn,
+                relation=relation,
+                **kwargs,
+            )
+        return BaseModelOutputWithPast(
+            last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
+        )
+
+
+class VanillaTransformerDecoderModel(SingleStackModel):
+    """The decoder without cross-attention and without the projection to the vocabulary."""
+
+    stack_name = "decoder"
+    stack_class = VanillaTransformerCausalDecoder
+    decoder: VanillaTransformerCausalDecoder
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPast:
+        """Token ids (B, T), or embeddings (B, T, D), to states (B, T, D)."""
+        return self.decoder(
+            input_ids,
+            attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            use_cache=use_cache,
+            **kwargs,
+        )
+
+
+class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, VanillaTransformerPreTrainedModel):
+    """
+    The decoder alone as a language model: logits = Y Eᵀ (+ b). `from_pretrained` on an encoder-decoder loads its
+    decoder without the cross-attention.
+    """
+
+    # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
+    accepts_loss_kwargs = True
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _pp_plan: dict[str, Any] = {"lm_head": (["hidden_states"], ["logits"])}
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(of_one_stack(config, "decoder", type(self).__name__))
+        config = self.config
+        self.model = VanillaTransformerDecoderModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        self._tied_weights_keys = tied_output(config, "decoder")
+        self.post_init()
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        return_logits: bool = True,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithPast:
+        """
+        Token ids (B, T) to logits (B, T, V), and the loss if labels (B, T) are given. The labels are shifted here:
+        each state predicts the next label, and -100 is ignored. `shift_labels` are already shifted. The loss is
+        smoothed in training (`label_smoothing`); `return_logits=False` leaves the logits out there.
+        """
+        # If the signature named it, the Trainer would expect it in every batch.
+        shift_labels: Any = kwargs.pop("shift_labels", None)
+        if labels is not None and shift_labels is None:
+            shift_labels = F.pad(labels[:, 1:], (0, 1), value=-100)
+        if shift_labels is not None:
+            use_cache = False
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        loss, logits = self.predict(outputs[0], shift_labels, num_items_in_batch, return_logits, logits_to_keep)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    # The methods that the search in search/generate_causal.py replaces; it does not run for subclasses
+    # that override one of them.
+    _step_forward = forward
+    _step_forwards = forwards(
+        VanillaTransformerDecoderModel, VanillaTransformerCausalDecoder, VanillaTransformerCausalLayer
+    )
+
+
+__all__ = ["VanillaTransformerDecoderModel", "VanillaTransformerForCausalLM"]

@@ -1,0 +1,225 @@
+"""
+The encoder alone: its states, and heads that predict masked tokens and classify sequences or tokens.
+
+Shapes: B sequences, S positions, D = d_model, V vocabulary, C classes.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
+
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..layers.base_model import tied_output
+from ..layers.dropout import Dropout
+from ..layers.loss import smoothed_cross_entropy
+from ..layers.norms import NORMS
+from ..modeling_vanilla_transformer import VanillaTransformerEncoder, VanillaTransformerPreTrainedModel
+from .base import SingleStackModel, of_one_stack
+
+
+class VanillaTransformerEncoderModel(SingleStackModel):
+    """The encoder without a head. `from_pretrained` on an encoder-decoder loads its encoder."""
+
+    stack_name = "encoder"
+    stack_class = VanillaTransformerEncoder
+    encoder: VanillaTransformerEncoder
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """Token ids (B, S), or embeddings (B, S, D), and segments (B, S) to states (B, S, D)."""
+        return self.encoder(
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            token_type_ids=token_type_ids,
+            **kwargs,
+        )
+
+
+def check_tokens_have_states(config: VanillaTransformerConfig, model: str):
+    """
+    Raises:
+        ValueError: The encoder pools, so that it does not return a state of each token.
+    """
+    if config.encoder_pooling:
+        raise ValueError(
+            f"{model} with encoder_pooling={config.encoder_pooling}: it needs a state of each token; leave "
+            "encoder_pooling out"
+        )
+
+
+class EncoderWithHead(VanillaTransformerPreTrainedModel):
+    """The encoder under a head."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(of_one_stack(config, "encoder", type(self).__name__))
+        self.model = VanillaTransformerEncoderModel(self.config)
+
+
+class VanillaTransformerForMaskedLM(EncoderWithHead):
+    """
+    The encoder and a head that predicts masked tokens: logits = norm(activation(x W + b)) Eᵀ + c, with E the
+    embeddings, as in BERT (Devlin et al. 2019, arXiv 1810.04805).
+    """
+
+    # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
+    accepts_loss_kwargs = True
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: VanillaTransformerConfig):
+        check_tokens_have_states(config, type(self).__name__)
+        super().__init__(config)
+        config = self.config
+        self.transform = nn.Linear(config.d_model, config.d_model)
+        self.transform_activation = ACT2FN[config.activation_function]
+        self.transform_norm = NORMS[config.norm_type](config.d_model, config.layer_norm_eps)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size)
+        self._tied_weights_keys = tied_output(config, "encoder")
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: Any):
+        self.lm_head = new_embeddings
+
+    def before_projection(self, states: torch.Tensor) -> torch.Tensor:
+        """The states that are projected to the vocabulary (B, S, D), from those of the encoder (B, S, D)."""
+        return self.transform_norm(self.transform_activation(self.transform(states)))
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        return_logits: bool = True,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        """
+        Token ids (B, S), some of them the mask token, to logits (B, S, V), and the loss where labels (B, S) are given:
+        the original ids of masked tokens, and -100 elsewhere. The loss is smoothed in training (`label_smoothing`);
+        `return_logits=False` leaves the logits out there.
+        """
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
+        loss, logits = self.predict(self.before_projection(outputs[0]), labels, num_items_in_batch, return_logits)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class EncoderClassifier(EncoderWithHead):
+    """The encoder, a dropout and a linear classifier."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        given = self.config.classifier_dropout
+        self.num_labels: int = self.config.num_labels  # type: ignore[assignment]
+        self.dropout = Dropout(self.config.dropout if given is None else given)
+        self.classifier = nn.Linear(self.config.d_model, self.num_labels)
+
+
+class VanillaTransformerForSequenceClassification(EncoderClassifier):
+    """
+    The encoder and a classifier of whole sequences: logits = tanh(x₁ W + b) Wᶜ + c of the state x₁ of the first token,
+    as in BERT.
+    """
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.pooler = nn.Linear(self.config.d_model, self.config.d_model)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutput:
+        """
+        Token ids (B, S), padded on the right, to logits (B, C), and the loss where labels are given: (B) class
+        numbers, or (B, C) for several classes at once, or (B) numbers for regression, as the config's `problem_type`
+        says or, without it, `num_labels` and their type.
+        """
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
+        pooled = torch.tanh(self.pooler(outputs[0][:, 0]))  # (B, D)
+        logits = self.classifier(self.dropout(pooled))  # (B, C)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class VanillaTransformerForTokenClassification(EncoderClassifier):
+    """The encoder and a classifier of each token: logits = x Wᶜ + c."""
+
+    # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
+    accepts_loss_kwargs = True
+
+    def __init__(self, config: VanillaTransformerConfig):
+        check_tokens_have_states(config, type(self).__name__)
+        super().__init__(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        """
+        Token ids (B, S) to logits (B, S, C), and the loss where labels (B, S) are given: class numbers, and -100 for
+        ignored tokens.
+        """
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
+        logits = self.classifier(self.dropout(outputs[0]))  # (B, S, C)
+        loss = None
+        if labels is not None:
+            loss = smoothed_cross_entropy(logits, labels, 0.0, num_items_in_batch)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+__all__ = [
+    "VanillaTransformerEncoderModel",
+    "VanillaTransformerForMaskedLM",
+    "VanillaTransformerForSequenceClassification",
+    "VanillaTransformerForTokenClassification",
+]
