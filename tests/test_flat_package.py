@@ -1,23 +1,26 @@
 """
-A folder as the flat package wrote it, before its files moved into rooms, with the code it carried
-(tests/data/flat_package): it opens with this package, with its own code, and can be published.
+Folders of earlier layouts with the code they carried, of one model: eight files, as the flat package wrote them
+(tests/data/flat_package), and 45, as each module of model/ travelled by itself (tests/data/folder_of_45_files). They
+open with this package, with their own code, can be published, and are saved again with the files of today.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from travelling_code import CODE
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from travelling_code import CODE, MODEL_CODE
 
 from vanilla_transformer_hf.publishing import remote_code
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "tests" / "data" / "flat_package"
+FOLDERS = [ROOT / "tests" / "data" / name for name in ("flat_package", "folder_of_45_files")]
 
 # Run in a fresh process: the argument says whether the package is hidden from it.
 OPEN = """
@@ -46,10 +49,11 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("package", ["installed", "hidden"])
-def test_it_opens_and_generates_what_it_did(package, tmp_path):
-    expected = json.loads((FOLDER / "expected.json").read_text())
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_it_opens_and_generates_what_it_did(package, folder, tmp_path):
+    expected = json.loads((folder / "expected.json").read_text())
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", OPEN, str(FOLDER), package]
+    command = [sys.executable, "-c", OPEN, str(folder), package]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
@@ -57,17 +61,36 @@ def test_it_opens_and_generates_what_it_did(package, tmp_path):
     assert found["logits"] == [pytest.approx(row, abs=1e-5) for row in expected["logits"]]
 
 
-def test_it_is_published_with_the_code_it_carries():
-    sources = {file.name: file.source for file in plan_upload(FOLDER, "someone/numbers").files}
-    code = {path.name: path.read_bytes() for path in FOLDER.glob("*.py")}
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_it_is_published_with_the_code_it_carries(folder):
+    sources = {file.name: file.source for file in plan_upload(folder, "someone/numbers").files}
+    code = {path.name: path.read_bytes() for path in folder.glob("*.py")}
     assert code and {name: sources[name] for name in sources if name.endswith(".py")} == code
     weights = sources["model.safetensors"]
-    assert isinstance(weights, Path) and weights.read_bytes() == (FOLDER / "model.safetensors").read_bytes()
+    assert isinstance(weights, Path) and weights.read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
 def test_what_travels_lies_in_one_folder_and_is_found_by_its_imports():
     named = {"modeling_vanilla_transformer", "tokenization_vanilla_transformer"}
-    code, problems = remote_code.find_code(FOLDER, named)
-    assert problems == [] and {path.parent for path in code.values()} == {FOLDER}
+    for folder in FOLDERS:
+        code, problems = remote_code.find_code(folder, named)
+        assert problems == [] and code == {path.name: path.read_bytes() for path in folder.glob("*.py")}
     code, problems = remote_code.find_code(Path("nowhere"), named)
     assert (code.keys(), problems) == (CODE, [])
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_saving_into_it_leaves_the_files_of_today_and_those_of_others(folder, tmp_path):
+    place = tmp_path / "folder"
+    shutil.copytree(folder, place)
+    others = {"my_layers.py", "my_norms_vanilla_transformer.py", "notes.txt"}
+    for name in others:
+        (place / name).write_text("# mine\n")
+    tokenizer = AutoTokenizer.from_pretrained(place)
+    tokenizer.save_pretrained(place)
+    # The model's own code is still needed; what a tokenizer writes is one file.
+    assert {path.name for path in place.iterdir()} == {path.name for path in folder.iterdir()} | others
+    AutoModelForSeq2SeqLM.from_pretrained(place).save_pretrained(place)
+    assert {path.name for path in place.glob("*.py")} == CODE | others - {"notes.txt"}
+    code, problems = remote_code.find_code(place, {"modeling_vanilla_transformer"})
+    assert problems == [] and code.keys() == MODEL_CODE

@@ -1,5 +1,5 @@
 """
-Registration with transformers: Auto classes, the code that saved models carry, the "translation" pipeline; and what
+Registration with transformers: Auto classes, the "translation" pipeline; and what
 CTranslate2 knows of our models, where it is installed. What PEFT knows of them comes with the first model.
 """
 
@@ -107,14 +107,12 @@ def register_pipeline() -> None:
 def register_recurrent() -> None:
     """The recurrent models, which have a config of their own and the same tokenizer."""
     AutoConfig.register(RecurrentSeq2SeqConfig.model_type, RecurrentSeq2SeqConfig, exist_ok=True)
-    RecurrentSeq2SeqConfig.register_for_auto_class()
     AutoTokenizer.register(RecurrentSeq2SeqConfig, VanillaTransformerTokenizer, exist_ok=True)
     for auto, model in (
         (AutoModel, RecurrentSeq2SeqModel),
         (AutoModelForSeq2SeqLM, RecurrentSeq2SeqForConditionalGeneration),
     ):
         auto.register(RecurrentSeq2SeqConfig, model, exist_ok=True)
-        model.register_for_auto_class(auto.__name__)
 
 
 def register_names() -> None:
@@ -136,16 +134,10 @@ def register() -> None:
     AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
     AutoModel.register(VanillaTransformerConfig, BareModel, exist_ok=True)
     AutoTokenizer.register(VanillaTransformerConfig, VanillaTransformerTokenizer, exist_ok=True)
-    # `save_pretrained` and `push_to_hub` send their code along.
-    VanillaTransformerConfig.register_for_auto_class()
-    for bare in BARE_MODELS.values():
-        bare.register_for_auto_class("AutoModel")
     for auto, model in MODELS.items():
         auto.register(VanillaTransformerConfig, model, exist_ok=True)
-        model.register_for_auto_class(auto.__name__)
     register_recurrent()
     register_names()
-    VanillaTransformerTokenizer.register_for_auto_class()
     register_pipeline()
     with suppress(ImportError):
         from ctranslate2.converters.transformers import register_loader

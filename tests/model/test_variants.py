@@ -1,7 +1,7 @@
 """
 Every variant where models are used: positions of one's own, bfloat16, gradient checkpointing, averages, adapters,
 compiled and exported. Equations, caches, padding, backends, saving and search are shown for each of them in
-test_modeling_ and test_generation_vanilla_transformer.py.
+test_modeling_vanilla_transformer.py and search/test_generate.py.
 """
 
 import copy

@@ -18,12 +18,12 @@ def test_each_folder_has_its_own_code(tiny_model, tmp_path, monkeypatch):
     folders = [tmp_path / release / "model" for release in ("older", "newer")]
     for folder in folders:
         model.save_pretrained(folder)
-    norms = folders[1] / "layers/norms.py"  # not in the file of the class: in one that it imports
-    norms.write_text(norms.read_text(encoding="utf-8") + "\nRELEASE = 'newer'\n", encoding="utf-8")
+    layers = folders[1] / "layers_vanilla_transformer.py"  # not in the file of the class: in one that it imports
+    layers.write_text(layers.read_text(encoding="utf-8") + "\nRELEASE = 'newer'\n", encoding="utf-8")
     classes = [get_class_from_dynamic_module(MODEL, str(folder)) for folder in folders]
     rooms = [each.__module__.rpartition(".")[0] for each in classes]
     assert rooms[0] != rooms[1]
-    found = [hasattr(sys.modules[f"{room}.norms_vanilla_transformer"], "RELEASE") for room in rooms]
+    found = [hasattr(sys.modules[f"{room}.layers_vanilla_transformer"], "RELEASE") for room in rooms]
     assert found == [False, True]
     ids = torch.tensor([[4, 5, 1]])
     for each in classes:

@@ -13,10 +13,11 @@ from pictures import png
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM
-from travelling_code import CODE
+from travelling_code import CODE, MODEL_CODE
 
 import vanilla_transformer_hf
 from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf.model.bundle import saved_files
 from vanilla_transformer_hf.publishing import remote_code
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
@@ -124,7 +125,7 @@ def test_code_that_is_missing_is_the_package_s(folder):
     change_json(folder / "config.json", auto_map=None)
     published = contents(plan_upload(folder, NAME))
     assert published.keys() > CODE
-    assert all(published[name] == (remote_code.TRAVELLING / name).read_bytes() for name in CODE)
+    assert all(published[name] == text.encode() for name, text in saved_files().items())
 
 
 def test_code_is_found_by_its_imports(folder):
@@ -145,7 +146,7 @@ def test_code_is_found_by_its_imports(folder):
         ("from vanilla_transformer_hf.training.corpus import x", "imports vanilla_transformer_hf itself"),
         ("from .conversion.flow import x", "imports .conversion.flow: only files beside it travel"),
         ("from ..above import x", "imports from a folder above it"),
-        ("from . import search_vanilla_transformer", "`from . import search_vanilla_transformer` does not bring the"),
+        ("from . import layers_vanilla_transformer", "`from . import layers_vanilla_transformer` does not bring the"),
         ("def broken(:", "is not Python code"),
     ],
 )
@@ -288,8 +289,7 @@ def test_a_card_that_somebody_edited_stays(folder):
 def test_a_base_model_is_published_too(tiny_model, tmp_path):
     tiny_model().model.save_pretrained(tmp_path)
     published = contents(plan_upload(tmp_path, NAME))
-    of_tokenizer = {"tokenization_vanilla_transformer.py", "tokenizer/limits.py"}
-    assert published.keys() == CODE - of_tokenizer | {*("README.md", "config.json", "model.safetensors")}
+    assert published.keys() == MODEL_CODE | {*("README.md", "config.json", "model.safetensors")}
     assert type(AutoModel.from_pretrained(tmp_path)).__name__ == "VanillaTransformerModel"
 
 

@@ -19,6 +19,7 @@ from transformers.utils import logging
 from .config.kept_heads import SCHEMES_BY_HEAD, check_heads_by_layer
 from .config.presets import PRESETS
 from .config.sharing import check_sharing
+from .saved_code import ConfigSavesCode
 
 
 logger = logging.get_logger(__name__)
@@ -35,18 +36,16 @@ AUTO_MODELS = {
         "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
     },
     "encoder": {
-        "AutoModel": "encoder_models_vanilla_transformer.VanillaTransformerEncoderModel",
-        "AutoModelForMaskedLM": "encoder_models_vanilla_transformer.VanillaTransformerForMaskedLM",
+        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerEncoderModel",
+        "AutoModelForMaskedLM": "modeling_vanilla_transformer.VanillaTransformerForMaskedLM",
         "AutoModelForSequenceClassification": (
-            "encoder_models_vanilla_transformer.VanillaTransformerForSequenceClassification"
+            "modeling_vanilla_transformer.VanillaTransformerForSequenceClassification"
         ),
-        "AutoModelForTokenClassification": (
-            "encoder_models_vanilla_transformer.VanillaTransformerForTokenClassification"
-        ),
+        "AutoModelForTokenClassification": ("modeling_vanilla_transformer.VanillaTransformerForTokenClassification"),
     },
     "decoder": {
-        "AutoModel": "causal_lm_vanilla_transformer.VanillaTransformerDecoderModel",
-        "AutoModelForCausalLM": "causal_lm_vanilla_transformer.VanillaTransformerForCausalLM",
+        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerDecoderModel",
+        "AutoModelForCausalLM": "modeling_vanilla_transformer.VanillaTransformerForCausalLM",
     },
 }
 
@@ -184,7 +183,7 @@ def refusing_with_value_errors(config_class: Config) -> Config:
 
 @refusing_with_value_errors
 @strict
-class VanillaTransformerConfig(PreTrainedConfig):
+class VanillaTransformerConfig(ConfigSavesCode, PreTrainedConfig):
     r"""
     Sizes and switches of a [`VanillaTransformerModel`]. The defaults are the paper's base model (Table 3).
 
@@ -505,7 +504,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
         and keeps the entries of the model that training began with.
         """
         models = AUTO_MODELS[self.stacks]
-        ours = {reference for kind in AUTO_MODELS.values() for reference in kind.values()}
+        classes = {reference.split(".")[1] for kind in AUTO_MODELS.values() for reference in kind.values()}
+        # Folders of earlier versions name the models of one stack in files of their own.
+        files = [f"{name}_vanilla_transformer" for name in ("modeling", "causal_lm", "encoder_models")]
+        ours = {f"{file}.{each}" for file in files for each in classes}
         plain = {name: reference.rpartition("--") for name, reference in auto_map.items()}
         for name, (repository, found, reference) in plain.items():
             if reference == models.get(name):

@@ -26,6 +26,7 @@ from tokenizers import (
 from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
+from .saved_code import TokenizerSavesCode
 from .tokenizer.limits import check_added, check_tokenizer_file, is_panic
 
 
@@ -57,7 +58,7 @@ KEEPER = "\ufdd0"
 UNICODE_NORMALIZATIONS = {name: getattr(normalizers, name) for name in ("NFC", "NFKC", "NFD", "NFKD")}
 
 
-class VanillaTransformerTokenizer(TokenizersBackend):
+class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
     """Text to token ids and back, with one vocabulary for both languages or one for each.
 
     Texts become ids of the source vocabulary, and of the target vocabulary under `text_target=`. Everything else uses

@@ -6,32 +6,35 @@ from pathlib import Path
 
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
+from ..common.files import read_regular_file
+from ..model.bundle import files_for, saved_files
+
 
 PACKAGE = Path(__file__).parents[1]
-# The folder of the files that travel.
-TRAVELLING = PACKAGE / "model"
 
 # Packages that every user of transformers has, beside Python's standard library.
 AVAILABLE = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy"}
 
 
-def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, Path], list[str]]:
+def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, bytes], list[str]]:
     """
-    The files of a folder that opening its model imports, found by following the imports from `modules`.
+    The files of code that opening a folder's model imports, found by following the imports from `modules`.
 
-    If the folder lacks one, all files are taken from this package.
+    If the folder lacks one, all files are those that this package saves with a model.
 
     Returns:
-        The files by their names, and the problems that would prevent others from importing them, a sentence each.
+        The files' contents by their names, and the problems that would prevent others from importing them, a sentence
+        each.
     """
-    for place in (folder, TRAVELLING):
-        found, absent = _follow(place, modules)
-        if not absent:
-            break
+    found, absent = _follow(folder, modules)
+    own = saved_files()
+    if absent and {f"{module}.py" for module in modules} <= own.keys():
+        files = {name: text for module in modules for name, text in files_for(module).items()}
+        return {name: text.encode() for name, text in files.items()}, []
     problems = [f"{name} is missing, but the model imports it" for name in sorted(absent)]
     for path in found.values():
         problems += _check_imports(path)
-    return found, problems
+    return {name: read_regular_file(path) for name, path in found.items()}, problems
 
 
 def _follow(place: Path, modules: set[str]) -> tuple[dict[str, Path], set[str]]:

@@ -219,11 +219,7 @@ def _model(folder: Path, max_shard_size: int) -> tuple[dict[str, Path | bytes | 
     problems = check_weights(config, sources)
     texts = _configs(folder, config) | _tokenizer(folder)
     code, wrong = find_code(folder, _modules(texts))
-    # The package's own files may be links, depending on its installation.
-    files = {
-        name: read_regular_file(path) if path.parent == folder else path.read_bytes() for name, path in code.items()
-    }
-    return {**sources, **texts, **files}, problems + wrong + _check_generation(folder)
+    return {**sources, **texts, **code}, problems + wrong + _check_generation(folder)
 
 
 def _modules(texts: dict[str, bytes]) -> set[str]:
@@ -291,7 +287,10 @@ def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
 def _configs(folder: Path, config: OwnConfig) -> dict[str, bytes]:
     """The configs of a model, without local paths."""
     # transformers' Trainer disables the cache during training.
-    changes = {"auto_map": config.auto_classes | (config.to_dict().get("auto_map") or {}), "use_cache": True}
+    stated = config.auto_classes | {name: _own(one) for name, one in (config.to_dict().get("auto_map") or {}).items()}
+    if not all((folder / f"{entry.split('.')[0]}.py").is_file() for entry in stated.values()):
+        stated |= config.auto_classes  # the package's code is published instead
+    changes = {"auto_map": stated, "use_cache": True}
     return _cleaned(folder, CONFIG_NAME, **changes) | _cleaned(folder, GENERATION_CONFIG_NAME)
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..saved_code import ModelSavesCode
 from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smoothed_cross_entropy
 from .shared_maps import is_plain, is_unchanged
 
@@ -32,7 +33,7 @@ def remove_older_weights(folder: str | os.PathLike, written: Collection[str]) ->
             path.unlink()
 
 
-class SharedBase(PreTrainedModel):
+class SharedBase(ModelSavesCode, PreTrainedModel):
     """The base class of both: a `PreTrainedModel` that loads what is saved once, and the loss of its predictions."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):

@@ -6,11 +6,12 @@ from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..configuration_vanilla_transformer import LARGEST_DEPTH, LARGEST_SIZE, refusing_with_value_errors
+from ..saved_code import ConfigSavesCode
 
 
 @refusing_with_value_errors
 @strict
-class RecurrentSeq2SeqConfig(PreTrainedConfig):
+class RecurrentSeq2SeqConfig(ConfigSavesCode, PreTrainedConfig):
     r"""
     Sizes and switches of a [`RecurrentSeq2SeqModel`]: an encoder–decoder of LSTM or GRU layers, with or without
     attention.
@@ -83,9 +84,9 @@ class RecurrentSeq2SeqConfig(PreTrainedConfig):
     @property
     def auto_classes(self) -> dict[str, str]:
         """Auto class -> the class that opens a saved model without the package."""
-        models = "modeling_recurrent_vanilla_transformer"
+        models = "modeling_vanilla_transformer"
         return {
-            "AutoConfig": "configuration_recurrent_vanilla_transformer.RecurrentSeq2SeqConfig",
+            "AutoConfig": "configuration_vanilla_transformer.RecurrentSeq2SeqConfig",
             "AutoModel": f"{models}.RecurrentSeq2SeqModel",
             "AutoModelForSeq2SeqLM": f"{models}.RecurrentSeq2SeqForConditionalGeneration",
         }

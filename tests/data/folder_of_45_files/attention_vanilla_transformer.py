@@ -1,0 +1,385 @@
+"""
+Attention: transformers' attention interface chooses the kernel, transformers' mask functions make the masks.
+
+Shapes: B sentences, S key positions, T query positions, D = d_model, H heads.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.generic import is_flash_attention_requested
+
+from .autocast_maps_vanilla_transformer import apply_maps
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .dropout_vanilla_transformer import drop_out
+from .kernel_masks_vanilla_transformer import FlashMemory
+from .positions_vanilla_transformer import Relation, Turn, keep
+from .sharing_vanilla_transformer import PROJECTIONS, Borrower
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """softmax(Q Kᵀ / √d_k) V, section 3.2.1, in plain products."""
+    weights = torch.matmul(query, key.transpose(2, 3)) * scaling  # (B, H, T, S)
+    if attention_mask is not None:
+        weights = weights + attention_mask
+    weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
+
+
+def related_attention_forward(
+    relation: Relation,
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same, with the scores and outputs of a position scheme, for which there is no fused kernel."""
+    mask: Any = attention_mask
+    weights = relation.scores(query, key, mask, scaling) + mask  # (B, H, T, S)
+    weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
+    return relation.outputs(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
+
+
+def check_padding_mask(padding: torch.Tensor | None, kind: str, note: str):
+    """
+    Raises:
+        ValueError: It is not a mask of padding, (B, S).
+    """
+    if padding is not None and padding.dim() != 2:
+        raise ValueError(
+            f"attention_mask of shape {tuple(padding.shape)}: {kind} attention takes one of shape (B, S), with 1 for "
+            f"a token and 0 for padding{note}"
+        )
+
+
+def check_positions(count: int, longest: int, kind: str, field: str):
+    """
+    Raises:
+        ValueError: There are more positions than parameters for them, whose number is this field of the config.
+    """
+    if count > longest:
+        raise ValueError(
+            f"{count:,} positions, and {kind} attention has {field}={longest:,}: cut the text, or train a model with "
+            "more positions"
+        )
+
+
+class VanillaTransformerAttention(Borrower):
+    """
+    Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2:
+    self-attention.
+
+    Args:
+        num_heads: Heads that share the width.
+        lender: The attention whose projections this one uses instead of its own.
+        kept_heads: How many of them there are; all if None.
+    """
+
+    # Whether a query sees only keys near it: then a search gets the positions of keys, and forgets those far away.
+    is_local = False
+    # Kernels beside "sdpa" and "eager" that can compute it, for messages.
+    other_kernels: tuple[str, ...] = ()
+    # Whether the search of this package can compute it one token at a time; otherwise transformers' loop runs.
+    has_step = True
+    # Whether several devices can have some of the heads each (tensor parallelism).
+    divides_heads = True
+
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+
+    def __init__(
+        self,
+        config: VanillaTransformerConfig,
+        width: int,
+        key_value_width: int,
+        num_heads: int,
+        is_causal: bool = False,
+        lender: "VanillaTransformerAttention | None" = None,
+        kept_heads: int | None = None,
+    ):
+        super().__init__()
+        self.config = config
+        self.is_causal = is_causal
+        self.d_k = config.d_k or width // num_heads
+        self.d_v = config.d_v or width // num_heads
+        self.scaling = self.d_k**-0.5
+        # For queries, keys and values: the name of their projection, and the width of one head.
+        self.roles = self._roles()
+        self.borrow(lender)
+        if lender is None:
+            self._add_projections(width, key_value_width, kept_heads or num_heads, config.attention_bias)
+
+    def _roles(self) -> list[tuple[str, int]]:
+        return list(zip(PROJECTIONS[self.config.projection_sharing], (self.d_k, self.d_k, self.d_v)))
+
+    def draw(self):
+        """Draw parameters other than projections, of which there are none here."""
+
+    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
+        sizes: dict[str, tuple[int, int]] = {}
+        for (name, head_width), states_width in zip(self.roles, (width, key_value_width, key_value_width)):
+            sizes.setdefault(name, (states_width, num_heads * head_width))
+        for name, size in sizes.items():
+            projection = nn.Linear(*size, bias=bias)
+            # As one matrix of three times the outputs, as in torch.nn.MultiheadAttention. Values √2 times as large,
+            # averaged over the sentence and added to every position, would leave a fresh post-norm stack with
+            # positions all alike.
+            projection.init_gain = 2**-0.5  # type: ignore[assignment]
+            self.add_module(name, projection)
+        self.out_proj = nn.Linear(num_heads * self.d_v, width, bias=bias)
+
+    @property
+    def longest(self) -> int | None:
+        """The largest number of positions; None without a limit."""
+        return None
+
+    @property
+    def state_size(self) -> int:
+        """Numbers that a search keeps for each head of a hypothesis instead of keys and values; 0: it keeps those."""
+        return 0
+
+    @property
+    def num_heads(self) -> int:
+        """H, the heads that this attention has; pruning may have removed some."""
+        return self.owner.out_proj.in_features // self.d_v
+
+    @property
+    def projections(self) -> list[nn.Linear]:
+        """The maps of self-attention's input; a search computes them as one."""
+        return [getattr(self.owner, name) for name in dict(self.roles)]
+
+    def divider(self) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+        """
+        A function that splits the concatenated outputs of `projections` (B, T, sum of widths) into queries and keys
+        (B, H, T, d_k) and values (B, H, T, d_v).
+        """
+        widths, names = [projection.out_features for projection in self.projections], [*dict(self.roles)]
+        places = [(names.index(name), width) for name, width in self.roles]
+
+        def divide(projected: torch.Tensor) -> list[torch.Tensor]:
+            parts = projected.split_with_sizes(widths, dim=-1)
+            return [self.heads(parts[place], width) for place, width in places]
+
+        return divide
+
+    @staticmethod
+    def heads(states: torch.Tensor, width: int) -> torch.Tensor:
+        """States of all heads (B, T, H d) to those of each (B, H, T, d)."""
+        return states.unflatten(-1, (-1, width)).transpose(1, 2)
+
+    def outputs(self, names: tuple[str, ...], states: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The outputs (B, T, O) of its maps with these names for the same states (B, T, D)."""
+        return apply_maps([getattr(self, name) for name in names], states)
+
+    def project(self, states: torch.Tensor, roles: list[tuple[str, int]]) -> list[torch.Tensor]:
+        """States (B, T, D) in each role (B, H, T, d); a projection that serves several is computed once."""
+        names = tuple(dict(roles))
+        made = dict(zip(names, self.maps.outputs(names, states)))
+        return [self.heads(made[name], width) for name, width in roles]
+
+    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
+        """
+        What this attention hides, once for all layers of a stack: transformers' mask, or what `attend` takes instead.
+
+        Args:
+            embeddings: Input of the stack (B, T, D).
+            padding: 1 for a token, 0 for padding, of past and present (B, past + T), or a mask of transformers.
+            cache: The cache with earlier keys, or None.
+            is_needed: Make a mask also where the kernel would hide the future by itself.
+        """
+        if not self.is_causal:
+            return create_bidirectional_mask(
+                self.config, embeddings, padding, allow_is_bidirectional_skip=not is_needed
+            )
+        return create_causal_mask(
+            self.config, embeddings, padding, past_key_values=cache, allow_is_causal_skip=not is_needed
+        )
+
+    def show_globals(
+        self, mask: Any, embeddings: torch.Tensor, padding: torch.Tensor | None, chosen: torch.Tensor | None
+    ) -> Any:
+        """
+        The mask of an encoder's self-attention with global tokens, which see all and are seen by all.
+
+        Args:
+            mask: What `mask` returned.
+            embeddings: Input of the stack (B, T, D).
+            padding: 1 for a token, 0 for padding (B, T), or None.
+            chosen: `global_attention_mask`, 1 for a global token (B, T), or None.
+
+        Raises:
+            ValueError: Global tokens are given, and this attention has none.
+        """
+        if chosen is not None:
+            raise ValueError(
+                "global_attention_mask: this encoder has no global tokens; leave it out, or train a model with "
+                "encoder_attention_type='window_global'"
+            )
+        return mask
+
+    def check_kernel(self):
+        """
+        Raises:
+            ValueError: The attention in use (`attn_implementation`) is neither "sdpa" nor "eager".
+        """
+        if self.config._attn_implementation not in ("eager", "sdpa"):
+            raise ValueError(self.kernel_refusal())
+
+    def kernel_refusal(self) -> str:
+        """The message about a kernel (`attn_implementation`) that cannot compute this attention."""
+        kernels = ", ".join(map(repr, ("sdpa", *self.other_kernels)))
+        return (
+            f"attn_implementation={self.config._attn_implementation!r} with {type(self).__name__}: must be {kernels}, "
+            "or 'eager' for the attention weights"
+        )
+
+    def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        """
+        The mask of a step of a search (B, n, slots) without the keys that no later query sees.
+
+        Args:
+            positions: Of the queries (B or 1, 1).
+            key_positions: Of the keys (B, slots).
+        """
+        return mask
+
+    def project_keys_values(self, states: torch.Tensor, padding: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """States (B, S, D) to keys (B, H, S, d_k) and values (B, H, S, d_v), of padding too."""
+        return self.project(states, self.roles[1:])
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        relation: Relation | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Queries, keys and values of the heads to outputs (B, T, D) and weights (B, H, T, S)."""
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        if relation is not None:
+            attend = partial(related_attention_forward, relation)
+        output, weights = attend(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.config.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        (output,) = apply_maps([self.maps.out_proj], output.flatten(-2))
+        return output, weights
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        layer_idx: int = 0,
+        turn: Turn = keep,
+        relation: Relation | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """
+        States (B, T, D) to (B, T, D) and weights (B, H, T, S), of the S positions of the past and these.
+
+        `turn` is what the position scheme does to queries and keys (B, H, T, d_k) at their positions, `relation` what
+        it does in this layer's attention. `layer_idx` is the layer's place in the cache: of one that
+        runs several times, each time has its own.
+        """
+        query, key, value = self.project(hidden_states, self.roles)
+        query, key = turn(query), turn(key)
+        if relation is not None:
+            key = relation.kept_keys(key, hidden_states)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, layer_idx)
+        return self.attend(query, key, value, attention_mask, relation, **kwargs)
+
+
+class VanillaTransformerCrossAttention(VanillaTransformerAttention):
+    """Queries from the decoder; keys and values from the encoder, the same at every step."""
+
+    # Whether keys and values are sums over the source instead of those of its positions.
+    attends_to_sums = False
+
+    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: Any, *_: Any) -> Any:  # type: ignore[override]
+        """transformers' mask of the padding (B, S) in the encoder's output `memory` (B, S, D)."""
+        mask: Any = create_bidirectional_mask(self.config, embeddings, padding, encoder_hidden_states=memory)
+        if mask is not None and is_flash_attention_requested(self.config):
+            check_padding_mask(padding, "flash", "; choose attn_implementation='sdpa' or 'eager'")
+            return FlashMemory.of(mask)
+        return mask
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: Any,
+        relation: Relation | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As in self-attention."""
+        if not isinstance(attention_mask, FlashMemory):
+            return super().attend(query, key, value, attention_mask, relation, **kwargs)
+        batch = len(query)
+        (query, key, value), places = attention_mask.flat(query, [key, value])
+        output, weights = super().attend(query, key, value, None, relation, **places, **kwargs)  # (1, B T, D)
+        return output.unflatten(1, (batch, -1))[0], weights
+
+    def forward(  # type: ignore[override]  # keys and values come from other states than the queries
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        layer_idx: int = 0,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Decoder states (B, T, D) and the encoder's output (B, S, D) to (B, T, D) and weights (B, H, T, S)."""
+        (query,) = self.project(hidden_states, self.roles[:1])
+        key, value = self.keys_values(key_value_states, past_key_values, layer_idx, attention_mask)
+        return self.attend(query, key, value, attention_mask, **kwargs)
+
+    def keys_values(
+        self,
+        states: torch.Tensor,
+        cache: EncoderDecoderCache | None,
+        layer_idx: int,
+        attention_mask: torch.Tensor | None = None,
+    ) -> list[torch.Tensor] | tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the encoder's output, projected once per sentence and cached apart from the target's."""
+        if cache is None:
+            return self.project_keys_values(states, attention_mask)
+        if not cache.is_updated.get(layer_idx):
+            cache.is_updated[layer_idx] = True
+            key, value = self.project_keys_values(states, attention_mask)
+            return cache.cross_attention_cache.update(key, value, layer_idx)
+        layer: Any = cache.cross_attention_cache.layers[layer_idx]
+        # Nothing is written after the first step, so an offloaded cache does not fetch the layer by itself.
+        return layer.keys.to(states.device), layer.values.to(states.device)

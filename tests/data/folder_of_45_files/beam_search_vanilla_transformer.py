@@ -1,0 +1,302 @@
+"""
+Beam search and diverse beam search.
+
+The best candidates are found in two exact stages, not by a search through whole rows.
+
+Shapes: A rows in the batch, each a sentence or, in diverse beam search, a group of beams of one; n beams of a row,
+V vocabulary, K candidates, L columns.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .candidates_vanilla_transformer import best_candidates
+from .constraints_vanilla_transformer import NEVER
+from .generation_config_vanilla_transformer import LENGTH_PENALTIES
+from .incremental_decoder_vanilla_transformer import resized
+from .search_plan_vanilla_transformer import SearchPlan
+from .search_rows_vanilla_transformer import BeamRows
+from .search_vanilla_transformer import Search
+
+
+@dataclass
+class Candidates:
+    """
+    The best continuations of the hypotheses of each row, best first.
+
+    Attributes:
+        scores: Sums of log-probabilities (A, K).
+        parents: The beams that they continue (A, K).
+        tokens: The tokens that continue them (A, K).
+        missing: Tokens of required phrases that are still missing (A, K); None without phrases.
+    """
+
+    scores: torch.Tensor
+    parents: torch.Tensor
+    tokens: torch.Tensor
+    missing: torch.Tensor | None = None
+
+
+@dataclass
+class BeamStep:
+    """
+    The candidates of one step of a beam search, as its `recorder` receives them.
+
+    Attributes:
+        places: Which row of the search each row of the batch is (A).
+        candidates: The best continuations.
+        ends: Which of them end (A, K); of these, the n best candidates of a row are finished hypotheses.
+        chosen: The candidates that become the hypotheses of the next step, in their order (A, n).
+    """
+
+    places: torch.Tensor
+    candidates: Candidates
+    ends: torch.Tensor
+    chosen: torch.Tensor
+
+
+class BeamSearch(Search):
+    """
+    Beam search as in transformers' `_beam_search`, for sentences that may leave the batch.
+
+    Hypotheses of a row are either running or finished. The best n unfinished continuations keep running; a
+    continuation that ends is finished if it is among the n best of its step, and the n best finished ones are kept. A
+    row is done when `early_stopping` is True and n have finished, when its best running hypothesis cannot win any
+    more, or at its limit.
+    """
+
+    rows: BeamRows
+
+    def __init__(self, decoder: Any, plan: SearchPlan):
+        # With n best candidates for each end-of-sentence token and n more, n are always left to run on.
+        self.count = max(2, 1 + (0 if plan.eos is None else len(plan.eos))) * plan.beams
+        longest = int(plan.limits.max())
+        # The divisor of the score for each number of tokens; some devices do not support float64.
+        lengths = torch.arange(1, longest + 2, dtype=torch.float64, device="cpu")
+        penalties = LENGTH_PENALTIES[plan.options.length_penalty_type](lengths, plan.length_penalty)
+        self.penalties = penalties.float().to(plan.prompt.device)  # (longest + 1), entry 0 is for one token
+        self.coverage_penalty = plan.options.coverage_penalty
+        super().__init__(decoder, plan)
+
+    def first_rows(self) -> BeamRows:
+        plan, prompt = self.plan, self.plan.prompt
+        shape, device = (len(prompt), plan.beams), prompt.device
+        # As in transformers, padding with id 0 is ignored.
+        padding = int(plan.pad or plan.eos[0]) if plan.eos is not None else -1
+        longest = int(plan.limits.max())
+        given = torch.full(shape[:1], self.prompt_length, device=device)
+        if plan.constraints.prefixes is not None:
+            given = given + plan.constraints.prefixes.lengths
+        running = prompt[:, None].expand(-1, plan.beams, -1)
+        running_scores = torch.zeros(shape, dtype=torch.float32, device=device)
+        running_scores[:, 1:] = NEVER
+        lengths = torch.zeros(shape, dtype=torch.long, device=device)
+        return BeamRows(
+            **self.common_fields(padding),
+            running=running,
+            given=given,
+            running_scores=running_scores,
+            running_parents=prompt.new_empty(*shape, 0),
+            coverage=torch.zeros(*shape, 1, dtype=torch.float32, device=device),
+            improvable=torch.ones(shape[0], 1, dtype=torch.bool, device=device),
+            is_finished=torch.zeros(shape, dtype=torch.bool, device=device),
+            finished=resized(running, -1, longest, padding),
+            finished_scores=torch.full(shape, NEVER, dtype=torch.float32, device=device),
+            finished_lengths=lengths,
+            finished_parents=prompt.new_full((*shape, longest - self.prompt_length), -1),
+            # More than any phrase has, so that empty places of the beam come last.
+            finished_missing=None if plan.constraints.phrases is None else torch.full_like(lengths, 2**20),
+        )
+
+    def first_results(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.clone() for name, tensor, _ in self.rows.results()}
+
+    def best(self) -> dict[str, torch.Tensor]:
+        """The n-best lists of all sentences, concatenated, by the names of the results."""
+        n_best = self.plan.n_best
+        return {name: tensor[:, :n_best].flatten(0, 1) for name, tensor in self.results.items()}
+
+    def n_best(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.results["finished"][rows, : self.plan.n_best]
+
+    def has_nan(self) -> torch.Tensor:
+        return (self.rows.running_scores + self.rows.finished_scores).isnan().any(dim=1)
+
+    def absorb(self, other: Any, rows: slice) -> None:
+        super().absorb(other, rows)
+        self.penalties = max(self.penalties, other.penalties, key=len)
+        if self.coverage_penalty:
+            self.rows.coverage = resized(self.rows.coverage, -1, self.decoder.source_length)
+
+    def step(self) -> None:
+        rows, plan, phrases = self.rows, self.plan, self.constraints.phrases
+        found = self._candidates(self._log_probs())
+        length = rows.running.shape[-1] + 1
+        sequences = torch.cat((take(rows.running, found.parents), found.tokens[..., None]), dim=-1)  # (A, K, L + 1)
+        origins = (rows.places[:, None] * plan.beams + found.parents)[..., None]
+        origins = torch.cat((take(rows.running_parents, found.parents), origins), dim=-1)  # (A, K, L + 1 - P)
+        ends = (length >= rows.limits)[:, None] | plan.ends(found.tokens)  # (A, K)
+        if self.coverage_penalty:
+            rows.coverage = rows.coverage + self.decoder.attention * (length > rows.given)[:, None, None]
+        self._finish(found, sequences, origins, ends)
+        rows.running_scores, chosen = going_on(found.scores, ends, plan.beams)  # (A, n)
+        if plan.recorder is not None:
+            plan.recorder(BeamStep(rows.places, found, ends, chosen))
+        rows.running, rows.running_parents = take(sequences, chosen), take(origins, chosen)
+        parents = found.parents.gather(1, chosen)
+        self.decoder.follow(parents)
+        if phrases is not None:
+            phrases.follow(rows.places, parents, rows.running[..., -1])
+        if self.coverage_penalty:
+            rows.coverage = take(rows.coverage, parents)
+        self._dismiss(self._done())
+
+    @property
+    def _has_whole_vocabulary(self) -> bool:
+        """Whether an option needs the scores of the whole vocabulary rather than those of a shortlist."""
+        return bool(self.plan.processors) or self.constraints.phrases is not None or self.plan.groups > 1
+
+    def _log_probs(self) -> torch.Tensor:
+        """Log-probabilities of the next tokens of each running hypothesis (A, n, V); of a shortlist (A, n, S)."""
+        flat = self.decoder.log_probs(self.rows.running[:, :, -1]).flatten(0, 1)  # (A n, V)
+        if self.constraints.shortlist is not None and self._has_whole_vocabulary:
+            flat = self.constraints.shortlist.spread(flat)
+        if self.plan.processors:
+            flat = self._process(flat)
+        return flat.unflatten(0, (-1, self.plan.beams))
+
+    def _candidates(self, log_probs: torch.Tensor) -> Candidates:
+        """The best continuations, of log-probabilities (A, n, V)."""
+        rows, phrases = self.rows, self.constraints.phrases
+        values, ids = self._likely(log_probs, rows.places)
+        found = self._ranked(values, ids, rows.running_scores)
+        if phrases is not None:
+            length = rows.running.shape[-1]
+            is_last, is_forced = length + 1 >= rows.limits, length < rows.given
+            plain = found.scores, found.parents, found.tokens
+            found = Candidates(
+                *phrases.choose(rows.places, log_probs, (values, ids), rows.running_scores, plain, is_last, is_forced)
+            )
+        return found
+
+    def _likely(self, log_probs: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of log-probabilities (A, n, V) of the rows at `places` (A) the best K and their ids, both (A, n, K)."""
+        shortlist, prefixes = self.constraints.shortlist, self.constraints.prefixes
+        found = best_candidates(log_probs.flatten(0, 1), self.count)
+        values, ids = (tensor.unflatten(0, (-1, self.plan.beams)) for tensor in found)
+        if shortlist is not None and not self._has_whole_vocabulary:
+            ids = shortlist.ids[ids]
+        if prefixes is not None:
+            values, ids = prefixes.candidates(values, ids, places, self.rows.running.shape[-1] - self.prompt_length)
+        return values, ids
+
+    def _ranked(self, values: torch.Tensor, ids: torch.Tensor, running_scores: torch.Tensor) -> Candidates:
+        """The best K of each row, of log-probabilities and ids (A, n, K) behind hypotheses of these scores (A, n)."""
+        scores, places = (values + running_scores[..., None]).flatten(1).topk(self.count)  # (A, K)
+        return Candidates(scores, places // ids.shape[-1], ids.flatten(1).gather(1, places))
+
+    def _penalties(self, lengths: torch.Tensor) -> torch.Tensor:
+        """The divisors (A, 1) of the scores of hypotheses with these numbers of tokens (A), including prefixes."""
+        # Sentences that are done, and wait for others to join, have no limit.
+        own = (lengths - self.rows.given).clamp(min=1, max=len(self.penalties))
+        return self.penalties[own - 1, None]
+
+    def _finish(self, found: Candidates, sequences: torch.Tensor, origins: torch.Tensor, ends: torch.Tensor) -> None:
+        """Keep the best n of the finished hypotheses and of those among the n best candidates that end now."""
+        rows, n = self.rows, self.plan.beams
+        ending = ends & (torch.arange(self.count, device=ends.device) < n)  # (A, K)
+        if not ending.any():
+            return
+        lengths = sequences.shape[-1] - self.prompt_length - rows.begins  # (A)
+        scores = found.scores / self._penalties(torch.full_like(rows.limits, sequences.shape[-1]))
+        if self.coverage_penalty:
+            covered = take(rows.coverage, found.parents).clamp(max=1).log()  # (A, K, S)
+            source = 0 if self.decoder.source_mask is None else self.decoder.source_mask[:, 0]
+            covered = covered.masked_fill(torch.as_tensor(source != 0, device=covered.device), 0)
+            scores = scores + self.coverage_penalty * covered.sum(dim=-1)
+        scores = torch.cat((rows.finished_scores, scores + (~ending).float() * NEVER), dim=1)  # (A, n + K)
+        best = scores.argsort(dim=1, descending=True, stable=True)
+        if rows.finished_missing is not None and found.missing is not None:
+            missing = torch.cat((rows.finished_missing, found.missing.where(ending, 2**20)), dim=1)
+            # One token of a phrase that is missing outweighs all scores.
+            best = best.gather(1, missing.gather(1, best).argsort(dim=1, stable=True))
+            rows.finished_missing = missing.gather(1, best[:, :n])
+        best = best[:, :n]  # (A, n)
+
+        def merged(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+            return take(torch.cat((old, new), dim=1), best)
+
+        behind = rows.finished.shape[-1] - sequences.shape[-1]
+        rows.finished_scores = take(scores, best)
+        rows.finished = merged(rows.finished, F.pad(sequences, (0, behind), value=rows.padding))
+        rows.finished_parents = merged(rows.finished_parents, F.pad(origins, (0, behind), value=-1))
+        rows.finished_lengths = merged(rows.finished_lengths, lengths[:, None].expand_as(found.parents))
+        rows.is_finished = merged(rows.is_finished, ending)
+
+    def _done(self) -> torch.Tensor:
+        """Rows whose finished hypotheses stay as they are (A)."""
+        rows, plan = self.rows, self.plan
+        length = rows.running.shape[-1]
+        reachable = torch.full_like(rows.limits, length)
+        if plan.early_stopping == "never" and plan.length_penalty > 0:
+            reachable = rows.limits
+        best = rows.running_scores[:, :1] / self._penalties(reachable)  # (A, 1), coverage can only lower it
+        worst = rows.finished_scores.amin(dim=1, keepdim=True).where(rows.is_finished, NEVER)  # (A, n)
+        rows.improvable = rows.improvable & (best > worst).any(dim=1, keepdim=True)
+        done = ~rows.improvable[:, 0] | (length >= rows.limits)
+        return done | rows.is_finished.all(dim=1) if plan.early_stopping is True else done
+
+
+class DiverseBeamSearch(BeamSearch):
+    """
+    Diverse beam search (Vijayakumar et al. 2016, arXiv 1610.02424, algorithm 1) with the Hamming diversity of its
+    section 5.1: beams in groups, each a row with a beam search of its own. The groups of a sentence take turns at each
+    step; a token's score is lowered by `diversity_penalty` for each hypothesis of earlier groups that continues with
+    it.
+
+    Scores include the penalties, as those of transformers 4 and of the authors' code do. The rows of a sentence follow
+    each other.
+    """
+
+    def best(self) -> dict[str, torch.Tensor]:
+        groups, n_best = self.plan.groups, self.plan.n_best
+        lists = {name: tensor.unflatten(0, (-1, groups)).flatten(1, 2) for name, tensor in self.results.items()}
+        order = lists["finished_scores"].argsort(dim=1, descending=True, stable=True)[:, :n_best]  # (B, n_best)
+        return {name: take(tensor, order).flatten(0, 1) for name, tensor in lists.items()}
+
+    def _candidates(self, log_probs: torch.Tensor) -> Candidates:
+        rows, plan = self.rows, self.plan
+        sentences, groups = rows.places // plan.groups, rows.places % plan.groups
+        found: Any = None
+        # Tokens that continue the hypotheses of earlier groups (B, n of all groups); -1 where a place is empty.
+        taken = rows.places.new_full((len(plan.prompt) // plan.groups, plan.groups * plan.beams), -1)
+        for group in range(plan.groups):
+            its = (groups == group).nonzero()[:, 0]  # (a)
+            before = taken[sentences[its], None].expand(-1, plan.beams, -1)
+            penalties = (before >= 0).to(log_probs.dtype) * -plan.options.diversity_penalty
+            own = log_probs[its].scatter_add(2, before.clamp(min=0), penalties)  # (a, n, V)
+            part = self._ranked(*self._likely(own, rows.places[its]), rows.running_scores[its])
+            _, chosen = going_on(part.scores, plan.ends(part.tokens), plan.beams)
+            columns = slice(group * plan.beams, (group + 1) * plan.beams)
+            # Groups that are done have no hypotheses any more.
+            taken[sentences[its], columns] = part.tokens.gather(1, chosen).masked_fill(rows.written[its, None], -1)
+            if found is None:
+                shape = len(rows), self.count
+                found = Candidates(
+                    part.scores.new_empty(shape), part.parents.new_empty(shape), part.tokens.new_empty(shape)
+                )
+            found.scores[its], found.parents[its], found.tokens[its] = part.scores, part.parents, part.tokens
+        return found
+
+
+def going_on(scores: torch.Tensor, ends: torch.Tensor, beams: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of candidates (A, K) the best n that do not end: their scores and places, both (A, n)."""
+    return (scores + ends.float() * NEVER).topk(beams)
+
+
+def take(tensor: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Of a tensor (A, n, …) the entries at places (A, K), as (A, K, …)."""
+    return tensor[torch.arange(len(tensor), device=tensor.device)[:, None], places]

@@ -1,0 +1,360 @@
+"""
+Constraints of the search under `generate()`: required prefixes, required phrases and shortlists.
+
+Shapes: B sentences, A of them still in the batch, n beams, K candidates of each, V vocabulary, S shortlist.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+
+# Score of an empty place in the beam.
+NEVER = -1.0e9
+
+
+def as_ids(ids: Any, name: str, vocab_size: int, ends: Sequence[int] = ()) -> list[int]:
+    """
+    A list or tensor of token ids as a list.
+
+    Raises:
+        ValueError: It is not a list of token ids, or an id lies outside the vocabulary or is among those that end a
+            sentence; the message begins with `name`.
+    """
+    ids = ids.tolist() if torch.is_tensor(ids) else ids
+    if not isinstance(ids, (list, tuple)) or not all(type(one) is int for one in ids):
+        raise ValueError(f"{name}: must be a list of token ids, not {str(ids)[:40]}")
+    for one in ids:
+        if not 0 <= one < vocab_size:
+            raise ValueError(f"{name}: token id {one} lies outside the vocabulary of {vocab_size} pieces")
+        if one in ends:
+            raise ValueError(f"{name}: token id {one} ends a sentence and cannot be asked for")
+    return list(ids)
+
+
+def one_for_each(values: Any, name: str, batch: int) -> Any:
+    """
+    Raises:
+        ValueError: `values` is not a list with an entry for each of the `batch` sentences.
+    """
+    if not isinstance(values, (list, tuple)) or len(values) != batch:
+        count = len(values) if isinstance(values, (list, tuple)) else str(values)[:40]
+        raise ValueError(f"{name}: must be a list with an entry for each of the {batch} sentences, not {count}")
+    return values
+
+
+class Prefixes:
+    """
+    Tokens that the hypotheses of each sentence begin with, after the decoder prompt.
+
+    Args:
+        prefixes: For each of the B sentences a list of token ids, which may be empty.
+        device: Where the search runs.
+
+    Attributes:
+        lengths: Of each (B).
+        longest: The largest of them.
+    """
+
+    def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device):
+        self.lengths = torch.tensor([len(prefix) for prefix in prefixes], device=device)
+        self.longest = int(self.lengths.max())
+        rows = [[*prefix, *[0] * (self.longest - len(prefix))] for prefix in prefixes]
+        self.tokens = torch.tensor(rows, dtype=torch.long, device=device)  # (B, longest)
+
+    def is_forced(self, rows: torch.Tensor, step: int) -> torch.Tensor:
+        """Whether the prefixes of sentences `rows` (A) have a token at this step, counted from 0: (A)."""
+        return self.lengths[rows] > step
+
+    def instead_of(self, tokens: torch.Tensor, rows: torch.Tensor, step: int) -> torch.Tensor:
+        """The tokens (A) found for sentences `rows` (A), replaced by the prefix's tokens where there are some."""
+        if step >= self.longest:
+            return tokens
+        return torch.where(self.is_forced(rows, step), self.tokens[rows, step], tokens)
+
+    def candidates(
+        self, values: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, step: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Log-probabilities and ids of candidates (A, n, K). Where a prefix gives the token, it is the only candidate
+        and, as part of the prompt, has log-probability 0.
+        """
+        if step >= self.longest:
+            return values, ids
+        forced = self.is_forced(rows, step)[:, None, None]  # (A, 1, 1)
+        only = torch.full_like(values, -math.inf)
+        only[..., 0] = 0
+        return torch.where(forced, only, values), torch.where(forced, self.tokens[rows, step, None, None], ids)
+
+
+class Shortlist:
+    """
+    The subset of the vocabulary that translations may use.
+
+    Args:
+        ids: Their ids (S), each once.
+        vocab_size: V.
+    """
+
+    def __init__(self, ids: torch.Tensor, vocab_size: int):
+        self.ids, self.vocab_size = ids, vocab_size
+
+    def spread(self, scores: torch.Tensor) -> torch.Tensor:
+        """Scores of the shortlist (R, S) as scores of the whole vocabulary (R, V), -∞ for those that are not in it."""
+        whole = scores.new_full((len(scores), self.vocab_size), -math.inf)
+        return whole.index_copy_(1, self.ids, scores)
+
+
+class Candidate(NamedTuple):
+    """A possible continuation: its score, the beam that it continues, and the token."""
+
+    score: float
+    beam: int
+    token: int
+    missing: int = 0  # tokens of phrases that it does not contain
+    bank: int = 0  # tokens of phrases that it contains, those of a phrase under way included
+
+
+class Phrases:
+    """
+    The phrases that a translation must contain, in any order; they may overlap and contain each other.
+
+    The state of a hypothesis is, for each phrase, how many of its first tokens the hypothesis ends with, and its whole
+    length as soon as it has been there.
+
+    Args:
+        phrases: Lists of token ids, each with at least one id. Duplicates count once.
+    """
+
+    def __init__(self, phrases: Sequence[Sequence[int]]):
+        self.phrases = list(dict.fromkeys(map(tuple, phrases)))
+        self.start = (0,) * len(self.phrases)
+        # The failure function of each phrase: for its first i tokens, the length of their longest proper suffix that
+        # is a prefix of the phrase (Knuth, Morris and Pratt 1977).
+        self.fallbacks = []
+        for phrase in self.phrases:
+            borders = [max(k for k in range(i) if phrase[:k] == phrase[i - k : i]) for i in range(1, len(phrase))]
+            self.fallbacks.append([0, *borders])
+
+    def advance(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
+        """The state after one more token."""
+        return tuple(self._advance(number, done, token) for number, done in enumerate(state))
+
+    def _advance(self, number: int, done: int, token: int) -> int:
+        phrase, fallback = self.phrases[number], self.fallbacks[number]
+        if done == len(phrase):
+            return done
+        while done and phrase[done] != token:
+            done = fallback[done]
+        return done + (phrase[done] == token)
+
+    def wanted(self, state: tuple[int, ...]) -> set[int]:
+        """The tokens that continue a phrase."""
+        return {phrase[done] for phrase, done in zip(self.phrases, state) if done < len(phrase)}
+
+    def missing(self, state: tuple[int, ...]) -> int:
+        """The number of tokens of all phrases that are not complete."""
+        return sum(len(phrase) for phrase, done in zip(self.phrases, state) if done < len(phrase))
+
+    def bank(self, state: tuple[int, ...]) -> int:
+        """The number of tokens of all complete phrases and of the longest partial one."""
+        met = [len(phrase) == done for phrase, done in zip(self.phrases, state)]
+        under_way = max((done for done, whole in zip(state, met) if not whole), default=0)
+        return sum(done for done, whole in zip(state, met) if whole) + under_way
+
+
+class PhraseSearch:
+    """
+    Choose the hypotheses under required phrases: dynamic beam allocation (Post and Vilar 2018, arXiv 1804.06609).
+
+    The n most likely hypotheses would lack the phrases. So hypotheses compete in banks, one for each number of phrase
+    tokens that they contain, and the beam takes the best of each bank, then the second of each, and so on, of the
+    fullest bank first (Hu et al. 2019, aclanthology.org/N19-1090). Tokens that continue a phrase are candidates even
+    if they are improbable. A hypothesis ends when it has all phrases, or at its limit.
+
+    Args:
+        phrases: For each of the B sentences the token ids of its phrases; a sentence with an empty list is searched
+            without constraints.
+        ends: Ids that end a sentence.
+        beams: n.
+    """
+
+    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], ends: Sequence[int], beams: int):
+        self.sentences = {row: Phrases(each) for row, each in enumerate(phrases) if each}
+        self.states = {row: [sentence.start] * beams for row, sentence in self.sentences.items()}
+        self.ends, self.beams = set(ends), beams
+
+    @property
+    def tokens(self) -> set[int]:
+        """All tokens of all phrases."""
+        return {token for sentence in self.sentences.values() for phrase in sentence.phrases for token in phrase}
+
+    def choose(
+        self,
+        rows: torch.Tensor,
+        log_probs: torch.Tensor,
+        likely: tuple[torch.Tensor, torch.Tensor],
+        running_scores: torch.Tensor,
+        plain: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        is_last: torch.Tensor,
+        is_forced: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """
+        Candidates of all sentences, of those without phrases the plain ones.
+
+        Args:
+            rows: Which sentences these are (A).
+            log_probs: Of all next tokens (A, n, V).
+            likely: Log-probabilities and ids of the best (A, n, K).
+            running_scores: Of the hypotheses so far (A, n).
+            plain: Scores, beams and tokens (A, L) of the candidates that are best without phrases.
+            is_last: Whether sentences reach their limits with this token (A).
+            is_forced: Whether prefixes give this token (A).
+
+        Returns:
+            As `plain`, and how many tokens of phrases are missing (A, L).
+        """
+        scores, beams, tokens = (tensor.clone() for tensor in plain)
+        missing = torch.zeros_like(beams)
+        totals, ids, last, forced = (
+            likely[0] + running_scores[..., None],
+            likely[1],
+            is_last.tolist(),
+            is_forced.tolist(),
+        )
+        for place, row in enumerate(rows.tolist()):
+            if row not in self.sentences:
+                continue
+            found = [
+                ((beam, token), score)
+                for beam, columns in enumerate(zip(ids[place].tolist(), totals[place].tolist()))
+                for token, score in zip(*columns)
+            ]
+            wanted = [] if forced[place] else self._wanted(row)
+            if wanted:
+                at, token_ids = torch.tensor(wanted, device=log_probs.device).unbind(1)
+                found += zip(wanted, (log_probs[place, at, token_ids] + running_scores[place, at]).tolist())
+            picked = self._pick(row, {key: score for key, score in found if score > NEVER / 2}, last[place])
+            # As low as the score of an empty place, but above that of an ended hypothesis, which must not continue.
+            nothing = Candidate(0.75 * NEVER, 0, self.sentences[row].phrases[0][0], 1)
+            picked += [nothing] * (scores.shape[1] - len(picked))
+            columns = list(zip(*picked))
+            for tensor, column in zip((scores, beams, tokens, missing), columns):
+                tensor[place] = torch.tensor(column, device=tensor.device)
+        return scores, beams, tokens, missing
+
+    def _wanted(self, row: int) -> list[tuple[int, int]]:
+        """Pairs of a beam of the sentence and a token that continues one of its phrases."""
+        wanted = map(self.sentences[row].wanted, self.states[row])
+        return [(beam, token) for beam, tokens in enumerate(wanted) for token in sorted(tokens)]
+
+    def _pick(self, row: int, found: dict[tuple[int, int], float], is_last: bool) -> list[Candidate]:
+        """The candidates that end and at most n others; at the limit the n best, ordered by missing tokens first."""
+        sentence, candidates = self.sentences[row], []
+        for (beam, token), score in found.items():
+            state = self.states[row][beam]
+            if token not in self.ends or not sentence.missing(state):
+                state = sentence.advance(state, token)
+                candidates.append(Candidate(score, beam, token, sentence.missing(state), sentence.bank(state)))
+        candidates.sort(key=lambda one: -one.score)
+        if is_last:
+            return sorted(candidates, key=lambda one: one.missing)[: self.beams]
+        whole = [one for one in candidates if not one.missing][: self.beams]
+        before: Counter[int] = Counter()
+        ranked = []
+        for one in candidates:
+            if one.token not in self.ends:
+                ranked.append((before[one.bank], -one.bank, one))
+                before[one.bank] += 1
+        ranked.sort(key=lambda entry: entry[:2])
+        return [one for one in whole if one.token in self.ends] + [one for *_, one in ranked[: self.beams]]
+
+    def follow(self, rows: torch.Tensor, parents: torch.Tensor, tokens: torch.Tensor):
+        """From now on the hypotheses of sentences `rows` (A) continue those at `parents` by `tokens`, both (A, n)."""
+        for row, beams, added in zip(rows.tolist(), parents.tolist(), tokens.tolist()):
+            if row in self.sentences:
+                states, advance = self.states[row], self.sentences[row].advance
+                self.states[row] = [advance(states[beam], token) for beam, token in zip(beams, added)]
+
+
+def read_phrases(required: Any, batch: int, vocab_size: int, ends: Sequence[int]) -> list[list[list[int]]]:
+    """
+    The phrases of each of the `batch` sentences, as lists.
+
+    Raises:
+        ValueError: They are not lists of non-empty lists of token ids, or not one for each sentence.
+    """
+    phrases = []
+    for row, each in enumerate(one_for_each(required, "required_phrases", batch)):
+        name = f"required_phrases[{row}]"
+        if not isinstance(each, (list, tuple)):
+            raise ValueError(f"{name}: must be a list of phrases, not {str(each)[:40]}")
+        named = [(f"{name}[{number}]", phrase) for number, phrase in enumerate(each)]
+        phrases.append([as_ids(phrase, name, vocab_size, ends) for name, phrase in named])
+        if [] in phrases[-1]:
+            raise ValueError(f"{name}: a phrase is empty")
+    return phrases
+
+
+@dataclass
+class Constraints:
+    """The constraints of a call; None for kinds that the call does not use."""
+
+    prefixes: Prefixes | None = None
+    phrases: PhraseSearch | None = None
+    shortlist: Shortlist | None = None
+
+    @classmethod
+    def read(
+        cls,
+        asked: dict[str, Any],
+        batch: int,
+        beams: int,
+        ends: Sequence[int],
+        vocab_size: int,
+        device: torch.device,
+        groups: int = 1,
+    ) -> "Constraints":
+        """
+        Read the constraints from the arguments of `generate()`.
+
+        Args:
+            asked: `prefixes`, `required_phrases` and `shortlist`, as far as they are given.
+            batch: B.
+            beams: Beams of each sentence.
+            ends: Ids that end a sentence.
+            vocab_size: V.
+            device: Where the search runs.
+            groups: Groups of beams; each of them is a row of its own to the search.
+
+        Raises:
+            ValueError: Constraints are not token ids of the vocabulary, there is not one entry for each sentence, or
+                the search cannot meet them.
+        """
+        made = cls()
+        if "prefixes" in asked:
+            prefixes = one_for_each(asked["prefixes"], "prefixes", batch)
+            prefixes = [as_ids(ids, f"prefixes[{row}]", vocab_size, ends) for row, ids in enumerate(prefixes)]
+            made.prefixes = Prefixes([ids for ids in prefixes for _ in range(groups)], device)
+        if "required_phrases" in asked:
+            if beams < 2:
+                raise ValueError(f"required_phrases: needs num_beams of at least 2, not {beams}")
+            if groups > 1:
+                raise ValueError("required_phrases: not possible together with num_beam_groups")
+            phrases = read_phrases(asked["required_phrases"], batch, vocab_size, ends)
+            made.phrases = PhraseSearch(phrases, ends, beams)
+        if "shortlist" in asked:
+            shortlist = set(as_ids(asked["shortlist"], "shortlist", vocab_size))
+            if not shortlist - {*ends}:
+                raise ValueError("shortlist: must name a token that does not end a sentence")
+            required = set() if made.phrases is None else made.phrases.tokens
+            ids = torch.tensor(sorted(shortlist | required | {*ends}), device=device)
+            made.shortlist = Shortlist(ids, vocab_size)
+        return made
+
+
+__all__ = ["NEVER", "Constraints", "PhraseSearch", "Prefixes", "Shortlist", "as_ids"]

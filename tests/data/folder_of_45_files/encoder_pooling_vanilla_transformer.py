@@ -1,0 +1,131 @@
+"""
+Encoders whose sequence shortens: Funnel-Transformer, Dai et al. 2020, arXiv 2006.03236, section 2.2.
+
+Shapes: B sources, S positions, S' positions after one pooling, T queries, D = encoder_d_model.
+"""
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers.masking_utils import create_bidirectional_mask
+
+from .attention_types_vanilla_transformer import ATTENTION_TYPES
+from .attention_vanilla_transformer import VanillaTransformerAttention, check_padding_mask
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .positions_vanilla_transformer import Relation, Turn, keep
+
+
+def pairs(padding: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """
+    The pair of neighbours that each position belongs to (B, S), and the number of pairs, S' = S // 2 + 1. Pairs are
+    counted from the first token of a sequence, so that padding on the left does not part neighbours.
+
+    Raises:
+        ValueError: The mask is not one of padding, (B, S).
+    """
+    check_padding_mask(padding, "an encoder with pooling, self-", "")
+    shift = padding.long().argmax(dim=1, keepdim=True) % 2
+    return (torch.arange(padding.shape[1], device=padding.device) + shift) // 2, padding.shape[1] // 2 + 1
+
+
+def pooled_padding(padding: torch.Tensor) -> torch.Tensor:
+    """1 for a pair with a token, 0 for other pairs: padding (B, S) to (B, S')."""
+    pair, count = pairs(padding)
+    return padding.long().new_zeros(padding.shape[0], count).scatter_reduce(1, pair, padding.long(), "amax")
+
+
+def pool(states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+    """The mean of each pair of neighbours, or of the one of them that is a token: states (B, S, D) to (B, S', D)."""
+    if padding is None:
+        return F.avg_pool1d(states.transpose(1, 2), 2, ceil_mode=True).transpose(1, 2)
+    (pair, count), real = pairs(padding), padding.to(states.dtype)
+    sums = states.new_zeros(states.shape[0], count, states.shape[2])
+    sums = sums.scatter_add(1, pair[..., None].expand_as(states), states * real[..., None])
+    tokens = real.new_zeros(real.shape[0], count).scatter_add(1, pair, real)
+    return sums / tokens.clamp(min=1)[..., None]
+
+
+def memory_padding(config: VanillaTransformerConfig, padding: torch.Tensor | None) -> torch.Tensor | None:
+    """The padding of the encoder's output (B, S'), from that of the source (B, S): the same without pooling."""
+    if padding is not None:
+        for _ in config.encoder_pooling or []:
+            padding = pooled_padding(padding)
+    return padding
+
+
+class PoolingAttention(VanillaTransformerAttention):
+    """Self-attention with queries of pooled states, and keys and values of the states before, equation 2."""
+
+    def forward(  # type: ignore[override]  # keys and values come from other states than the queries
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        memory: torch.Tensor,
+        turn: Turn = keep,
+        relation: Relation | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Pooled states (B, S', D) and those before (B, S, D) to (B, S', D) and weights (B, H, S', S)."""
+        (query,) = self.project(hidden_states, self.roles[:1])
+        key, value = self.project_keys_values(memory)
+        return self.attend(query, key, value, attention_mask, **kwargs)
+
+
+def pooling_layers(config: VanillaTransformerConfig) -> list[int]:
+    """The numbers of the layers before which the sequence is pooled: 2 and 4 with `encoder_pooling=[2, 2]`."""
+    return [*accumulate(config.encoder_pooling or [])]
+
+
+def encoder_attention(config: VanillaTransformerConfig, place: int) -> type[VanillaTransformerAttention]:
+    """The class of self-attention in a layer of the encoder."""
+    return PoolingAttention if place in pooling_layers(config) else ATTENTION_TYPES[config.encoder_attention_type]
+
+
+class Shortening:
+    """
+    One pass through an encoder that pools: the mask of each layer follows the length.
+
+    Args:
+        own: The encoder's self-attention.
+        mask: Its mask at full length.
+        padding: 1 for a token, 0 for padding (B, S), or None.
+    """
+
+    def __init__(self, own: VanillaTransformerAttention, mask: Any, padding: torch.Tensor | None):
+        self.own, self.mask, self.padding = own, mask, padding
+        # What attention would read of the states: in a pre-norm layer, their norms.
+        is_pre = own.config.encoder_norm_position == "pre"
+        self.read: Callable = (lambda layer, states: layer.self_attn_layer_norm(states)) if is_pre else keep_states
+
+    def run(self, layer: Any, states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """A layer that keeps the length: states (B, S, D) to (B, S, D)."""
+        return layer(states, self.mask, **kwargs)
+
+    def pool_and_run(self, layer: Any, states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """A layer that halves it: states (B, S, D) to (B, S', D)."""
+        short = pool(states, self.padding)
+        config = self.own.config
+        mask = create_bidirectional_mask(config, short, self.padding, encoder_hidden_states=states)
+        self.padding = None if self.padding is None else pooled_padding(self.padding)
+        self.mask = self.own.mask(short, self.padding, None, False)
+        return layer(short, mask, self.read(layer, states), **kwargs)
+
+
+def keep_states(layer: Any, states: torch.Tensor) -> torch.Tensor:
+    """Return the states unchanged."""
+    return states
+
+
+def stages(own: VanillaTransformerAttention, mask: Any, padding: torch.Tensor | None) -> list[Callable]:
+    """For each layer of an encoder, the function (layer, states, **kwargs) that runs it."""
+    config, pass_through = own.config, Shortening(own, mask, padding)
+    pooling = pooling_layers(config)
+    return [
+        pass_through.pool_and_run if number in pooling else pass_through.run for number in range(config.encoder_layers)
+    ]
+
+
+__all__ = ["encoder_attention", "memory_padding", "stages"]

@@ -1,0 +1,73 @@
+"""
+Feed-forward sub-layers: functions of (maps, hidden states) that return hidden states, and the names of the maps from D
+to d_ff.
+
+Shapes: B sentences, T positions, D = d_model, d_ff = encoder_ffn_dim or decoder_ffn_dim.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+
+from .autocast_maps_vanilla_transformer import apply_maps
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .dropout_vanilla_transformer import Dropout, drop_out
+from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, Borrower
+
+
+def project_out(maps: Any, wide: torch.Tensor) -> torch.Tensor:
+    """Dropout and W₂: activations (B, T, d_ff) to (B, T, D)."""
+    return apply_maps([maps.fc2], drop_out(wide, maps.activation_dropout, maps.training))[0]
+
+
+def dense_feed_forward(maps: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    """activation(x W₁ + b₁) W₂ + b₂, section 3.3."""
+    (wide,) = apply_maps([maps.fc1], hidden_states)
+    return project_out(maps, maps.activation_fn(wide))
+
+
+def gated_feed_forward(maps: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    """(activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂; Shazeer 2020, arXiv 2002.05202."""
+    wide, gate = apply_maps([maps.fc1, maps.fc3], hidden_states)
+    return project_out(maps, maps.activation_fn(wide) * gate)
+
+
+FEED_FORWARDS: dict[str, tuple[Callable, list[str]]] = {
+    "dense": (dense_feed_forward, ["fc1"]),
+    "gated": (gated_feed_forward, ["fc1", "fc3"]),
+}
+
+
+class FeedForwardMaps(Borrower):
+    """The linear maps of a feed-forward sub-layer, owned by a layer or by `SharedFeedForward`."""
+
+    fc1: nn.Linear
+    fc3: nn.Linear
+
+    def add_feed_forward(self, config: VanillaTransformerConfig, width: int, ffn_dim: int, activation_function: str):
+        self.activation_fn = ACT2FN[activation_function]
+        self.activation_dropout = config.activation_dropout
+        for name in FEED_FORWARDS[config.feed_forward_type][1]:
+            self.add_module(name, nn.Linear(width, ffn_dim, bias=config.feed_forward_bias))
+        self.fc2 = nn.Linear(ffn_dim, width, bias=config.feed_forward_bias)
+
+
+class SharedFeedForward(FeedForwardMaps):
+    """One feed-forward for several layers; Pires et al. 2023, arXiv 2309.01826, section 3.1."""
+
+    def __init__(self, config: VanillaTransformerConfig, *sizes: Any):
+        super().__init__()
+        self.dropout = Dropout(config.dropout)
+        self.add_feed_forward(config, *sizes)
+
+    @classmethod
+    def of(cls, config: VanillaTransformerConfig, stack: int) -> "SharedFeedForward | None":
+        """The shared feed-forward of a stack (0: encoder, 1: decoder), or None."""
+        if FEED_FORWARD_OWNERS[config.feed_forward_sharing][stack] in ("layer", "nobody"):
+            return None
+        if stack == 0:
+            return cls(config, config.encoder_d_model, config.encoder_ffn_dim, config.activation_function)
+        return cls(config, config.d_model, config.decoder_ffn_dim, config.decoder_activation_function)

@@ -1,0 +1,528 @@
+"""
+A decoder that takes one token of each hypothesis at a time and caches the keys and values of the earlier ones.
+
+- Keys and values of the source are kept once per sentence; the queries of its beams meet them in one product, as if
+the beams were positions.
+- Keys and values of the target are written once, and stay where they are when hypotheses change places: a mask says
+  which of them belong to a beam. Those that no hypothesis needs any more are dropped when the cache grows.
+
+Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabulary, N layers.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from itertools import repeat
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .attention_vanilla_transformer import related_attention_forward
+from .candidates_vanilla_transformer import first_highest, most_likely
+from .encoder_pooling_vanilla_transformer import memory_padding
+from .heads_vanilla_transformer import heads_of_layers
+from .layer_tensors_vanilla_transformer import LayerTensors
+from .packed_weights_vanilla_transformer import StandIn, StepWeights, is_unchanged
+from .positions_vanilla_transformer import Relation, Turn
+
+
+# Steps for which room for keys and values is allocated at once. Attention covers all of it, in contiguous memory:
+# libraries compile code for each shape, and copy tensors with gaps.
+ROOM = 8
+
+
+class IncrementalDecoder:
+    """
+    A decoder that takes one token of each hypothesis at a time and caches the keys and values of the earlier ones.
+
+    The n hypotheses of a sentence take the dimension of positions: one product compares their queries with the keys of
+    the source, and one with the keys of all n. A step fills n slots; `mask` (B, n, slots) is 0 where a slot belongs to
+    the past of the hypothesis that is at that place now, else -∞. Sentences may join at any step: `begins` (B or 1, 1)
+    is the step of a sentence's first token.
+
+    Args:
+        model: The model; its dropouts must be off.
+        weights: Its maps.
+        memory: Output of the encoder (B, S, D).
+        attention_mask: 1 for a source token, 0 for padding (B, S), or None.
+        beams: n.
+        record_attention: Keep the weights of the last layer's attention to the source.
+        shortlist: Ids of the tokens that get logits (V), all if None.
+
+    Attributes:
+        states: What the last step returned (B, n, D).
+        attention: Weights of the last step's attention to the source (B, n, S), the mean over heads.
+    """
+
+    # Whether sentences may join others at any step.
+    can_absorb = True
+
+    def __init__(
+        self,
+        model: Any,
+        weights: StepWeights,
+        memory: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        beams: int,
+        record_attention: bool = False,
+        shortlist: torch.Tensor | None = None,
+    ):
+        self._begin(model, weights, memory, beams, record_attention, shortlist)
+        attention_mask = memory_padding(self.decoder.config, attention_mask)
+        crosses = [layer.encoder_attn for layer in self.decoder.layers]
+        # One entry for each set of weights, M ≤ N: layers with the same weights have the same keys and values.
+        projected = (cross.project_keys_values(memory, attention_mask) for cross in crosses)
+        stored = ((self._turned(keys), values) for keys, values in projected)  # values (B, H, S, d_v)
+        with weights.reading_the_source():
+            self.source_keys, self.source_values = LayerTensors.copies(stored)
+        self.source_mask = None
+        if attention_mask is not None and not crosses[0].attends_to_sums and not attention_mask.all():
+            hidden = (attention_mask == 0) & attention_mask.any(
+                dim=1, keepdim=True
+            )  # a row of padding only has no mean
+            mask = torch.zeros_like(attention_mask, dtype=memory.dtype).masked_fill(hidden, -math.inf)
+            self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
+        self._make_slots(memory, len(memory))
+
+    def _begin(
+        self,
+        model: Any,
+        weights: StepWeights,
+        states: torch.Tensor,
+        beams: int,
+        record_attention: bool,
+        shortlist: torch.Tensor | None,
+    ):
+        """Set up what does not depend on a source; `states` give type and device."""
+        self.decoder, self.weights = model.get_decoder(), weights
+        self.head, self.most_likely = weights.head, weights.most_likely
+        if shortlist is not None:
+            self.head = weights.head_of(shortlist)
+            self.most_likely = most_likely(self.head)
+        # The layers in their order, and how a step runs each.
+        self.layers: list[Any] = self.decoder.layers_in_order
+        self.runs = [run_of(layer) for layer in self.layers]
+        self.dividers = [layer.self_attn.divider() for layer in self.layers]
+        self.beams, self.length, self.filled = beams, 0, 0
+        self.record_attention, self.attention = record_attention, states.new_zeros(1, dtype=torch.float32)
+        self.attend = attend if record_attention else kernel_for(states, beams)
+        # The dimension of positions. Keys are stored transposed where that is faster: small float32 products of rows
+        # with rows take two to five times as long as those of rows with columns.
+        self.key_dim = -1 if states.dtype == torch.float32 else -2
+        self.scores: torch.Tensor | None = None
+        self.exact_logits: torch.Tensor | None = None
+
+    def _make_slots(self, states: torch.Tensor, batch: int):
+        """Allocate the keys and values of the first steps."""
+        own = self.decoder.layers[0].self_attn
+        each = heads_of_layers(self.decoder.config, "decoder")
+        heads = [each[place] for place in self.decoder.layer_order]
+        scheme, slots = self.decoder.embed_positions, ROOM * self.beams
+        key_width, value_width = own.d_k + scheme.kept_features, own.d_v
+        # Sums in place of keys and values, in float32 (B, H, n, state_size); zeros before the first token.
+        self.sums: LayerTensors | None = None
+        if own.state_size:
+            key_width = value_width = 0
+            self.sums = LayerTensors.zeros(states.float(), heads, batch, self.beams, own.state_size)
+        key_sizes = (slots, key_width) if self.key_dim == -2 else (key_width, slots)
+        self.keys = LayerTensors.zeros(states, heads, batch, *key_sizes)
+        self.values = LayerTensors.zeros(states, heads, batch, slots, value_width)
+        self.mask = states.new_full((batch, self.beams, slots), -math.inf)
+        self.apart = states.new_full((self.beams, self.beams), -math.inf).fill_diagonal_(0)
+        self.begins = torch.zeros(1, 1, dtype=torch.long, device=states.device)
+        # The position of each slot's key (B or 1, slots), for schemes that depend on distances. There is one row while
+        # all sentences have the same positions in the same slots.
+        needs_positions = scheme.is_relative or own.is_local
+        self.key_positions = self.begins.new_zeros(1, slots) if needs_positions else None
+
+    def read(self, prompt: torch.Tensor):
+        """Take these tokens of each sentence (B, P), which all of its hypotheses begin with."""
+        for tokens in prompt.unbind(1):
+            self.step(tokens[:, None].expand(-1, self.beams))
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next token of each hypothesis (B, n) to the states that predict the one after it (B, n, D)."""
+        if self.filled == self.mask.shape[-1]:
+            self._make_room()
+        start, self.filled, self.length = self.filled, self.filled + self.beams, self.length + 1
+        self.mask[:, :, start : self.filled] = self.apart
+        positions = self.length - 1 - self.begins  # (B or 1, 1)
+        states = self.decoder.embed(self.decoder.look_up_tokens(tokens, None), positions)  # (B, n, D)
+        scheme = self.decoder.embed_positions
+        turn = scheme.turn_at(positions)
+        if self.key_positions is not None:
+            self.key_positions[:, start : self.filled] = positions
+            self.mask = self.decoder.layers[0].self_attn.forget(self.mask, positions, self.key_positions)
+        mask = self.mask[:, None]  # (B, 1, n, slots)
+        if scheme.is_relative:
+            mask = mask + scheme.bias(positions, self.key_positions).to(mask.dtype)
+        masks = Masks(mask)
+        for number, relation in zip(range(len(self.layers)), scheme.relations(positions, self.key_positions)):
+            states = self._layer(number, states, slice(start, self.filled), masks, turn, relation)
+        self.states = self.decoder.layer_norm(states)
+        return self.states
+
+    def _layer(
+        self,
+        number: int,
+        states: torch.Tensor,
+        own_slots: slice,
+        masks: "Masks",
+        turn: Turn,
+        relation: Relation | None,
+    ) -> torch.Tensor:
+        """States (B, n, D) through a layer, which writes keys and values into these slots."""
+        place, maps = self.decoder.layer_order[number], self.weights.layers[number]
+        cross = self.layers[number].encoder_attn
+
+        def attend_to_source(states: torch.Tensor) -> torch.Tensor:
+            query = cross.heads(maps.cross_query(states), cross.d_k)
+            keys, values = self._columns(self.source_keys.flat[place]), self.source_values.flat[place]
+            output, weights = self.attend(query, keys, values, self.source_masks[query.shape[1]], cross.scaling)
+            if self.record_attention:  # that of the last layer is kept
+                self.attention = weights.unflatten(0, query.shape[:2]).mean(dim=1, dtype=torch.float32)  # (B, n, S)
+            return maps.cross_out(output)
+
+        attend_to_target = self._attention(number, own_slots, masks, turn, relation)
+        return self.runs[number](states, attend_to_target, attend_to_source, maps)
+
+    def _attention(
+        self, number: int, own_slots: slice, masks: "Masks", turn: Turn, relation: Relation | None
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """A layer's self-attention of states (B, n, D); it writes their keys and values into these slots."""
+        own, maps, divide = self.layers[number].self_attn, self.weights.layers[number], self.dividers[number]
+        if self.sums is not None:
+            return partial(self._attend_to_sums, own, maps, divide, turn, self.sums[number])
+        keys, values = self._turned(self.keys[number]), self.values[number]
+        attend_own = self.attend if relation is None else partial(attend_related, relation, own)
+
+        def attend_to_target(states: torch.Tensor) -> torch.Tensor:
+            query, key, values[:, :, own_slots] = divide(maps.qkv(states))
+            key = turn(key)
+            keys[:, :, own_slots] = key if relation is None else relation.kept_keys(key, states)
+            past = self._columns(self.keys.flat[number]), self.values.flat[number], masks[query.shape[1]]
+            return maps.out(attend_own(turn(query), *past, own.scaling)[0])
+
+        return attend_to_target
+
+    @staticmethod
+    def _attend_to_sums(
+        own: Any, maps: Any, divide: Callable, turn: Turn, sums: torch.Tensor, states: torch.Tensor
+    ) -> torch.Tensor:
+        """The same with attention that keeps sums (B, H, n, state_size), which are updated in place."""
+        query, key, value = divide(maps.qkv(states))
+        output, after = own.step(turn(query), turn(key), value, sums)
+        sums.copy_(after)
+        return maps.out(output)
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """States (B, n, D) to logits (B, n, V)."""
+        return self.head(states)
+
+    def next_logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next token of each hypothesis (B, n) to logits of the one after it (B, n, V)."""
+        return self.logits(self.step(tokens))
+
+    def next_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next token of each sentence (B, 1), of one beam, to the most likely one after it (B)."""
+        return self.most_likely(self.step(tokens)[:, 0])
+
+    def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
+        """
+        The next token of each hypothesis (B, n) to log-probabilities of the one after it (B, n, V), in float32, which
+        are overwritten by the next call.
+        """
+        logits = self.next_logits(tokens)
+        # The largest tensors of a step reuse the memory of the last step, because fresh memory costs more than the
+        # computation.
+        if self.scores is None or self.scores.shape != logits.shape:
+            self.scores = torch.empty_like(logits, dtype=torch.float32)
+            self.exact_logits = None if logits.dtype == torch.float32 else torch.empty_like(self.scores)
+        if self.exact_logits is not None:
+            logits = self.exact_logits.copy_(logits)
+        return torch.log_softmax(logits, dim=-1, out=self.scores)
+
+    def follow(self, parents: torch.Tensor):
+        """Let the hypothesis at each place continue the one at place `parents` (B, n) of its sentence."""
+        if self.beams > 1:
+            self.mask = self.mask.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.mask.shape[-1]))
+            if self.sums is not None:
+                rows = torch.arange(len(parents), device=parents.device)[:, None]  # (B, 1)
+                self.sums.change(lambda sums: sums.transpose(1, 2)[rows, parents].transpose(1, 2))
+
+    def keep(self, rows: torch.Tensor):
+        """Keep only these sentences."""
+        for tensors in (self.source_keys, self.source_values):
+            tensors.change(lambda layer: layer[rows])
+        self.source_mask = None if self.source_mask is None else self.source_mask[rows]
+        self._keep_target(rows)
+
+    def _keep_target(self, rows: torch.Tensor):
+        for tensors in filter(None, (self.keys, self.values, self.sums)):
+            tensors.change(lambda layer: layer[rows])
+        self.mask = self.mask[rows]
+        if self.key_positions is not None and len(self.key_positions) > 1:
+            self.key_positions = self.key_positions[rows]
+        if len(self.begins) > 1:
+            self.begins = self.begins[rows]
+
+    @property
+    def source_mask(self) -> torch.Tensor | None:
+        """0 for a source token, -∞ for padding (B, 1, 1, S); None without padding."""
+        return self.source_masks.mask
+
+    @source_mask.setter
+    def source_mask(self, mask: torch.Tensor | None):
+        self.source_masks = Masks(mask)
+
+    @property
+    def source_length(self) -> int:
+        """S."""
+        return self.source_values[0].shape[2]
+
+    def absorb(self, other: "IncrementalDecoder", rows: slice, places: torch.Tensor):
+        """Replace the sentences at `places` by these sentences of `other`, which has not taken a token yet."""
+        self.begins = self.begins.repeat(len(self.mask) // len(self.begins), 1)
+        self.begins[places], self.mask[places] = self.length, -math.inf
+        if self.key_positions is not None:
+            self.key_positions = self.key_positions.repeat(len(self.mask) // len(self.key_positions), 1)
+        for tensors in filter(None, (self.keys, self.values, self.sums)):
+            tensors.put(places, repeat(0.0))  # a mask does not hide NaN
+        mask, its = self._whole_source_mask(), other._whole_source_mask()[rows]
+        mask[places] = -math.inf
+        longest = max(used_length(mask), used_length(its))
+        mask = resized(mask, -1, longest, -math.inf)
+        mask[places] = resized(its, -1, longest, -math.inf)
+        self.source_mask = mask if mask.any() else None
+        self._resize(self.source_keys, self.source_values, longest)
+        for tensors, new, dim in (
+            (self.source_keys, other.source_keys, self.key_dim),
+            (self.source_values, other.source_values, -2),
+        ):
+            tensors.put(places, (resized(layer[rows], dim, longest) for layer in new.layers))
+
+    def _whole_source_mask(self) -> torch.Tensor:
+        """0 for a source token, -∞ for padding (B, 1, 1, S)."""
+        if self.source_mask is not None:
+            return self.source_mask
+        return self.source_keys[0].new_zeros(len(self.mask), 1, 1, self.source_length)
+
+    def _columns(self, keys: torch.Tensor) -> torch.Tensor:
+        """Keys as they are stored, as columns (B H, d_k, T)."""
+        return keys if self.key_dim == -1 else keys.transpose(1, 2)
+
+    def _turned(self, keys: torch.Tensor) -> torch.Tensor:
+        """Keys (..., T, d_k) in the layout in which they are stored, and back."""
+        return keys if self.key_dim == -2 else keys.transpose(-2, -1)
+
+    def _resize(self, keys: LayerTensors, values: LayerTensors, size: int):
+        """Cut keys and values to so many positions, or pad them with zeros."""
+        keys.change(partial(resized, dim=self.key_dim, size=size))
+        values.change(partial(resized, dim=-2, size=size))
+
+    def _make_room(self):
+        """Allocate slots for more steps and drop those that no hypothesis needs any more."""
+        used = (self.mask == 0).any(dim=1)  # (B, slots)
+        self.filled = int(used.sum(dim=1).max())
+        slots = self.filled + ROOM * self.beams
+        if used.all():
+            self.mask = resized(self.mask, -1, slots, -math.inf)
+            self._resize(self.keys, self.values, slots)
+            self.key_positions = None if self.key_positions is None else resized(self.key_positions, -1, slots)
+            return
+        places = used.sort(dim=1, descending=True, stable=True).indices[:, : self.filled]  # (B, filled)
+        mask = self.mask.gather(2, places[:, None].expand(-1, self.beams, -1))
+        places = resized(places, -1, slots)
+        self.mask = resized(mask, -1, slots, -math.inf)
+        self.keys.change(lambda keys: picked(keys, places, self.key_dim))
+        self.values.change(lambda values: picked(values, places, -2))
+        if self.key_positions is not None:
+            self.key_positions = self.key_positions.expand(len(places), -1).gather(1, places)
+
+
+class Ensemble:
+    """
+    Several decoders whose probabilities are averaged. Each has read the same source with its own encoder.
+
+    Args:
+        decoders: Decoders with the same vocabulary and number of beams.
+    """
+
+    def __init__(self, decoders: Sequence[IncrementalDecoder]):
+        self.decoders = decoders
+
+    @property
+    def can_absorb(self) -> bool:
+        """Whether sentences may join others at any step."""
+        return all(decoder.can_absorb for decoder in self.decoders)
+
+    def read(self, prompt: torch.Tensor):
+        """As `IncrementalDecoder.read`."""
+        for decoder in self.decoders:
+            decoder.read(prompt)
+
+    @property
+    def states(self) -> torch.Tensor:
+        """The last states of all decoders, concatenated (B, n, sum of D)."""
+        return torch.cat([decoder.states for decoder in self.decoders], dim=-1)
+
+    @property
+    def attention(self) -> torch.Tensor:
+        """The mean of their attention (B, n, S)."""
+        return torch.stack([decoder.attention for decoder in self.decoders]).mean(dim=0)
+
+    @property
+    def source_mask(self) -> torch.Tensor | None:
+        """The source positions that all of them mask."""
+        return self.decoders[0].source_mask
+
+    @property
+    def source_length(self) -> int:
+        """S."""
+        return self.decoders[0].source_length
+
+    def step(self, tokens: torch.Tensor):
+        """The next tokens (B, n)."""
+        for decoder in self.decoders:
+            decoder.step(tokens)
+
+    def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next tokens (B, n) to the logarithm of the mean of their probabilities (B, n, V), in float32."""
+        total = reduce(torch.logaddexp, [decoder.log_probs(tokens) for decoder in self.decoders])
+        return total - math.log(len(self.decoders))
+
+    next_logits = log_probs
+
+    def next_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The next tokens (B, 1) to the most likely ones after them (B)."""
+        return first_highest(self.log_probs(tokens)[:, 0])
+
+    def follow(self, parents: torch.Tensor):
+        """As `IncrementalDecoder.follow`."""
+        for decoder in self.decoders:
+            decoder.follow(parents)
+
+    def keep(self, rows: torch.Tensor):
+        """Keep only these sentences."""
+        for decoder in self.decoders:
+            decoder.keep(rows)
+
+    def absorb(self, other: "Ensemble", rows: slice, places: torch.Tensor):
+        """As `IncrementalDecoder.absorb`."""
+        for decoder, its in zip(self.decoders, other.decoders):
+            decoder.absorb(its, rows, places)
+
+
+def used_length(mask: torch.Tensor) -> int:
+    """Number of source positions up to the last one that some sentence uses, from the mask (B, 1, 1, S)."""
+    shown = (mask == 0).flatten(0, 2).any(dim=0)  # (S)
+    return max(1, int((shown * torch.arange(1, len(shown) + 1, device=shown.device)).max()))
+
+
+def resized(tensor: torch.Tensor, dim: int, size: int, value: float = 0.0) -> torch.Tensor:
+    """The tensor with its dimension `dim` < 0 cut to `size`, or padded to it with `value`."""
+    missing = size - tensor.shape[dim]
+    if missing <= 0:
+        return tensor.narrow(dim, 0, size).contiguous() if missing else tensor
+    shape = [*tensor.shape]
+    shape[dim] = missing
+    return torch.cat((tensor, tensor.new_full(shape, value)), dim=dim)  # `F.pad` writes everything twice
+
+
+def picked(tensor: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor:
+    """For each sentence its slots at `places` (B, T'), of keys or values (B, H, T, d), or (B, H, d, T)."""
+    if dim == -1:
+        return tensor.gather(dim, places[:, None, None].expand(*tensor.shape[:3], -1))
+    batch, heads, slots, _ = tensor.shape
+    each = torch.arange(batch * heads, device=places.device).view(batch, heads, 1)
+    rows = each * slots + places[:, None]  # (B, H, T'), by whole rows, which is faster
+    return tensor.flatten(0, 2).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+
+
+def run_of(layer: Any) -> Callable[..., torch.Tensor]:
+    """
+    The `run` of a layer for many steps, in which norms without hooks are functions: calling a module, and looking one
+    up, takes as long as the norm of a few rows.
+    """
+    names = [name for name, module in layer.named_children() if type(module) is nn.LayerNorm and is_unchanged(module)]
+    made: dict[str, Any] = {name: norm_of(getattr(layer, name)) for name in names}
+    return partial(type(layer).run, StandIn(layer, made))
+
+
+def norm_of(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function that a LayerNorm computes."""
+    rest = module.normalized_shape, module.weight, module.bias, module.eps
+    return lambda states: torch.layer_norm(states, *rest)
+
+
+class Masks(dict):
+    """
+    A mask of attention (B, 1 or H, 1 or n, T) for each number of heads H, as (B H, 1 or n, T): one operation adds it
+    to the scores. It is made when it is asked for; None stays None.
+    """
+
+    def __init__(self, mask: torch.Tensor | None):
+        super().__init__()
+        self.mask = mask
+
+    def __missing__(self, heads: int) -> torch.Tensor | None:
+        made = self.mask if self.mask is None else self.mask.expand(-1, heads, -1, -1).flatten(0, 1)
+        self[heads] = made
+        return made
+
+
+def attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> tuple[torch.Tensor, Any]:
+    """
+    softmax(Q Kᵀ / √d_k) V, section 3.2.1, of queries (B, H, n, d_k), keys (B H, d_k, T), values (B H, T, d_v) and a
+    mask (B H, 1 or n, T) to outputs (B, n, H d_v) and weights (B H, n, T). For a few queries plain products are
+    faster than the fused kernel.
+    """
+    rows = query.flatten(0, 1)  # (B H, n, d_k)
+    scaled = torch.bmm(rows * scaling, keys) if mask is None else torch.baddbmm(mask, rows, keys, alpha=scaling)
+    weights = scaled.softmax(dim=-1)  # (B H, n, T)
+    output = torch.bmm(weights, values).unflatten(0, query.shape[:2])  # (B, H, n, d_v)
+    return output.transpose(1, 2).flatten(2), weights
+
+
+def attend_fused(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> tuple[torch.Tensor, Any]:
+    """The same by torch's kernel, without the weights."""
+    keys, values, mask = by_heads(query, keys, values, mask)
+    output = F.scaled_dot_product_attention(query, keys, values, mask, scale=scaling)
+    return output.transpose(1, 2).flatten(2), None
+
+
+def attend_related(
+    relation: Relation,
+    module: Any,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    scaling: float,
+) -> tuple[torch.Tensor, Any]:
+    """The same with scores and outputs of a position scheme."""
+    keys, values, mask = by_heads(query, keys, values, mask)
+    output, weights = related_attention_forward(relation, module, query, keys, values, mask, scaling)
+    return output.flatten(2), weights
+
+
+def by_heads(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> Any:
+    """Of the arguments of `attend`: keys as rows (B, H, T, d_k), values (B, H, T, d_v), the mask (B, H, 1 or n, T)."""
+    shape = query.shape[:2]
+    mask = mask if mask is None else mask.unflatten(0, shape)
+    return keys.transpose(1, 2).unflatten(0, shape), values.unflatten(0, shape), mask
+
+
+def kernel_for(states: torch.Tensor, beams: int) -> Callable[..., tuple[torch.Tensor, Any]]:
+    """
+    The faster kernel. Where a processor has matrix units for bfloat16, oneDNN's products of a single row take twice
+    as long as the fused kernel (32 sentences, 8 heads of 64, 32 positions: 293 against 176 µs).
+    """
+    single = beams == 1 and states.dtype == torch.bfloat16 and states.device.type == "cpu"
+    return attend_fused if single and torch.cpu._is_amx_tile_supported() else attend

@@ -1,0 +1,186 @@
+"""
+Linear maps in int8: weights rounded once for each output, states rounded for each row when they come.
+
+A row's result depends on no other row, so a translation does not depend on its batch.
+
+Shapes: R rows, D inputs, O outputs.
+"""
+
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from .candidates_vanilla_transformer import ROWS_AT_ONCE
+from .file_pages_vanilla_transformer import Leave, keep_in_memory
+from .int8_products_vanilla_transformer import (
+    LARGEST,
+    fast_product,
+    float64_product,
+    has_rounding_product,
+    rounding_product,
+)
+
+
+# Significant bits of a step. A whole number of at most 127 times such a step is exact in float32, so rounding a matrix
+# that has been rounded before changes nothing.
+STEP_BITS = 12
+# The step of a row of zero weights, and the largest magnitude of a row of zero states.
+SMALLEST = 1e-30
+# Rows up to which FBGEMM's kernel is faster than oneDNN's, and a copy of magnitudes costs less than reading twice.
+FEW = 64
+# Outputs from which it is slower for more rows (512 inputs, 128 rows, one thread: 14.9 against 12.7 ms for 37,000,
+# 0.70 against 0.64 for 2,048).
+LARGE = 2**14
+
+
+def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The rows of all matrices (O, D) as one matrix; a single one is not copied."""
+    return weights[0] if len(weights) == 1 else torch.cat([*weights])
+
+
+def quantize_rows(weight: torch.Tensor, leave: Leave = keep_in_memory) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    A matrix (O, D) as int8 from -127 to 127 (O, D) and the step of each row (O), in float32: weight ≈ int8 · step.
+
+    Args:
+        leave: Called with some rows of the matrix when they have been read.
+
+    Raises:
+        ValueError: A weight is infinite or NaN.
+    """
+    layout = torch.contiguous_format  # also of a weight that is a transposed view
+    found, steps = torch.empty_like(weight, dtype=torch.int8, requires_grad=False, memory_format=layout), []
+    for part, place in zip(weight.detach().split(ROWS_AT_ONCE), found.split(ROWS_AT_ONCE), strict=True):
+        rows = part.float()
+        mantissa, exponent = torch.frexp((rows.abs().amax(dim=1) / LARGEST).clamp_(min=SMALLEST))
+        step = torch.ldexp((mantissa * 2**STEP_BITS).round_() / 2**STEP_BITS, exponent)
+        if not step.isfinite().all():
+            raise ValueError("int8: a weight is infinite or NaN; the model cannot be quantized")
+        place.copy_((rows / step[:, None]).round_())
+        steps.append(step)
+        leave(part)
+    return found, torch.cat(steps)
+
+
+def dequantize_rows(whole: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """The matrix (O, D) in float32 with these rounded weights and steps."""
+    return whole.float() * steps[:, None]
+
+
+class Int8Map:
+    """
+    States (..., D) to x Wᵀ + b (..., O) with both factors rounded to int8, followed by "none" or "relu". W has the
+    rows of all `weights`.
+
+    Sums are exact integers; everything else is float32. The weights are packed when the first few, and when the first
+    many rows come, for the kernel that is faster for so many.
+
+    Args:
+        leave: Called with each matrix when it has been packed.
+
+    Raises:
+        ValueError: When rows come, if a weight is infinite or NaN.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[torch.Tensor],
+        bias: torch.Tensor | None,
+        after: str = "none",
+        leave: Leave = keep_in_memory,
+    ):
+        self.weights, self.after, self.leave = weights, after, leave
+        self.device = weights[0].device
+        self.bias = None if bias is None else bias.detach().float()
+        # Rows up to which the kernel for few rows is used.
+        self.most_few = FEW if self.device.type == "cpu" and has_rounding_product() else 0
+
+    @cached_property
+    def few(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """For `divided` rows."""
+        return self._made(rounding_product)
+
+    @cached_property
+    def many(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """For rows that `LAST_ROUNDED` has rounded."""
+        return self._made(self.make_many)
+
+    @property
+    def make_many(self) -> Callable:
+        """What makes `many`."""
+        return (fast_product() if self.device.type == "cpu" else None) or float64_product
+
+    def _made(self, make: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
+        parts = [quantize_rows(weight, self.leave) for weight in self.weights]
+        whole, steps = map(joined, zip(*parts))
+        return make(whole, steps / LARGEST)
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        is_few = states.numel() <= self.most_few * states.shape[-1]
+        rows, largest = divided(states) if is_few else LAST_ROUNDED(states)
+        found = self.few(rows) if is_few else self.many(rows)
+        found = found.mul_(largest) if self.bias is None else torch.addcmul(self.bias, found, largest, out=found)
+        if self.after == "relu":
+            found.relu_()
+        return found.to(states.dtype).unflatten(0, states.shape[:-1])
+
+
+def int8_map_of_step(weights: Sequence[torch.Tensor], *args: Any) -> Int8Map:
+    """
+    The map for the tokens of one step, or of several hypotheses. With few outputs, the kernel for few rows is as fast
+    for many. Where one kernel is enough, it is packed at once, and the weights, which may be copies, are not kept.
+    """
+    made = Int8Map(weights, *args)
+    if made.most_few and sum(map(len, weights)) >= LARGE:
+        return made
+    if made.most_few:
+        made.few, made.most_few = made._made(rounding_product), sys.maxsize
+    else:
+        made.many = made._made(made.make_many)
+    made.weights = ()
+    return made
+
+
+def divided(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """States (..., D) as rows divided by their largest magnitude (R, D), and that (R, 1), never zero; in float32."""
+    rows = states.reshape(-1, states.shape[-1]).float()
+    if len(rows) > FEW:
+        largest = torch.maximum(rows.amax(dim=1, keepdim=True), rows.amin(dim=1, keepdim=True).neg_())
+    else:
+        largest = rows.abs().amax(dim=1, keepdim=True)
+    largest.clamp_(min=SMALLEST)
+    return rows / largest, largest
+
+
+class LastRounded:
+    """
+    `divided`, with the rows as whole numbers from -127 to 127. Queries, keys and values, and those of all layers that
+    read the source, are maps of the same states: the last result is kept as long as its states are.
+    """
+
+    def __init__(self) -> None:
+        self.kept: tuple[Any, int, tuple[torch.Tensor, torch.Tensor]] | None = None
+
+    def __call__(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        version = -1 if states.is_inference() else states._version  # -1: changes in place are not counted
+        if (kept := self.kept) is not None and kept[0]() is states and kept[1] == version >= 0:
+            return kept[2]
+        rows, largest = divided(states)
+        found = rows.mul_(LARGEST).round_(), largest
+        self.kept = weakref.ref(states, self.forget), version, found
+        return found
+
+    def forget(self, states: Any) -> None:
+        """Free the result for these states, a weak reference."""
+        if self.kept is not None and self.kept[0] is states:
+            self.kept = None
+
+
+LAST_ROUNDED = LastRounded()
+
+
+__all__ = ["Int8Map", "dequantize_rows", "int8_map_of_step", "joined", "quantize_rows"]

@@ -1,0 +1,119 @@
+"""
+Linformer: attention to k sums over the positions instead of to each of n positions.
+
+Shapes: B sequences, S key positions, T query positions, D = d_model, H heads, L the largest length.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import initialization as init
+
+from .attention_vanilla_transformer import (
+    VanillaTransformerAttention,
+    VanillaTransformerCrossAttention,
+    check_padding_mask,
+    check_positions,
+)
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .position_schemes_vanilla_transformer import counted
+from .positions_vanilla_transformer import Relation
+
+
+class LinformerAttention(VanillaTransformerAttention):
+    """
+    softmax(Q (E K)ᵀ / √d_k) (E V) with a trained E of k = `linformer_k` rows and a column for each position: Wang et
+    al. 2020, arXiv 2006.04768, section 4, equation 7, with one E for keys and values of all heads of a layer
+    ("key-value sharing"). Time and memory grow with n k. E has columns for `max_position_embeddings` positions,
+    counted from the first token of a sequence; padding adds nothing to the sums. As a sum covers all positions, it
+    cannot hide the future.
+    """
+
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        self.length_projection = nn.Parameter(torch.empty(config.linformer_k, config.max_position_embeddings))
+        self.draw()
+
+    def draw(self):
+        """Draw E from N(0, 1 / k), as in the paper's proofs."""
+        init.normal_(self.length_projection, std=self.config.linformer_k**-0.5)
+
+    @property
+    def longest(self) -> int | None:
+        return self.length_projection.shape[1]
+
+    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, *_: Any) -> torch.Tensor | None:
+        """
+        The padding itself (B, S), or None.
+
+        Raises:
+            ValueError: It is not a mask of padding, (B, S).
+        """
+        check_padding_mask(padding, "Linformer", ", because its sums cannot hide single keys")
+        return padding
+
+    def summed(self, states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+        """
+        E K or E V: keys or values (B, H, S, d) to (B, H, k, d).
+
+        Raises:
+            ValueError: There are more positions than columns of E.
+        """
+        length = states.shape[2]
+        check_positions(length, self.length_projection.shape[1], "Linformer", "max_position_embeddings")
+        if padding is None:
+            return torch.matmul(self.length_projection[:, :length], states)
+        # The column of each token's position, and zeros for padding.
+        places = counted(padding).masked_fill(padding == 0, self.length_projection.shape[1])  # (B, S)
+        columns = F.embedding(places, F.pad(self.length_projection, (0, 1)).t())  # (B, S, k)
+        return torch.matmul(columns.transpose(1, 2)[:, None], states)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        relation: Relation | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As in full attention; weights are of the k sums (B, H, T, k)."""
+        key, value = self.summed(key, attention_mask), self.summed(value, attention_mask)
+        return super().attend(query, key, value, None, relation, **kwargs)
+
+
+class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttention):
+    """The same over the encoder's output: its k sums are computed once, and a step of a search attends to them."""
+
+    attends_to_sums = True
+
+    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, *_: Any) -> torch.Tensor | None:  # type: ignore[override]
+        return LinformerAttention.mask(self, embeddings, padding)
+
+    def project_keys_values(self, states: torch.Tensor, padding: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """The encoder's output (B, S, D) and its padding (B, S) to E K (B, H, k, d_k) and E V (B, H, k, d_v)."""
+        return [self.summed(each, padding) for each in super().project_keys_values(states)]
+
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **kwargs: Any):  # type: ignore[override,no-untyped-def]
+        """Of queries and the sums of keys and values."""
+        return VanillaTransformerAttention.attend(self, query, key, value, None, **kwargs)
+
+
+def attends_to_pieces(config: Any, part: str) -> bool:
+    """
+    Whether weights of "encoder", "decoder" or "cross" attention are those of pieces; Linformer's are of sums, and
+    those of an encoder that pools are of means.
+    """
+    is_pooled = part != "decoder" and bool(getattr(config, "encoder_pooling", None))
+    return getattr(config, f"{part}_attention_type", "full") != "linformer" and not is_pooled
+
+
+# `cross_attention_type` -> the class of the decoder's attention to the source.
+CROSS_ATTENTION_TYPES: dict[str, type[VanillaTransformerCrossAttention]] = {
+    "full": VanillaTransformerCrossAttention,
+    "linformer": LinformerCrossAttention,
+}
+
+__all__ = ["CROSS_ATTENTION_TYPES", "LinformerAttention", "LinformerCrossAttention", "attends_to_pieces"]

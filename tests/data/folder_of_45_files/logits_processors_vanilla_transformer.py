@@ -1,0 +1,44 @@
+"""transformers' logits processors; some of them run here without a copy of all scores."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers.generation import logits_process
+
+
+def hide_short_ends(processor: Any, generated: int, least: int, scores: torch.Tensor) -> torch.Tensor:
+    """Apply the processors of minimum lengths, in place."""
+    if generated < least:
+        scores[:, processor.eos_token_id] = -math.inf
+    return scores
+
+
+def add_biases(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Apply the processors of biases; biases of single tokens are added in place."""
+    if not processor.prepared_bias_variables or any(len(tokens) > 1 for tokens in processor.sequence_bias):
+        return type(processor).__call__(processor, ids, scores)
+    tokens = [token for (token,) in processor.sequence_bias]
+    scores[:, tokens] += scores.new_tensor(list(processor.sequence_bias.values()))
+    return scores
+
+
+# Processors that would take longer than the step itself -> a function of (processor, ids, scores) that works in place.
+SHORTCUTS: dict[type, Callable[..., torch.Tensor]] = {
+    logits_process.MinLengthLogitsProcessor: lambda processor, ids, scores: hide_short_ends(
+        processor, ids.shape[1], processor.min_length, scores
+    ),
+    logits_process.MinNewTokensLengthLogitsProcessor: lambda processor, ids, scores: hide_short_ends(
+        processor, ids.shape[1] - processor.prompt_length_to_skip, processor.min_new_tokens, scores
+    ),
+    logits_process.NoBadWordsLogitsProcessor: add_biases,
+    logits_process.SequenceBiasLogitsProcessor: add_biases,
+}
+
+
+def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Apply the processors to scores (R, V) that follow the ids (R, L); the scores may be overwritten."""
+    for processor in processors:
+        scores = SHORTCUTS.get(type(processor), type(processor).__call__)(processor, ids, scores)
+    return scores

@@ -1,0 +1,835 @@
+"""
+The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762), encoder and decoder.
+
+Read it from top to bottom: residual step, layers, stacks, model, language-model head. Positions, attention, norms,
+feed-forward, dropout and the loss have files of their own in this folder. A choice is a table: a variant is one row of
+it, named by one field of the config and chosen when the model is built.
+
+Shapes: B sentences, S source positions, T target positions, D = d_model (encoder_d_model in the encoder), H heads,
+V vocabulary.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .attention_types_vanilla_transformer import ATTENTION_TYPES
+from .attention_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerCrossAttention
+from .configuration_vanilla_transformer import VanillaTransformerConfig, check_stacks
+from .dropout_vanilla_transformer import Dropout
+from .encoder_pooling_vanilla_transformer import encoder_attention, memory_padding, stages
+from .feed_forward_vanilla_transformer import FEED_FORWARDS, FeedForwardMaps, SharedFeedForward
+from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .heads_vanilla_transformer import heads_of_layers
+from .linformer_attention_vanilla_transformer import CROSS_ATTENTION_TYPES
+from .loss_vanilla_transformer import RowLoss
+from .norms_vanilla_transformer import NORMS
+from .packed_weights_vanilla_transformer import StepWeights, is_plain
+from .positions_vanilla_transformer import (
+    POSITION_ENCODINGS,
+    PositionEncoding,
+    Relation,
+    TrainedPositionEncoding,
+    Turn,
+    keep,
+    look_up,
+    positions,
+)
+from .quantizer_vanilla_transformer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
+from .segments_vanilla_transformer import segments
+from .shared_base_vanilla_transformer import SharedBase, SharedEmbeddings, ShiftedLabels, tied_output
+from .sharing_vanilla_transformer import FEED_FORWARD_OWNERS, layer_order
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Residual step: the only place where norm, dropout and residual meet
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def post_norm(
+    hidden_states: torch.Tensor, sublayer: Callable, norm: nn.Module, dropout: nn.Module, alpha: float
+) -> torch.Tensor:
+    """LayerNorm(αx + Dropout(Sublayer(x))), sections 3.1 and 5.4, where α = 1."""
+    return norm(torch.add(dropout(sublayer(hidden_states)), hidden_states, alpha=alpha))
+
+
+def pre_norm(
+    hidden_states: torch.Tensor, sublayer: Callable, norm: nn.Module, dropout: nn.Module, alpha: float
+) -> torch.Tensor:
+    """αx + Dropout(Sublayer(LayerNorm(x))), as in tensor2tensor; Xiong et al. 2020, arXiv 2002.04745."""
+    return torch.add(dropout(sublayer(norm(hidden_states))), hidden_states, alpha=alpha)
+
+
+RESIDUALS = {"post": post_norm, "pre": pre_norm}
+
+
+def no_step(hidden_states: torch.Tensor, *_: Any) -> torch.Tensor:
+    """Return x unchanged, in a layer without that sublayer."""
+    return hidden_states
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Layers
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardMaps):
+    """
+    The base of both kinds of layer: self-attention, feed-forward, and a residual step around each.
+
+    Args:
+        lender: The module that owns the feed-forward's maps if the layer does not.
+        has_feed_forward: Whether the layer has a feed-forward.
+    """
+
+    def __init__(
+        self,
+        config: VanillaTransformerConfig,
+        width: int,
+        self_attn: VanillaTransformerAttention,
+        ffn_dim: int,
+        activation_function: str,
+        norm_position: str,
+        alpha: float,
+        lender: SharedFeedForward | None,
+        has_feed_forward: bool = True,
+    ):
+        super().__init__()
+        norm = NORMS[config.norm_type]
+        self.residual = RESIDUALS[norm_position]
+        self.feed_forward_residual = self.residual if has_feed_forward else no_step
+        self.alpha = alpha
+        self.dropout = Dropout(config.dropout)
+        self.self_attn = self_attn
+        self.self_attn_layer_norm = norm(width, config.layer_norm_eps)
+        self.feed_forward = FEED_FORWARDS[config.feed_forward_type][0]
+        self.borrow(lender)
+        if has_feed_forward and lender is None:
+            self.add_feed_forward(config, width, ffn_dim, activation_function)
+        self.final_layer_norm = norm(width, config.layer_norm_eps) if has_feed_forward else nn.Identity()
+
+    def step(self, hidden_states: torch.Tensor, norm: nn.Module, sublayer: Callable) -> torch.Tensor:
+        """One residual step (B, T, D) to (B, T, D) around `sublayer`."""
+        return self.residual(hidden_states, sublayer, norm, self.dropout, self.alpha)
+
+
+class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
+    """
+    Self-attention and feed-forward, section 3.1.
+
+    Args:
+        lender: What has the feed-forward's maps, if not the layer.
+        place: Which set of weights of its stack it is, from 0.
+    """
+
+    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None, place: int = 0):
+        width: Any = config.encoder_d_model
+        kept = heads_of_layers(config, "encoder")[place]
+        heads = config.encoder_attention_heads
+        self_attn = encoder_attention(config, place)(config, width, width, heads, kept_heads=kept)
+        super().__init__(
+            config,
+            width,
+            self_attn,
+            config.encoder_ffn_dim,
+            config.activation_function,
+            config.encoder_norm_position,
+            config.encoder_residual_alpha,
+            lender,
+        )
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        *memory: torch.Tensor,
+        turn: Turn = keep,
+        relation: Relation | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Hidden states (B, S, D) to (B, S, D). A layer that pools takes those before pooling as `memory`."""
+        hidden_states = self.step(
+            hidden_states,
+            self.self_attn_layer_norm,
+            lambda x: self.self_attn(x, attention_mask, *memory, turn=turn, relation=relation, **kwargs)[0],
+        )
+        return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self.maps, x))
+
+
+class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
+    """
+    Masked self-attention, attention over the encoder's output, and feed-forward, section 3.1.
+
+    Args:
+        lender: What has the feed-forward's maps, if not the layer.
+        place: Which set of weights of its stack it is, from 0.
+    """
+
+    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None, place: int = 0):
+        width, heads = config.d_model, config.decoder_attention_heads
+        own, cross = (heads_of_layers(config, attention)[place] for attention in ("decoder", "cross"))
+        kind = ATTENTION_TYPES[config.decoder_attention_type]
+        self_attn = kind(config, width, width, heads, is_causal=True, kept_heads=own)
+        super().__init__(
+            config,
+            width,
+            self_attn,
+            config.decoder_ffn_dim,
+            str(config.decoder_activation_function),
+            config.decoder_norm_position,
+            config.decoder_residual_alpha,
+            lender,
+            FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] != "nobody",
+        )
+        memory_width: Any = config.encoder_d_model
+        # Self-attention and cross-attention share their projections.
+        shared = self_attn if config.decoder_attention_sharing else None
+        self.encoder_attn = CROSS_ATTENTION_TYPES[config.cross_attention_type](
+            config, width, memory_width, heads, lender=shared, kept_heads=cross
+        )
+        self.encoder_attn_layer_norm = NORMS[config.norm_type](width, config.layer_norm_eps)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        encoder_hidden_states: torch.Tensor,
+        encoder_attention_mask: torch.Tensor | None,
+        past_key_values: EncoderDecoderCache | None = None,
+        layer_idx: int = 0,
+        turn: Turn = keep,
+        relation: Relation | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Hidden states (B, T, D) and the encoder's output (B, S, D) to (B, T, D)."""
+        past = past_key_values.self_attention_cache if past_key_values is not None else None
+        own = attention_mask, past, layer_idx, turn, relation
+        memory = encoder_hidden_states, encoder_attention_mask, past_key_values, layer_idx
+        return self.run(
+            hidden_states,
+            lambda x: self.self_attn(x, *own, **kwargs)[0],
+            lambda x: self.encoder_attn(x, *memory, **kwargs)[0],
+            self.maps,
+        )
+
+    @property
+    def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
+        """The attentions that a step of the search computes by itself."""
+        return self.self_attn, self.encoder_attn
+
+    def run(
+        self,
+        hidden_states: torch.Tensor,
+        attend_to_target: Callable[[torch.Tensor], torch.Tensor],
+        attend_to_source: Callable[[torch.Tensor], torch.Tensor],
+        maps: Any,
+    ) -> torch.Tensor:
+        """
+        The layer, in `forward` and in the steps of a search: hidden states (B, T, D) to (B, T, D).
+
+        Args:
+            attend_to_target, attend_to_source: The two attentions, (B, T, D) to (B, T, D).
+            maps: The object with the feed-forward's maps and dropout: the layer, or the packed maps of a step.
+        """
+        for residual, norm, sublayer in (
+            (self.residual, self.self_attn_layer_norm, attend_to_target),
+            (self.residual, self.encoder_attn_layer_norm, attend_to_source),
+            (self.feed_forward_residual, self.final_layer_norm, lambda x: self.feed_forward(maps, x)),
+        ):
+            hidden_states = residual(hidden_states, sublayer, norm, maps.dropout, self.alpha)
+        return hidden_states
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stacks
+# ---------------------------------------------------------------------------------------------------------------------
+
+_ATTENTION_TP_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "out_proj": "rowwise"}
+_ATTENTION_TP_PLAN |= {f"global_{name}": "colwise" for name in ("q_proj", "k_proj", "v_proj")}
+_FEED_FORWARD_TP_PLAN = {"layers.*.fc2": "rowwise", "feed_forward.fc2": "rowwise"}
+
+
+@cache
+def name_lora_targets(model_type: str) -> None:
+    """
+    Add the projections that Hu et al. 2021 (arXiv 2106.09685) adapt to PEFT's table, if PEFT is installed, so that
+    LoraConfig() works without target_modules. PEFT has no public function for this.
+    """
+    try:
+        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
+    except ImportError:
+        return
+    LORA_TARGETS[model_type] = ["q_proj", "v_proj"]
+
+
+def check_attention(config: VanillaTransformerConfig):
+    """
+    Raises:
+        ValueError: The attention implementation is a fused kernel that cannot add the scores of the position encoding.
+    """
+    name = config._attn_implementation or ""
+    for field in ("position_encoding", "decoder_position_encoding"):
+        encoding = str(getattr(config, field))
+        if name.startswith(("flash", "flex")) and POSITION_ENCODINGS[encoding].is_relative:
+            raise ValueError(
+                f"attn_implementation={name!r} with {field}={encoding!r}: this kernel cannot add the scores of the "
+                "position encoding; set attn_implementation to 'eager' or 'sdpa'"
+            )
+
+
+class VanillaTransformerPreTrainedModel(SharedBase):
+    """The base class: how transformers initialises, splits, quantizes and records every model of this package."""
+
+    config: VanillaTransformerConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _no_split_modules = [
+        "VanillaTransformerEncoderLayer",
+        "VanillaTransformerDecoderLayer",
+        "VanillaTransformerCausalLayer",
+    ]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _can_compile_fullgraph = True
+
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        check_attention(config)
+        # Not when this file is imported: importing PEFT creates tensors, and `train` must configure torch's allocator
+        # first.
+        name_lora_targets(config.model_type)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
+        """
+        Open a saved model, as in every transformers model.
+
+        Raises:
+            OSError: A weights file is truncated or damaged; safetensors' own message does not name the folder.
+        """
+        try:
+            opened = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+        except SafetensorError as error:
+            raise OSError(
+                f"{pretrained_model_name_or_path}: the weights are truncated or damaged ({error}); copy them again"
+            ) from error
+        StepWeights.has_loaded(opened[0] if isinstance(opened, tuple) else opened)  # with output_loading_info
+        return opened
+
+    def _init_weights(self, module: nn.Module):
+        """
+        Xavier-uniform projections (Glorot and Bengio 2010), queries, keys and values as one matrix; embeddings,
+        learned positions and an untied output with deviation D^-0.5.
+        """
+        super()._init_weights(module)
+        if isinstance(module, (TrainedPositionEncoding, VanillaTransformerAttention)):
+            module.draw()
+        elif isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
+            init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
+
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the target vocabulary, and the source's if they share one; ties are kept."""
+        if self.config.tied_matrices == "all" or not self.config.is_encoder_decoder:
+            return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        stacks = [self.get_decoder()] if self.config.source_vocab_size else [self.get_encoder(), self.get_decoder()]
+        for stack in stacks:
+            old = stack.embed_tokens
+            stack.embed_tokens = self._get_resized_embeddings(old, new_num_tokens, pad_to_multiple_of, mean_resizing)
+            stack.embed_tokens.requires_grad_(old.weight.requires_grad)
+        if (head := self.get_output_embeddings()) is not None:
+            requires_grad = head.weight.requires_grad
+            rows = stack.embed_tokens.num_embeddings
+            self.set_output_embeddings(self._get_resized_lm_head(head, rows, mean_resizing=mean_resizing))
+            self.get_output_embeddings().requires_grad_(requires_grad)
+        return stack.embed_tokens
+
+
+class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
+    """
+    Embeddings times √D, positions, dropout, N layers, and a final norm where the config asks for one.
+
+    Args:
+        layers: Layers with weights of their own.
+        layer_order: For each of the N layers, its index in `layers`.
+        feed_forward: The feed-forward that the layers share, if this stack owns it.
+    """
+
+    # The embeddings stay with the whole model: tied matrices must be in one FSDP group.
+    _fsdp_plan = {"layers.*": "free_full_weight"}
+
+    def __init__(
+        self,
+        config: VanillaTransformerConfig,
+        vocab_size: int,
+        width: int,
+        embed_positions: PositionEncoding,
+        layers: Sequence[nn.Module],
+        layer_order: list[int],
+        feed_forward: nn.Module | None,
+        final_norm: bool,
+        type_vocab_size: int = 0,
+    ):
+        super().__init__(config)
+        norm = NORMS[config.norm_type]
+        self.embed_scale = math.sqrt(width) if config.scale_embedding else 1.0
+        self.embed_tokens = nn.Embedding(vocab_size, width)
+        self.embed_segments = segments(type_vocab_size, width)
+        self.embed_positions = embed_positions
+        self.layernorm_embedding = norm(width, config.layer_norm_eps) if config.layernorm_embedding else nn.Identity()
+        self.dropout = Dropout(config.dropout)
+        if feed_forward is not None:
+            self.feed_forward = feed_forward
+        self.layers, self.layer_order = nn.ModuleList(layers), layer_order
+        self.layer_norm = norm(width, config.layer_norm_eps) if final_norm else nn.Identity()
+        self.gradient_checkpointing = False
+        self.post_init()
+        for name in FEED_FORWARDS[config.feed_forward_type][1]:
+            self.tp_plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
+        own: Any = self.layers[0].self_attn
+        if embed_positions.is_relative or not own.divides_heads:  # scores of all heads: each device computes all
+            for name in [name for name in self.tp_plan if ".self_attn." in name]:
+                del self.tp_plan[name]
+        # A shared tensor occurs under one of its names.
+        there = {re.sub(r"\.\d+\.", ".*.", name.rpartition(".")[0]) for name, _ in self.named_parameters()}
+        for name in self.tp_plan.keys() - there:
+            del self.tp_plan[name]
+
+    @property
+    def longest(self) -> int | None:
+        """The largest number of positions, of the position scheme and of self-attention; None without a limit."""
+        limits: list[int | None] = [part.longest for part in (self.embed_positions, self.layers_in_order[0].self_attn)]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
+    def layers_in_order(self) -> list[Any]:
+        """The N layers in order; a layer that occurs several times runs several times."""
+        return [self.layers[number] for number in self.layer_order]
+
+    def look_up_tokens(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+        """Token ids (B, T) to embeddings (B, T, D), unscaled, unless these are given."""
+        if input_ids is None and inputs_embeds is not None:
+            return inputs_embeds
+        if input_ids is None or inputs_embeds is not None:
+            raise ValueError(f"{type(self).__name__}: give either token ids or embeddings, exactly one of them")
+        # The embedding is called as a module, so that hooks of adapters, quantizers and offloading run.
+        try:
+            return self.embed_tokens(input_ids)
+        except IndexError:
+            return look_up(self.embed_tokens.weight, input_ids, "token id")
+
+    def embed(
+        self, embeddings: torch.Tensor, position_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """
+        Embeddings (B, T, D), positions (B or 1, T) and segments (B, T) to the input of the first layer (B, T, D),
+        section 3.4.
+        """
+        hidden_states = self.embed_segments(embeddings * self.embed_scale, token_type_ids)
+        hidden_states = self.embed_positions(hidden_states, position_ids)
+        return self.dropout(self.layernorm_embedding(hidden_states))
+
+    def look_back(
+        self,
+        embeddings: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cache: Cache | None,
+    ) -> tuple[torch.Tensor, Any, Turn, Iterable[Relation | None]]:
+        """
+        Prepare a decoder's layers: from embeddings (B, T, D) and positions (B or 1, T), which are derived if not
+        given, the input of the first layer (B, T, D), the causal mask of self-attention, and the position scheme's
+        part in it.
+        """
+        if position_ids is None:
+            position_ids = positions(embeddings, attention_mask, 0 if cache is None else cache.get_seq_length())
+        scheme = self.embed_positions
+        mask = self.layers_in_order[0].self_attn.mask(embeddings, attention_mask, cache, scheme.is_relative)
+        mask, relations = scheme.act(mask, position_ids, attention_mask, cache, embeddings.dtype)
+        return self.embed(embeddings, position_ids), mask, scheme.turn_at(position_ids), relations
+
+
+class VanillaTransformerEncoder(VanillaTransformerStack):
+    """Source ids to memory, section 3.1."""
+
+    _can_record_outputs = {
+        "hidden_states": VanillaTransformerEncoderLayer,
+        "attentions": VanillaTransformerAttention,
+    }
+    _tp_plan: dict[str, str] = {
+        "embed_tokens": "embedding_rowwise",
+        **{f"layers.*.self_attn.{name}": style for name, style in _ATTENTION_TP_PLAN.items()},
+        **_FEED_FORWARD_TP_PLAN,
+    }
+    _pp_plan: dict[str, Any] = {
+        "embed_tokens": (["input_ids"], ["inputs_embeds"]),
+        "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
+        "layer_norm": (["hidden_states"], ["hidden_states"]),
+    }
+
+    def __init__(self, config: VanillaTransformerConfig):
+        feed_forward, order = SharedFeedForward.of(config, 0), layer_order(config, "encoder")
+        layers = [VanillaTransformerEncoderLayer(config, feed_forward, place) for place in sorted(set(order))]
+        width: Any = config.encoder_d_model
+        scheme = POSITION_ENCODINGS[config.position_encoding]
+        super().__init__(
+            config,
+            config.source_vocab_size or config.vocab_size,
+            width,
+            scheme.of(config, width, config.encoder_attention_heads, config.max_position_embeddings, False),
+            layers,
+            order,
+            feed_forward,
+            bool(config.encoder_final_norm),
+            config.type_vocab_size,
+        )
+
+    @property
+    def longest(self) -> int | None:
+        """The same, and of the decoder's attention to the source."""
+        own, cross = super().longest, self.config.max_position_embeddings
+        if not self.config.is_encoder_decoder or self.config.cross_attention_type == "full":
+            return own
+        return cross if own is None else min(own, cross)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        global_attention_mask: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """
+        Source ids (B, S), or embeddings (B, S, D), their segments, and which of them are global (B, S; 1 or 0, with
+        `encoder_attention_type="window_global"`) to the encoder's output (B, S, D), which `encoder_pooling` shortens.
+        """
+        embeddings = self.look_up_tokens(input_ids, inputs_embeds)
+        if position_ids is None:
+            position_ids = positions(embeddings, attention_mask, past_length=0)
+        scheme = self.embed_positions
+        own = self.layers_in_order[0].self_attn
+        mask = own.mask(embeddings, attention_mask, None, scheme.is_relative)
+        mask = own.show_globals(mask, embeddings, attention_mask, global_attention_mask)
+        mask, relations = scheme.act(mask, position_ids, None, None, embeddings.dtype)
+        turn = scheme.turn_at(position_ids)
+        hidden_states = self.embed(embeddings, position_ids, token_type_ids)
+        for run, layer, relation in zip(stages(own, mask, attention_mask), self.layers_in_order, relations):
+            hidden_states = run(layer, hidden_states, turn=turn, relation=relation, **kwargs)
+        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
+
+
+class VanillaTransformerDecoder(VanillaTransformerStack):
+    """
+    Target ids so far, and the memory, to the states that predict the next ids, section 3.1.
+
+    Args:
+        lender: The feed-forward of another stack for all its layers.
+    """
+
+    _can_record_outputs = {
+        "hidden_states": VanillaTransformerDecoderLayer,
+        "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(VanillaTransformerCrossAttention, index=1, layer_name="encoder_attn"),
+    }
+    _tp_plan = {
+        **VanillaTransformerEncoder._tp_plan,
+        **{f"layers.*.encoder_attn.{name}": style for name, style in _ATTENTION_TP_PLAN.items()},
+    }
+    _pp_plan: dict[str, Any] = {
+        **VanillaTransformerEncoder._pp_plan,
+        "layers": (
+            ["hidden_states", "attention_mask", "encoder_hidden_states", "encoder_attention_mask"],
+            ["hidden_states"],
+        ),
+    }
+
+    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
+        feed_forward = SharedFeedForward.of(config, 1) if lender is None else None
+        order = layer_order(config, "decoder")
+        places = sorted(set(order))
+        layers = [VanillaTransformerDecoderLayer(config, lender or feed_forward, place) for place in places]
+        longest: Any = config.decoder_max_position_embeddings
+        scheme = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
+        super().__init__(
+            config,
+            config.vocab_size,
+            config.d_model,
+            scheme.of(config, config.d_model, config.decoder_attention_heads, longest, True),
+            layers,
+            order,
+            feed_forward,
+            bool(config.decoder_final_norm),
+        )
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """
+        Target ids (B, T), or embeddings (B, T, D), and the encoder's output (B, S, D) to states (B, T, D).
+        `encoder_attention_mask` is that of the source, also where the encoder pools.
+        """
+        embeddings = self.look_up_tokens(input_ids, inputs_embeds)
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        cache = past_key_values.self_attention_cache if past_key_values is not None else None
+        hidden_states, attention_mask, turn, relations = self.look_back(
+            embeddings, attention_mask, position_ids, cache
+        )
+        encoder_attention_mask = self.layers_in_order[0].encoder_attn.mask(
+            embeddings, memory_padding(self.config, encoder_attention_mask), encoder_hidden_states
+        )
+        for layer_idx, (layer, relation) in enumerate(zip(self.layers_in_order, relations)):
+            hidden_states = layer(
+                hidden_states,
+                attention_mask,
+                encoder_hidden_states,
+                encoder_attention_mask,
+                past_key_values=past_key_values,
+                layer_idx=layer_idx,
+                turn=turn,
+                relation=relation,
+                **kwargs,
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Model
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class VanillaTransformerModel(SharedEmbeddings, VanillaTransformerPreTrainedModel):
+    """Encoder and decoder, without the map to the vocabulary."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        check_stacks(config, "encoder_decoder", type(self).__name__)
+        self.encoder = VanillaTransformerEncoder(config)
+        is_lent = FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] == "encoder"
+        lender: Any = self.encoder.feed_forward if is_lent else None
+        self.decoder = VanillaTransformerDecoder(config, lender)
+        self.share_embeddings()
+        self.post_init()
+        if config.tied_matrices == "all":
+            self.tp_plan["shared"] = "embedding_rowwise"
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        global_attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqModelOutput:
+        """
+        Source ids (B, S) and target ids (B, T), or embeddings of the same shape by D, to hidden states (B, T, D).
+
+        Raises:
+            ValueError: Neither target ids nor target embeddings are given; they are not derived from the source.
+        """
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError(
+                f"{type(self).__name__} needs decoder_input_ids, decoder_inputs_embeds or labels. If the labels were "
+                "taken away by a Trainer's label_smoothing_factor, pass model= to its DataCollatorForSeq2Seq, or set "
+                "the config's label_smoothing instead."
+            )
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids,
+                attention_mask,
+                inputs_embeds=inputs_embeds,
+                position_ids=position_ids,
+                token_type_ids=token_type_ids,
+                global_attention_mask=global_attention_mask,
+                **kwargs,
+            )
+        if not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        decoder_outputs = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_outputs.last_hidden_state,
+            attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            position_ids=decoder_position_ids,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Head
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class VanillaTransformerForConditionalGeneration(
+    VanillaTransformerGenerationMixin, ShiftedLabels, VanillaTransformerPreTrainedModel
+):
+    """Encoder, decoder and the map to the vocabulary: logits = Y Eᵀ (+ b), section 3.4."""
+
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _pp_plan: dict[str, Any] = {"lm_head": (["hidden_states"], ["logits"])}
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.model = VanillaTransformerModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        self._tied_weights_keys = tied_output(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        return_logits: bool = True,
+        row_loss: RowLoss | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        global_attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        """
+        Source ids (B, S) and target ids (B, T) to logits (B, T, V), and the loss if labels (B, T) are given.
+
+        Labels without target ids are shifted right here. The loss is smoothed in training; in evaluation it is the
+        plain cross-entropy, whose exponential is the perplexity.
+
+        With `return_logits=False`, training with labels does not return them: the loss does not need all of them at
+        once, and they are by far the largest tensor. `row_loss` replaces the smoothed loss in training; then there may
+        be K times as many states as labels, of K passes over the same sentences.
+        """
+        weight = None
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            if not return_logits:
+                # Autograd comes back last to what was made first: the gradients of rows are joined before they are
+                # added to that of the whole matrix, which torch copies for it once instead of twice.
+                weight = self.lm_head.weight.view_as(self.lm_head.weight) if is_plain(self.lm_head) else None
+                input_ids, inputs_embeds = self.tied_rows(self.model.encoder, input_ids, inputs_embeds)
+                decoder_input_ids, decoder_inputs_embeds = self.tied_rows(
+                    self.model.decoder, decoder_input_ids, decoder_inputs_embeds
+                )
+        outputs: Seq2SeqModelOutput = self.model(
+            input_ids,
+            attention_mask,
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            position_ids=position_ids,
+            decoder_position_ids=decoder_position_ids,
+            use_cache=use_cache,
+            token_type_ids=token_type_ids,
+            global_attention_mask=global_attention_mask,
+            **kwargs,
+        )
+        wanted = num_items_in_batch, return_logits, logits_to_keep, row_loss, weight
+        loss, logits = self.predict(outputs[0], labels, *wanted)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+    # The methods that the search in generation_vanilla_transformer.py replaces; it does not run for subclasses that
+    # override one of them.
+    _step_forward = forward
+    _step_types = (
+        VanillaTransformerDecoder,
+        VanillaTransformerDecoderLayer,
+        *ATTENTION_TYPES.values(),
+        *CROSS_ATTENTION_TYPES.values(),
+    )
+
+
+__all__ = [
+    "VanillaTransformerForConditionalGeneration",
+    "VanillaTransformerModel",
+    "VanillaTransformerPreTrainedModel",
+]

@@ -1,0 +1,463 @@
+"""
+Linear maps of the search, for a few rows at a time, with weights packed once in oneDNN's layout.
+
+A packed matrix is a copy; `FilePages` or `KeptValues` tells whether it is still up to date.
+"""
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from threading import get_ident
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from .candidates_vanilla_transformer import ScreenedMostLikely, most_likely
+from .change_detection_vanilla_transformer import KeptValues, LoadedMemory, address, is_copy_on_write
+from .file_pages_vanilla_transformer import FilePages, Leave, keep_in_memory
+from .int8_products_vanilla_transformer import fast_product, onednn_product, product_of_halves
+from .int8_vanilla_transformer import Int8Map, int8_map_of_step, joined
+from .sharing_vanilla_transformer import LOOKED_UP, STAND_INS, Borrower
+
+
+def is_unchanged(module: nn.Module) -> bool:
+    """Whether the module computes what its class says: no hook, no replaced forward."""
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether the module is an `nn.Linear` without hooks, adapters or quantized weights."""
+    return type(module) is nn.Linear and type(module.weight) is nn.Parameter and is_unchanged(module)
+
+
+def is_packable(weight: torch.Tensor) -> bool:
+    """Whether oneDNN computes products with this matrix."""
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype in (torch.float32, torch.bfloat16)
+        and not hasattr(weight, "device_mesh")
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
+
+
+@cache
+def lacks_bfloat16() -> bool:
+    """Whether oneDNN has no instructions for bfloat16 here: torch then takes up to eight times float32's time."""
+    is_there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")
+    return is_there and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+# Float32 matrices with fewer values are not packed for a few rows: oneDNN's overhead is longer than torch's whole
+# product (32 rows: 63 against 26 µs for 128 x 128, 259 against 293 for 512 x 512, on one core).
+SMALL = 2**17
+# Bytes of an output projection from which int8 screening is faster (32 rows, two cores, bfloat16: 5.9 against 4.8 ms
+# for 37,000 x 512, 1.8 against 2.5 for 10,000 x 512; float32: 11.3 against 4.8, 3.3 against 2.2).
+LARGE = 2**24
+# The same in float32 for so many rows (one core, 10,000 x 128: 0.98 against 0.68 ms for 32 rows, 0.17 against 0.31 for
+# one; 10,000 x 256: 2.03 against 0.89, 0.27 against 0.33).
+LARGE_FOR_MANY, MANY = 2**22, 16
+# Rows up to which it is faster with `product_of_halves` (one core, 37,000 x 512: 0.9 against 6.5 ms for one row, 16.7
+# against 21.4 for 32, 43.0 against 33.9 for 64).
+MOST_HALVES = 32
+
+
+# Operation after a product -> its function, where oneDNN does not fuse it.
+AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"none": lambda states: states, "relu": F.relu}
+
+
+def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """x W ᵀ + b as torch computes it, followed by the operation after it."""
+    return lambda states: AFTER[after](F.linear(states, weight, bias))
+
+
+def pack(
+    weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none", leave: Leave = keep_in_memory
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """
+    The same with W, the rows of all `weights`, packed once where oneDNN is available; then `leave` is called for each.
+
+    W in bfloat16 is packed as float32 where the processor has no instructions for bfloat16. Both add up in float32 and
+    round the sum.
+    """
+    weight = joined(weights)
+    if not is_packable(weight):
+        return plain_map(weight, bias, after)
+    linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
+    exact = torch.float32 if dtype == torch.bfloat16 and lacks_bfloat16() else dtype
+    own_weight, own_bias = weight.detach().to(exact), None if bias is None else bias.detach().to(exact, copy=True)
+    # oneDNN asks for addresses to write to, although it only reads: a copy-on-write tensor would move.
+    own_weight = own_weight.clone() if is_copy_on_write(own_weight) else own_weight
+    packed = torch.ops.mkldnn._reorder_linear_weight(own_weight)
+    for one in weights:
+        leave(one)
+    if exact != dtype:
+        return lambda states: linear(states.to(dtype).to(exact), packed, own_bias, after, [], "").to(dtype)
+    return lambda states: linear(states.to(dtype), packed, own_bias, after, [], "")
+
+
+def for_few_rows(
+    weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none", leave: Leave = keep_in_memory
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The same, packed only where that is faster for the few rows of a step."""
+    small = weights[0].dtype == torch.float32 and sum(one.numel() for one in weights) < SMALL
+    return plain_map(joined(weights), bias, after) if small else pack(weights, bias, after, leave)
+
+
+# `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
+INT8_METHOD = "vanilla_transformer_int8"
+# Quantization of a search -> how it makes a map: of the few rows of a step, and of whole sequences.
+MAKERS: dict[str | None, tuple[Callable, Callable]] = {
+    None: (for_few_rows, pack),
+    "int8": (int8_map_of_step, Int8Map),
+}
+
+
+def side_by_side(
+    *modules: nn.Module, after: str = "none", make: Callable = for_few_rows, leave: Leave = keep_in_memory
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """
+    The concatenated outputs of linear modules for one input, then an operation; plain modules become one matrix.
+
+    Args:
+        leave: Called with each weight once it is packed.
+    """
+    if not all(map(is_plain, modules)):
+        return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
+    weights: list[Any] = [module.weight for module in modules]
+    biases: list[Any] = [module.bias for module in modules]
+    return make(weights, None if biases[0] is None else joined(biases), after, leave)
+
+
+class WhenUsed:
+    """A map that is made when it is called for the first time."""
+
+    def __init__(self, make: Callable[[], Callable[[torch.Tensor], torch.Tensor]]):
+        self.make = make
+
+    @cached_property
+    def map(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The map itself."""
+        return self.make()
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        return self.map(states)
+
+
+class StandIn:
+    """A module that owns linear maps, some of which are packed; everything else is the module's own."""
+
+    def __init__(self, owner: nn.Module, packed: dict[str, Callable[[torch.Tensor], torch.Tensor]]):
+        vars(self).update(packed, _owner=owner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._owner, name)
+
+
+class PackedOwner(StandIn):
+    """
+    The stand-in for an owner of linear maps of which some are packed.
+
+    Args:
+        join: From plain modules to their packed map, with concatenated outputs.
+    """
+
+    def __init__(self, owner: nn.Module, packed: dict[str, Callable[[torch.Tensor], torch.Tensor]], join: Callable):
+        super().__init__(owner, packed)
+        self._packed, self._join = packed.keys(), join
+        self._joint: dict[tuple[str, ...], Callable[[torch.Tensor], Sequence[torch.Tensor]]] = {}
+
+    def outputs(self, names: tuple[str, ...], states: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The outputs (B, T, O) of the maps with these names for the same states (B, T, D), by one product."""
+        if names not in self._joint:
+            self._joint[names] = self._joint_map(names)
+        return self._joint[names](states)
+
+    def _joint_map(self, names: tuple[str, ...]) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
+        if len(names) == 1 or not self._packed >= {*names}:
+            return lambda states: [getattr(self, name)(states) for name in names]
+        modules = [getattr(self._owner, name) for name in names]
+        joint, widths = self._join(*modules), [module.out_features for module in modules]
+        return lambda states: joint(states).split_with_sizes(widths, dim=-1)
+
+
+class PackedProducts(TorchFunctionMode):
+    """Inside `with PackedProducts(maps):`, linear maps whose weights' ids are in `maps` use the packed weights."""
+
+    def __init__(self, maps: dict[int, Callable[[torch.Tensor], torch.Tensor]]):
+        super().__init__()
+        self.maps = maps
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear and len(args) > 1 and id(args[1]) in self.maps:
+            return self.maps[id(args[1])](args[0])
+        return func(*args, **(kwargs or {}))
+
+
+class PackedMaps(dict):
+    """
+    Packed linear maps by the ids of their weights.
+
+    Args:
+        modules: The modules that use them. Layers and attentions look most of their maps up, and find the packed ones
+            there. Where there are others, each call of a torch function is watched for them, which takes longer.
+        join: From plain modules to their packed map, with concatenated outputs.
+    """
+
+    def __init__(
+        self,
+        maps: dict[int, Callable[[torch.Tensor], torch.Tensor]],
+        modules: Iterable[nn.Module],
+        join: Callable[..., Callable[[torch.Tensor], torch.Tensor]],
+    ):
+        super().__init__(maps)
+        self.stand_ins: dict[int, StandIn] = {}
+        self.others = dict(maps)
+        for owner in dict.fromkeys(module.owner for module in modules if isinstance(module, Borrower)):
+            # An adapter around a map has the map's weight, too.
+            looked_up = ((name, one) for name, one in owner.named_children() if name in LOOKED_UP)
+            ids = {name: id(one.weight) for name, one in looked_up if is_plain(one)}
+            packed = {name: maps[place] for name, place in ids.items() if place in maps}
+            self.stand_ins[id(owner)] = PackedOwner(owner, packed, join)
+            for name in packed:
+                self.others.pop(ids[name], None)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """A context in which they replace the modules' own, in this thread."""
+        thread, before = get_ident(), STAND_INS.get(get_ident(), {})
+        STAND_INS[thread] = before | self.stand_ins
+        try:
+            with PackedProducts(self.others) if self.others else nullcontext():
+                yield
+        finally:
+            STAND_INS[thread] = before
+            if not before:
+                del STAND_INS[thread]
+
+
+class StepLayer(SimpleNamespace):
+    """
+    The maps of a decoder layer, as a step uses them: `qkv`, `out`, where there is a source `cross_query` and
+    `cross_out`, and what the layer's
+    `feed_forward` reads: `fc1`, `fc2`, maybe `fc3`, `activation_fn`, `activation_dropout`, `training`; no dropout.
+    """
+
+    def __init__(self, layer: Any, side_by_side: Callable[..., Callable[[torch.Tensor], torch.Tensor]]):
+        own, *crosses = layer.attentions
+        inner = {name: getattr(layer.maps, name) for name in ("fc1", "fc2", "fc3") if hasattr(layer.maps, name)}
+        activation_fn = getattr(layer.maps, "activation_fn", None)
+        is_relu = type(activation_fn) is nn.ReLU and is_unchanged(activation_fn)
+        after = {"fc1": "relu"} if is_relu else {}
+        made: dict[str, Any] = {name: side_by_side(map, after=after.get(name, "none")) for name, map in inner.items()}
+        for cross in crosses:
+            made |= {"cross_query": side_by_side(cross.maps.q_proj), "cross_out": side_by_side(cross.maps.out_proj)}
+        super().__init__(
+            **made,
+            qkv=side_by_side(*own.projections),
+            out=side_by_side(own.out_proj),
+            activation_fn=AFTER["none"] if is_relu else activation_fn,
+            dropout=AFTER["none"],
+            activation_dropout=0.0,
+            training=False,
+        )
+
+
+class StepWeights:
+    """
+    A model's linear maps for the steps of a search, packed where that is faster.
+
+    Args:
+        quantization: Key of `MAKERS`. Maps that are not plain (hooks, adapters) are never quantized.
+        pages: Where the weights are, if that is a mapped file. What has been packed is dropped from memory.
+    """
+
+    _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+    _loaded: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+    _fixed: weakref.WeakSet = weakref.WeakSet()
+
+    def __init__(self, model: Any, quantization: str | None = None, pages: FilePages | None = None):
+        self.model, self.quantization = weakref.proxy(model), quantization
+        self.leave = keep_in_memory if pages is None else pages.leave
+        self.of_step, self.of_sequence = MAKERS[quantization]
+
+    @cached_property
+    def layers(self) -> list[StepLayer]:
+        """The maps of each decoder layer; layers that share weights share their packed copy."""
+        decoder, once = self.model.get_decoder(), cache(self._side_by_side)
+        layers = [StepLayer(layer, once) for layer in decoder.layers]
+        return [layers[number] for number in decoder.layer_order]
+
+    @cached_property
+    def head(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """To the vocabulary."""
+        return WhenUsed(partial(self._side_by_side, self.model.lm_head))
+
+    @property
+    def _side_by_side(self) -> Callable[..., Callable[[torch.Tensor], torch.Tensor]]:
+        return partial(side_by_side, make=self.of_step, leave=self.leave)
+
+    def head_of(self, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        """To some entries of the vocabulary; a plain module computes only these."""
+        head = self.model.lm_head
+        if not is_plain(head):
+            return lambda states: head(states)[..., rows]
+        return self.of_step([head.weight[rows]], None if head.bias is None else head.bias[rows])
+
+    @cached_property
+    def most_likely(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """States (R, D) to the ids of their highest logits (R)."""
+        head, by_all = self.model.lm_head, most_likely(self.head)
+        if self.quantization or not (is_plain(head) and head.bias is None and is_packable(head.weight)):
+            return by_all
+        size, fast = head.weight.nbytes, fast_product()
+        if fast is onednn_product and size >= LARGE:
+            # The embedded tokens are read from the same matrix, so a packed copy would be one more.
+            return ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"), self.leave)
+        if fast is onednn_product and size >= LARGE_FOR_MANY and head.weight.dtype == torch.float32:
+            is_faster = range(MANY, sys.maxsize)
+        elif fast is product_of_halves and size >= LARGE:
+            is_faster = range(MOST_HALVES + 1)
+        else:
+            return by_all
+        screened = WhenUsed(lambda: ScreenedMostLikely(head.weight, self.head))
+        return lambda states: (screened if len(states) in is_faster else by_all)(states)
+
+    @cached_property
+    def source(self) -> PackedMaps:
+        """The maps of the encoder, and of the decoder's keys and values of the source, by the ids of their weights."""
+        cross = [layer.encoder_attn for layer in self.model.get_decoder().layers]
+        read = [getattr(one.owner, name) for one in cross for name, _ in one.roles[1:]]
+        modules = dict.fromkeys([*self.model.get_encoder().modules(), *read])
+        plain: list[Any] = [module for module in modules if isinstance(module, nn.Linear) and is_plain(module)]
+        return PackedMaps(self._whole(plain), [*modules, *cross], self._join)
+
+    @cached_property
+    def prompt(self) -> PackedMaps:
+        """The quantized maps of a decoder-only model by the ids of their weights; empty if it is not quantized."""
+        modules = [*self.model.get_decoder().modules()]
+        plain = [] if self.quantization is None else list(filter(is_plain, modules))
+        return PackedMaps(self._whole(plain), modules, self._join)
+
+    @cached_property
+    def everything(self) -> PackedMaps:
+        """All quantized maps of the model by the ids of their weights; empty if it is not quantized."""
+        modules = [*self.model.modules()]
+        plain: list[Any] = [] if self.quantization is None else list(filter(is_plain, modules))
+        known = {**self.source, **self.prompt} if plain else {}
+        new = self._whole([module for module in plain if id(module.weight) not in known])
+        return PackedMaps(known | new, modules, self._join)
+
+    @property
+    def _join(self) -> Callable[..., Callable[[torch.Tensor], torch.Tensor]]:
+        return partial(side_by_side, make=self.of_sequence, leave=self.leave)
+
+    def _whole(self, plain: list[Any]) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
+        """When they are used: queries, keys and values mostly are not, but all of them as one."""
+        fit = [module for module in plain if self.quantization is not None or is_packable(module.weight)]
+        return {id(module.weight): WhenUsed(partial(self._join, module)) for module in fit}
+
+    def reading_the_source(self) -> AbstractContextManager:
+        """A context in which the maps of `source` replace the modules' own."""
+        return self.source.in_place() if self.source else nullcontext()
+
+    def reading_the_prompt(self) -> AbstractContextManager:
+        """The same with the maps of `prompt`."""
+        return self.prompt.in_place() if self.prompt else nullcontext()
+
+    def computing_all(self) -> AbstractContextManager:
+        """The same with the maps of `everything`, for a pass through the whole model."""
+        return self.everything.in_place() if self.everything else nullcontext()
+
+    @classmethod
+    def of(cls, model: Any, read: bool = True, quantization: str | None = None) -> "StepWeights":
+        """
+        The maps of this model as it is now. Packed maps are kept until the weights change or the model is deleted;
+        other copies are faster to make than to check.
+
+        Args:
+            read: Detect changes through `.data`, too.
+            quantization: Key of `MAKERS`; maps of one kind are kept at a time. None: the model's own.
+        """
+        if quantization is None and getattr(model, "quantization_method", None) == INT8_METHOD:
+            quantization = "int8"
+        modules = [*model.modules()]
+        maps: list[Any] = [module for module in modules if is_plain(module)]
+        if quantization is None and not any(is_packable(module.weight) for module in maps):
+            return cls(model)
+        tensors = [tensor for module in maps for tensor in module._parameters.values() if tensor is not None]
+        counts = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+        places = [quantization, *((id(module), is_unchanged(module)) for module in modules), *counts]
+        places += ((id(tensor), tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors)
+        kept = cls._kept.get(model)
+        if kept is not None and kept.places == places and kept.are_up_to_date(tensors, read):
+            return kept.weights
+        del kept  # its packed maps, before others are made
+        cls._kept.pop(model, None)
+        pages, values = FilePages.of(tensors), list[KeptValues]()
+        if pages is None and model not in cls._fixed:
+            loaded = cls._loaded.get(model)
+            values = [KeptValues(one, loaded is not None and loaded.holds(one)) for one in tensors]
+            checked = {id(one) for one in tensors}
+            if loaded is not None:
+                for one in model.parameters():
+                    if id(one) not in checked:  # norms and tables
+                        loaded.copy_out(one)
+        addresses, watched = [*map(address, tensors)], None if model in cls._fixed else pages
+        cls._kept[model] = kept = KeptWeights(cls(model, quantization, pages), places, addresses, values, watched)
+        return kept.weights
+
+    @classmethod
+    def has_loaded(cls, model: Any) -> None:
+        """Note that the model's weights have just been read from a file."""
+        cls._loaded[model] = LoadedMemory(model)
+
+    @classmethod
+    def expect_fixed(cls, model: Any) -> None:
+        """Do not look for changes through `.data` any more, until `forget`."""
+        cls._kept.pop(model, None)
+        cls._fixed.add(model)
+
+    @classmethod
+    def forget(cls, model: Any) -> None:
+        """Free this model's packed maps, which take as much memory as its weights."""
+        cls._kept.pop(model, None)
+        cls._fixed.discard(model)
+
+
+@dataclass
+class KeptWeights:
+    """
+    Packed maps of a model, and what the model was like when they were made.
+
+    Attributes:
+        places: Its modules and weights, and the version of each weight.
+        addresses: Where the values of the weights are.
+        values: These values; none if changes through `.data` are not expected, or if `pages` shows them.
+        pages: The pages of a mapped file with the weights.
+    """
+
+    weights: StepWeights
+    places: list[Any]
+    addresses: list[int]
+    values: list[KeptValues]
+    pages: FilePages | None
+
+    def are_up_to_date(self, tensors: list[torch.Tensor], read: bool) -> bool:
+        """Whether the weights have the same values; if not `read`, those that are at the same place count as such."""
+        addresses = [*map(address, tensors)]
+        if self.pages is not None:
+            return addresses == self.addresses and not (read and not self.pages.are_unwritten())
+        if addresses == self.addresses and not (read and self.values):
+            return True
+        if not self.values or not all(kept.are_those_of(one) for kept, one in zip(self.values, tensors, strict=True)):
+            return False
+        self.addresses = addresses
+        return True

@@ -1,0 +1,208 @@
+"""
+Position schemes: how a stack knows the order of its tokens. One instance in each stack, one class a scheme.
+
+This file has the schemes that add to the embeddings or rotate queries and keys, and the table of all schemes.
+
+Shapes: B sentences, T positions, D = d_model, H heads.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .position_schemes_vanilla_transformer import (
+    PositionEncoding,
+    Relation,
+    RelativePositionEncoding,
+    TrainedPositionEncoding,
+    Turn,
+    check_rows,
+    counted,
+    keep,
+    look_up,
+)
+from .relative_positions_vanilla_transformer import (
+    AlibiPositionEncoding,
+    DistanceMLP,
+    GatedAlibi,
+    ShawPositionEncoding,
+    T5PositionBias,
+)
+
+
+class SinusoidalPositionEncoding(PositionEncoding):
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), section 3.5.
+
+    Computed in forward, always in float32: a table would limit the length, a buffer would be rounded with the model's
+    dtype and come back uninitialised from `from_pretrained`.
+    """
+
+    def exponents(self, width: int, device: torch.device) -> torch.Tensor:
+        return torch.arange(0, width, 2, device=device, dtype=torch.float32) / width  # 2i/D
+
+    def arrange(self, angles: torch.Tensor) -> torch.Tensor:
+        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return embeddings + self.encode(position_ids + self.offset, embeddings.shape[-1]).to(embeddings.dtype)
+
+    def encode(self, position_ids: torch.Tensor, width: int) -> torch.Tensor:
+        """Positions of any shape to their sinusoids (..., D), of an odd D to one more, in float32."""
+        frequencies = torch.pow(10000.0, -self.exponents(width, position_ids.device))  # (D/2,)
+        return self.arrange(position_ids.float().unsqueeze(-1) * frequencies)
+
+
+class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding):
+    """The same values, first all sines, then all cosines, as in Marian."""
+
+    def arrange(self, angles: torch.Tensor) -> torch.Tensor:
+        return torch.cat((angles.sin(), angles.cos()), dim=-1)
+
+
+class InclusiveHalvesSinusoidalPositionEncoding(HalvesSinusoidalPositionEncoding):
+    """Sines, then cosines, of pos / 10000^(i/(D/2 - 1)), as in tensor2tensor and fairseq."""
+
+    def exponents(self, width: int, device: torch.device) -> torch.Tensor:
+        half = width // 2
+        return torch.arange(half, device=device, dtype=torch.float32) / (half - 1)
+
+
+class LearnedPositionEncoding(TrainedPositionEncoding):
+    """A trained vector per position, Table 3 row E."""
+
+    def __init__(self, width: int, longest: int, offset: int):
+        super().__init__(width, longest, offset)
+        self.weight = nn.Parameter(torch.empty(longest + offset, width))
+        self.init_std = width**-0.5
+
+    @property
+    def longest(self) -> int | None:
+        return len(self.weight) - self.offset
+
+    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return embeddings + look_up(self.weight, position_ids + self.offset, "position")
+
+
+class HierarchicalPositionEncoding(LearnedPositionEncoding):
+    """
+    n² positions from n trained vectors: the vector of position n·i + j is α u_i + (1 - α) u_j with
+    u_i = (p_i - α p_0) / (1 - α), which is p_j + α / (1 - α) (p_i - p_0); the first n are p_j themselves. Su 2020, as
+    in bert4keras.
+
+    Args:
+        alpha: α, `hierarchical_alpha`.
+    """
+
+    def __init__(self, width: int, longest: int, offset: int, alpha: float):
+        super().__init__(width, longest, offset)
+        self.alpha = alpha
+
+    @classmethod
+    def of(
+        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
+    ) -> "PositionEncoding":
+        return cls(width, longest, config.position_offset, config.hierarchical_alpha)
+
+    @property
+    def longest(self) -> int | None:
+        return len(self.weight) ** 2 - self.offset
+
+    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        rows, count = position_ids + self.offset, len(self.weight)
+        check_rows(rows, count**2, "position")
+        coarse = F.embedding(rows // count, self.weight) - self.weight[0]
+        return embeddings + F.embedding(rows % count, self.weight) + self.alpha / (1 - self.alpha) * coarse
+
+
+class RotaryPositionEncoding(PositionEncoding):
+    """
+    Queries and keys rotated by their position: (x_2i, x_2i+1) by the angle pos · base^(-2i/r), where r = fraction ·
+    d_k features are turned and the others stay; Su et al. 2021, arXiv 2104.09864, equation 34.
+
+    Args:
+        head_width: d_k.
+        base: `rotary_base`, 10,000 in the paper.
+        fraction: `rotary_fraction`, the share of each head's features that is turned; 1 in the paper.
+    """
+
+    def __init__(self, head_width: int, base: float, fraction: float):
+        super().__init__(head_width, 0, 0)
+        self.head_width, self.turned, self.base = head_width, int(head_width * fraction) // 2 * 2, base
+
+    @classmethod
+    def of(
+        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
+    ) -> "PositionEncoding":
+        return cls(config.d_k or width // heads, config.rotary_base, config.rotary_fraction)
+
+    def turn_at(self, position_ids: torch.Tensor) -> Turn:
+        steps = torch.arange(0, self.turned, 2, device=position_ids.device, dtype=torch.float32)  # 2i
+        angles = position_ids.float()[:, None, :, None] * torch.pow(self.base, -steps / self.turned)
+        cosines, sines = angles.cos(), angles.sin()  # (B or 1, 1, T, r/2)
+        own, partners = self.arrange(cosines, cosines), self.arrange(-sines, sines)  # (B or 1, 1, T, r)
+
+        def turn(states: torch.Tensor) -> torch.Tensor:
+            exact = states.to(torch.promote_types(states.dtype, torch.float32))
+            return torch.addcmul(exact * own, self.swap(exact), partners).to(states.dtype)
+
+        def turn_part(states: torch.Tensor) -> torch.Tensor:
+            return torch.cat((turn(states[..., : self.turned]), states[..., self.turned :]), dim=-1)
+
+        return turn if self.turned == self.head_width else turn_part
+
+    def arrange(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Interleave the values of the first and the second member of each pair, in the order of the features."""
+        return torch.stack((first, second), dim=-1).flatten(-2)
+
+    def swap(self, states: torch.Tensor) -> torch.Tensor:
+        """Swap the two features of each pair."""
+        return states.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
+class HalvesRotaryPositionEncoding(RotaryPositionEncoding):
+    """The same with pairs (x_i, x_i+r/2), as in GPT-NeoX and Llama."""
+
+    def arrange(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return torch.cat((first, second), dim=-1)
+
+    def swap(self, states: torch.Tensor) -> torch.Tensor:
+        return torch.cat(states.chunk(2, dim=-1)[::-1], dim=-1)
+
+
+POSITION_ENCODINGS: dict[str, type[PositionEncoding]] = {
+    "sinusoidal": SinusoidalPositionEncoding,
+    "sinusoidal_halves": HalvesSinusoidalPositionEncoding,
+    "sinusoidal_halves_inclusive": InclusiveHalvesSinusoidalPositionEncoding,
+    "learned": LearnedPositionEncoding,
+    "none": PositionEncoding,
+    "rotary": RotaryPositionEncoding,
+    "rotary_halves": HalvesRotaryPositionEncoding,
+    "t5_bias": T5PositionBias,
+    "alibi": AlibiPositionEncoding,
+    "shaw": ShawPositionEncoding,
+    "gated_alibi": GatedAlibi,
+    "distance_mlp": DistanceMLP,
+    "hierarchical": HierarchicalPositionEncoding,
+}
+
+
+def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
+    """Position of each embedding (B, T, D), as (B or 1, T): padding on the left is not counted."""
+    length = embeddings.shape[1]
+    if attention_mask is not None and attention_mask.dim() == 2:
+        return counted(attention_mask)[:, -length:]  # (B, T)
+    return (torch.arange(length, device=embeddings.device) + past_length).unsqueeze(0)  # (1, T)
+
+
+__all__ = [
+    "POSITION_ENCODINGS",
+    "PositionEncoding",
+    "Relation",
+    "RelativePositionEncoding",
+    "TrainedPositionEncoding",
+    "Turn",
+    "keep",
+    "look_up",
+    "positions",
+]

@@ -1,0 +1,323 @@
+"""
+Relative position schemes, which act on pairs of a query and a key.
+
+Shapes: B sentences, T query positions, S key positions, D = d_model, H heads.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import initialization as init
+
+from .configuration_vanilla_transformer import RELATIVE_DISTANCES, VanillaTransformerConfig
+from .position_schemes_vanilla_transformer import (
+    PositionEncoding,
+    Relation,
+    RelativePositionEncoding,
+    TrainedPositionEncoding,
+)
+from .sharing_vanilla_transformer import layer_order
+
+
+class AlibiPositionEncoding(RelativePositionEncoding):
+    """
+    -m · |i - j| added to the score of positions i and j, with a slope m for each head; Press et al. 2021, arXiv
+    2108.12409. The slopes are 2^(-8/n), 2^(-16/n), … for n heads; where n is not a power of two, those of the power
+    below it, and every second one of twice as many. On both sides of a position in the encoder, as in x-transformers.
+    """
+
+    def __init__(self, heads: int):
+        super().__init__(0, 0, 0)
+        self.slopes = slopes(heads)
+
+    @classmethod
+    def of(
+        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
+    ) -> "PositionEncoding":
+        return cls(heads)
+
+    def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        distances = (query_positions[:, :, None] - key_positions[:, None]).abs()  # (B or 1, T, S)
+        return distances[:, None] * -torch.tensor(self.slopes, device=distances.device)[:, None, None]
+
+
+class T5PositionBias(RelativePositionEncoding, TrainedPositionEncoding):
+    """
+    A trained number for each head and bucket of distances j - i added to the score; Raffel et al. 2020, arXiv
+    1910.10683, section 2.1. Half the buckets are single distances, the others grow logarithmically up to
+    `max_relative_distance`; an encoder has half of them for each side. One table, shared by the layers of a stack.
+    """
+
+    def __init__(self, buckets: int, heads: int, longest_distance: int, is_causal: bool, init_std: float):
+        super().__init__(0, 0, 0)
+        self.weight = nn.Parameter(torch.empty(buckets, heads))
+        self.longest_distance, self.is_causal, self.init_std = longest_distance, is_causal, init_std
+
+    @classmethod
+    def of(
+        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
+    ) -> "PositionEncoding":
+        distance = config.max_relative_distance or RELATIVE_DISTANCES["t5_bias"]
+        return cls(config.relative_buckets, heads, distance, is_causal, width**-0.5)
+
+    def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        distances = key_positions[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
+        return F.embedding(self.buckets(distances), self.weight).permute(0, 3, 1, 2).float()
+
+    def buckets(self, distances: torch.Tensor) -> torch.Tensor:
+        """The bucket of each distance."""
+        count = len(self.weight)
+        if self.is_causal:
+            side, distances = torch.zeros_like(distances), (-distances).clamp(min=0)
+        else:
+            count //= 2
+            side, distances = (distances > 0).long() * count, distances.abs()
+        single = count // 2
+        far = (distances.clamp(min=1).float() / single).log() / math.log(self.longest_distance / single)
+        far = (single + (far * (count - single)).long()).clamp(max=count - 1)
+        return side + torch.where(distances < single, distances, far)
+
+
+class DistanceMLP(RelativePositionEncoding):
+    """
+    The output of a small network of the logarithm of a distance, for each head, added to the score; like the dynamic
+    position bias of Wang et al. 2021, arXiv 2108.00154, in the form of x-transformers: b = W₃ silu(W₂ silu(W₁ u + b₁)
+    + b₂) + b₃ with u = sign(i - j) log(1 + |i - j|). It is defined for any distance.
+
+    Args:
+        heads: H.
+        width: Features of the two inner layers.
+    """
+
+    def __init__(self, heads: int, width: int = 32):
+        super().__init__(0, 0, 0)
+        self.maps = nn.ModuleList([nn.Linear(1, width), nn.Linear(width, width), nn.Linear(width, heads)])
+
+    @classmethod
+    def of(
+        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
+    ) -> "PositionEncoding":
+        return cls(heads)
+
+    def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        distances = (query_positions[:, :, None] - key_positions[:, None]).float()  # (B or 1, T, S)
+        first, second, last = self.maps
+        states = (distances.sign() * distances.abs().log1p())[..., None].type_as(first.weight)  # type: ignore[arg-type]
+        states = last(F.silu(second(F.silu(first(states)))))  # (B or 1, T, S, H)
+        return states.permute(0, 3, 1, 2).float()
+
+
+@dataclass
+class VectorRelation(Relation):
+    """
+    Vectors that are added to keys and values of one layer, depending on the distance from the query.
+
+    Args:
+        key_vectors, value_vectors: The vectors of each distance (R, d_k), (R, d_v).
+        rows: Index of the vector for each query and key (B or 1, 1, T, S).
+    """
+
+    key_vectors: torch.Tensor
+    value_vectors: torch.Tensor
+    rows: torch.Tensor
+
+    def scores(self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, scaling: float) -> torch.Tensor:
+        products = torch.matmul(query, self.key_vectors.to(query.dtype).t())  # (B, H, T, R)
+        products = products.gather(-1, self.rows.expand(*query.shape[:3], -1))  # (B, H, T, S)
+        return (torch.matmul(query, keys.transpose(2, 3)) + products) * scaling
+
+    def outputs(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        sums = weights.new_zeros(*weights.shape[:3], len(self.value_vectors))  # (B, H, T, R)
+        sums = sums.scatter_add(-1, self.rows.expand_as(weights), weights)
+        return torch.matmul(weights, values) + torch.matmul(sums, self.value_vectors.to(weights.dtype))
+
+
+@dataclass
+class KeyVectorRelation(Relation):
+    """
+    The same for one position of all sentences, whose keys have the same distances: a step of a search. Products with
+    one vector for each key take fewer operations than sums over those with the same vector.
+
+    Args:
+        key_vectors, value_vectors: The vectors of each key (S, d_k), (S, d_v).
+    """
+
+    key_vectors: torch.Tensor
+    value_vectors: torch.Tensor
+
+    def scores(self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, scaling: float) -> torch.Tensor:
+        query = query * scaling
+        products = F.linear(query.flatten(0, 2), self.key_vectors.to(query.dtype))  # (B H T, S)
+        return torch.matmul(query, keys.transpose(2, 3)) + products.view(*query.shape[:3], -1)
+
+    def outputs(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        sums = torch.mm(weights.flatten(0, 2), self.value_vectors.to(weights.dtype))  # (B H T, d_v)
+        return torch.matmul(weights, values) + sums.view(*weights.shape[:3], -1)
+
+
+class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
+    """
+    e_ij = q_i (k_j + a^K_ij)ᵀ / √d_k and z_i = Σ_j α_ij (v_j + a^V_ij) with trained vectors a_ij of j - i,
+    clipped to -k … k; Shaw et al. 2018, arXiv 1803.02155, equations 3 and 4. As in tensor2tensor, each layer has its
+    own vectors, of keys and of values, and its heads share them.
+
+    Args:
+        order: For each layer of the stack, the index of its vectors; layers that share weights share them.
+        distance: k, to which distances are clipped.
+        d_k, d_v: Widths of one head's keys and values.
+    """
+
+    def __init__(self, order: list[int], distance: int, d_k: int, d_v: int):
+        super().__init__(0, 0, 0)
+        self.order, self.distance, self.init_std = order, distance, d_k**-0.5
+        self.keys = nn.Parameter(torch.empty(len(set(order)), 2 * distance + 1, d_k))
+        self.values = nn.Parameter(torch.empty(len(set(order)), 2 * distance + 1, d_v))
+
+    @classmethod
+    def of(
+        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
+    ) -> "PositionEncoding":
+        order = layer_order(config, "decoder" if is_causal else "encoder")
+        distance = config.max_relative_distance or RELATIVE_DISTANCES["shaw"]
+        return cls(order, distance, config.d_k or width // heads, config.d_v or width // heads)
+
+    def relations(
+        self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
+    ) -> Iterable[Relation | None]:
+        keys: Any = key_positions
+        distances = keys[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
+        rows = distances.clamp(-self.distance, self.distance)[:, None] + self.distance  # (B or 1, 1, T, S)
+        relations: list[Relation]
+        # A graph that is traced for any length must not depend on this one.
+        if not torch.compiler.is_compiling() and rows.shape[0] == rows.shape[2] == 1:
+            vectors = self.keys[:, rows[0, 0, 0]], self.values[:, rows[0, 0, 0]]  # (layers, S, d)
+            relations = [KeyVectorRelation(*tables) for tables in zip(*vectors)]
+        else:
+            relations = [VectorRelation(*tables, rows) for tables in zip(self.keys, self.values)]
+        return [relations[number] for number in self.order]
+
+
+class VisibleKeys:
+    """A mask (B or 1, 1, T, S) to 1 for each key that a query attends to, else 0; once for all layers of a pass."""
+
+    def __init__(self):
+        self.mask: torch.Tensor | None = None
+        self.visible = torch.empty(0)
+
+    def __call__(self, mask: torch.Tensor) -> torch.Tensor:
+        if mask is not self.mask:
+            self.mask, self.visible = mask, (mask == 0).to(exact(mask))
+        return self.visible
+
+
+@dataclass
+class GateRelation(Relation):
+    """
+    The gates of one layer between a query and an earlier key.
+
+    The logarithm of a gate is stored with its key, so that caches and the search keep it; the sums run over the keys
+    that a query attends to, in their order.
+
+    Args:
+        weight, bias: The map from states (D) to gates (H), or to those of both directions (2 H).
+        heads: H.
+        visible: What masks show; all layers share it.
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    heads: int
+    visible: VisibleKeys
+
+    def kept_keys(self, keys: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        gates = F.linear(states, self.weight.to(states.dtype), self.bias.to(states.dtype))  # (B, S, directions H)
+        gates = F.logsigmoid(gates.to(exact(gates))).unflatten(-1, (-1, self.heads))  # (B, S, directions, H)
+        return torch.cat((keys, gates.permute(0, 3, 1, 2).to(keys.dtype)), dim=-1)
+
+    def scores(self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, scaling: float) -> torch.Tensor:
+        width = query.shape[-1]
+        scores = torch.matmul(query, keys[..., :width].transpose(2, 3))
+        seen = self.visible(mask)  # (B or 1, 1, T, S)
+        gates = keys[..., width:].to(seen.dtype).unsqueeze(2)  # (B, H, 1, S, directions)
+        return torch.add(self.sums(gates, seen).to(scores.dtype), scores, alpha=scaling)
+
+    def sums(self, gates: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Sums of the gates (B, H, 1, S, 1) after a key up to the query, over visible positions (B or 1, 1, T, S)."""
+        return sums_behind(gates[..., 0] * seen)
+
+
+class TwoWayGateRelation(GateRelation):
+    """The same, with separate gates for the keys after a query."""
+
+    def sums(self, gates: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        # Keys of a block reach as far before its queries as behind them.
+        before_first = (seen.shape[-1] - seen.shape[-2]) // 2
+        past = torch.ones_like(seen[0, 0]).tril(before_first)  # (T, S), including the query itself
+        before, behind = gates[..., 0] * (seen * past), gates[..., 1] * (seen * (1 - past))
+        return sums_behind(before) + behind.cumsum(dim=-1)
+
+
+def exact(states: torch.Tensor) -> torch.dtype:
+    """The type in which sums are computed."""
+    return torch.promote_types(states.dtype, torch.float32)
+
+
+def sums_behind(values: torch.Tensor) -> torch.Tensor:
+    """For each index of the last dimension the sum of all later entries."""
+    sums = values.cumsum(dim=-1)
+    return sums[..., -1:] - sums
+
+
+class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding):
+    """
+    Σ log f_l over j < l ≤ i added to the score of a query i and a key j before it, and Σ log r_l over i < l ≤ j to
+    that of a later key (encoder), with gates f = σ(x W_f + b_f) and r = σ(x W_r + b_r) of the layer's input, for each
+    head: data-dependent distances; Lin et al. 2025, arXiv 2503.02130, for both directions as x-transformers. Position
+    ids have no effect; padding has no gate. A gate starts as σ(5) = 0.993.
+
+    Args:
+        order: For each layer of the stack, the index of its gates; layers that share weights share them.
+        width: D.
+        heads: H.
+        is_causal: Whether queries attend to earlier keys only.
+    """
+
+    first_bias = 5.0
+
+    def __init__(self, order: list[int], width: int, heads: int, is_causal: bool):
+        super().__init__(0, 0, 0)
+        self.order = order
+        self.heads, self.kept_features, self.init_std = heads, 1 if is_causal else 2, width**-0.5
+        self.relation = GateRelation if is_causal else TwoWayGateRelation
+        self.weight = nn.Parameter(torch.empty(len(set(order)), self.kept_features * heads, width))
+        self.gate_bias = nn.Parameter(torch.empty(len(set(order)), self.kept_features * heads))
+
+    @classmethod
+    def of(
+        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
+    ) -> "PositionEncoding":
+        return cls(layer_order(config, "decoder" if is_causal else "encoder"), width, heads, is_causal)
+
+    def draw(self):
+        init.normal_(self.weight, std=self.init_std)
+        init.constant_(self.gate_bias, self.first_bias)
+
+    def relations(
+        self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
+    ) -> Iterable[Relation | None]:
+        visible = VisibleKeys()
+        relations = [self.relation(*maps, self.heads, visible) for maps in zip(self.weight, self.gate_bias)]
+        return [relations[number] for number in self.order]
+
+
+def slopes(heads: int) -> list[float]:
+    """ALiBi's slopes."""
+    power = 2 ** math.floor(math.log2(heads))
+    own = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    between = [2 ** (-8 * (head + 1) / (2 * power)) for head in range(0, 2 * power, 2)]
+    return own + between[: heads - power]

@@ -1,0 +1,408 @@
+"""
+From a call of `generate()` to a search: the request of the call, the plan of the search, and the conditions under
+which transformers' loops run instead.
+
+Shapes: B sentences, n beams of each.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.generation import (
+    EosTokenCriteria,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    logits_process,
+)
+from transformers.utils import output_capturing
+
+from .constraints_vanilla_transformer import Constraints
+from .generation_config_vanilla_transformer import SearchOptions, Settings
+from .packed_weights_vanilla_transformer import StepWeights
+
+
+# Arguments of `generate()` that belong to one call and its source.
+REQUESTS = ("ensemble", "prefixes", "quantization", "recorder", "required_phrases", "shortlist")
+# Options that rank the hypotheses of a beam search, which the loops of transformers ignore.
+RANKING = ("length_penalty_type", "coverage_penalty", "num_beam_groups")
+
+# Processors that treat each row alone, so that rows may leave the batch.
+PROCESSORS = {
+    logits_process.ExponentialDecayLengthPenalty,
+    logits_process.ForcedBOSTokenLogitsProcessor,
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.InfNanRemoveLogitsProcessor,
+    logits_process.LogitNormalization,
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.NoBadWordsLogitsProcessor,
+    logits_process.NoRepeatNGramLogitsProcessor,
+    logits_process.SequenceBiasLogitsProcessor,
+    logits_process.SuppressTokensAtBeginLogitsProcessor,
+    logits_process.SuppressTokensLogitsProcessor,
+}
+# Processors that count tokens from the end of the decoder prompt, which prefixes would move for each row.
+COUNTING_PROCESSORS = {
+    logits_process.ExponentialDecayLengthPenalty,
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.SuppressTokensAtBeginLogitsProcessor,
+}
+ATTENTIONS = {"eager", "sdpa"}
+# Arguments that the search uses or that do not affect it.
+KNOWN = {
+    "encoder_outputs",
+    "attention_mask",
+    "global_attention_mask",
+    "past_key_values",
+    "use_cache",
+    "logits_to_keep",
+    "synced_gpus",
+}
+# Settings for outputs that only transformers' loops return.
+OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+
+
+@dataclass(eq=False)
+class SearchRequest(StoppingCriteria):
+    """
+    The options of a call of `generate()` that transformers does not know.
+
+    It reaches the loop as one of the stopping criteria, which `generate()` passes to every loop unchanged. In
+    transformers' loops it ends each hypothesis at the limit of its sentence.
+
+    Attributes:
+        options: Options of the search.
+        requests: The given arguments among `REQUESTS`.
+        limits: Largest number of tokens of the hypotheses of each sentence (B), decoder prompt included; None: no
+            limit per sentence.
+        most_tokens: The model's number of positions plus one.
+        counts_new_tokens: Whether the limits count from the end of the prompt, so that prefixes are not part of them.
+        weights: Packed weights of the model and of the members of the ensemble; None where they are not used.
+        memories: The encoder outputs of the ensemble's members.
+        place_in_stream: Number of the batch in a stream, None outside of one.
+    """
+
+    options: SearchOptions = field(default_factory=SearchOptions)
+    requests: dict[str, Any] = field(default_factory=dict)
+    limits: torch.Tensor | None = None
+    most_tokens: int = sys.maxsize
+    counts_new_tokens: bool = False
+    weights: list[StepWeights | None] = field(default_factory=list)
+    memories: list[torch.Tensor] = field(default_factory=list)
+    place_in_stream: int | None = None
+
+    @classmethod
+    def among(cls, criteria: StoppingCriteriaList) -> "SearchRequest":
+        """The request among the criteria, or an empty one."""
+        return next((one for one in criteria if isinstance(one, cls)), None) or cls()
+
+    @property
+    def quantization(self) -> str | None:
+        """That of the linear maps; None: the model's own."""
+        return self.requests.get("quantization")
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        for name in self.requests:
+            raise ValueError(f"{name}: only greedy search and beam search support this")
+        if self.limits is None:
+            return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        rows = input_ids.shape[0] // len(self.limits)
+        return input_ids.shape[1] >= self.limits.to(input_ids.device).repeat_interleave(rows)
+
+    def limit(self, settings: Settings, prompt_length: int, lengths: torch.Tensor) -> dict[str, int | None]:
+        """
+        Find the limits of length.
+
+        Args:
+            settings: The settings of the call.
+            prompt_length: Tokens of the decoder prompt.
+            lengths: Tokens of each source (B).
+
+        Returns:
+            The arguments by which transformers' `generate()` has the same limits.
+
+        Raises:
+            ValueError: The limit leaves no room for a token behind the prompt.
+        """
+        stated = settings.length_limits
+        new, whole, extra = (stated.get(name) for name in ("max_new_tokens", "max_length", "max_extra_tokens"))
+        self.counts_new_tokens = new is not None or whole is None
+        if extra is not None:
+            self.limits = lengths + (prompt_length + extra)
+        if new is None:
+            new = whole - prompt_length if whole is not None else int(lengths.max()) + (extra or 0)
+            if new < 1:
+                raise ValueError(
+                    f"max_length={whole}: leaves no room behind a decoder prompt of {prompt_length} tokens"
+                )
+        if new > self.most_tokens - prompt_length:
+            new = self.most_tokens - prompt_length
+            if new < 1:
+                raise ValueError(
+                    f"decoder_input_ids: {prompt_length} tokens, and the model has {self.most_tokens - 1} positions"
+                )
+        both = "max_new_tokens" in stated and "max_length" in stated  # transformers warns of this
+        return {"max_new_tokens": new} if both else {"max_new_tokens": new, "max_length": None}
+
+
+@dataclass
+class SearchPlan:
+    """
+    All settings of a search, derived once from the call.
+
+    Attributes:
+        prompt: First tokens of the hypotheses of each row (A, P). A row is a sentence, or a group of its beams.
+        limits: Maximum number of tokens of a hypothesis of each row, prompt included (A).
+        beams: Hypotheses of each row.
+        eos: Ids that end a sentence, None if there are none.
+        pad: Id that fills ended hypotheses, None if there is none.
+        processors: The logits processors; they must treat each row alone.
+        constraints: Required prefixes and phrases, and the shortlist.
+        options: Options of the search that transformers does not have.
+        early_stopping, length_penalty: As in transformers' generation config.
+        n_best: Sequences to return of each sentence.
+        returns_dict: Whether to return a dictionary of outputs.
+        joins: Whether to share the search with other batches of a stream.
+        groups: Groups of beams of each sentence; its rows follow each other.
+        members: Other models of the ensemble.
+        recorder: A function called with the `BeamStep` of each step of a beam search, or None.
+    """
+
+    prompt: torch.Tensor
+    limits: torch.Tensor
+    beams: int
+    eos: torch.Tensor | None
+    pad: int | None
+    processors: LogitsProcessorList
+    constraints: Constraints
+    options: SearchOptions
+    early_stopping: bool | str | None
+    length_penalty: float
+    n_best: int
+    returns_dict: bool
+    joins: bool
+    groups: int
+    members: Sequence[Any]
+    recorder: Callable[[Any], None] | None = None
+
+    def ends(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Which of these tokens end a sentence."""
+        if self.eos is None:
+            return torch.zeros_like(tokens, dtype=torch.bool)
+        return tokens == self.eos if len(self.eos) == 1 else torch.isin(tokens, self.eos)
+
+    @classmethod
+    def of(
+        cls,
+        request: SearchRequest,
+        model: Any,
+        input_ids: torch.Tensor,
+        processors: LogitsProcessorList,
+        criteria: StoppingCriteriaList,
+        config: Any,
+    ) -> "SearchPlan":
+        """
+        The plan for the inputs of a loop: decoder prompts, one for each beam (B n, P), processors, criteria and the
+        generation config.
+
+        Raises:
+            ValueError: Constraints are malformed, a prefix leaves no room for another token, or a processor that
+                counts tokens from the prompt is combined with prefixes.
+        """
+        groups = request.options.num_beam_groups if config.num_beams > 1 else 1
+        prompt = input_ids[:: config.num_beams // groups]
+        eos, pad = config._eos_token_tensor, config._pad_token_tensor
+        ends = [] if eos is None else eos.tolist()
+        sizes = len(prompt) // groups, config.num_beams, ends, model.config.vocab_size, model.device, groups
+        constraints = Constraints.read(request.requests, *sizes)
+        return cls(
+            prompt=prompt,
+            limits=row_limits(request, prompt, groups, constraints, processors, criteria),
+            beams=config.num_beams // groups,
+            eos=eos,
+            pad=None if pad is None else int(pad),
+            processors=processors,
+            constraints=constraints,
+            options=request.options,
+            early_stopping=config.early_stopping,
+            length_penalty=config.length_penalty,
+            n_best=config.num_return_sequences,
+            returns_dict=config.return_dict_in_generate,
+            joins=request.place_in_stream is not None,
+            groups=groups,
+            members=request.requests.get("ensemble", ()),
+            recorder=request.requests.get("recorder"),
+        )
+
+
+def row_limits(
+    request: SearchRequest,
+    prompt: torch.Tensor,
+    groups: int,
+    constraints: Constraints,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+) -> torch.Tensor:
+    """
+    Largest number of tokens of the hypotheses of each row (A), prompt and prefixes included.
+
+    Raises:
+        ValueError: A prefix leaves no room for another token, or a processor that counts tokens from the prompt is
+        combined with prefixes.
+    """
+    limits = torch.full(prompt.shape[:1], int(criteria.max_length or 0), device=prompt.device)
+    prefixes = constraints.prefixes
+    given = torch.zeros_like(limits) if prefixes is None else prefixes.lengths
+    if request.counts_new_tokens:
+        limits = limits + given
+    if request.limits is not None:
+        limits = limits.minimum(request.limits.to(limits.device).repeat_interleave(groups) + given)
+    limits = limits.clamp(max=request.most_tokens)
+    for one in processors:
+        if prefixes is not None and type(one) in COUNTING_PROCESSORS:
+            raise ValueError(f"prefixes: not possible together with {type(one).__name__}")
+    full = (limits <= prompt.shape[1] + given).nonzero()
+    if prefixes is not None and len(full):
+        raise ValueError(f"prefixes[{int(full[0]) // groups}]: leaves no room for another token within max_length")
+    return limits
+
+
+def most_target_tokens(model: Any) -> int:
+    """The decoder's number of positions plus one: the token after the last position can still be predicted."""
+    longest = model.get_decoder().longest
+    return sys.maxsize if longest is None else 1 + longest
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Calls that need transformers' loops
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def find_obstacle(
+    model: Any, processors: LogitsProcessorList, criteria: StoppingCriteriaList, config: Any, kwargs: dict[str, Any]
+) -> str | None:
+    """The option or property that needs transformers' loop; None if this package's search can run the call."""
+    cache = kwargs.get("past_key_values")
+    halves: tuple[Any, ...] = () if cache is None else (cache,)
+    if isinstance(cache, EncoderDecoderCache):
+        halves = cache.self_attention_cache, cache.cross_attention_cache
+    reasons = {
+        "sampling": config.do_sample,
+        "assisted decoding": config.is_assistant,
+        "synced_gpus": kwargs.get("synced_gpus"),
+        "use_cache=False": cache is None or not kwargs.get("use_cache", True),
+        "a cache of its own kind": any(type(half) is not DynamicCache for half in halves)
+        or config.cache_implementation not in (None, "dynamic"),
+        "past_key_values": any(half.get_seq_length() for half in halves) or hasattr(cache, "_is_user_defined"),
+        "prefill_chunk_size": config.prefill_chunk_size is not None,
+        "low_memory": config.low_memory,
+        **model_obstacles(model),
+        **{name: getattr(config, name) for name in OUTPUTS},
+        **{type(one).__name__: type(one) not in PROCESSORS for one in processors},
+        **{type(one).__name__: type(one) not in CRITERIA for one in criteria},
+        **{name: value is not None and value is not False for name, value in kwargs.items() if name not in KNOWN},
+    }
+    return next((reason for reason, found in reasons.items() if found), None)
+
+
+CRITERIA = {EosTokenCriteria, MaxLengthCriteria, SearchRequest}
+
+
+def model_obstacles(model: Any) -> dict[str, bool]:
+    """The properties of a model that a step would ignore, each with whether the model has it."""
+    stack = model.get_decoder()
+    # Modules that a step replaces without calling them, so that they must not have hooks or be replaced.
+    layers = [module for layer in stack.layers for module in (layer, *layer.attentions)]
+    head = model.lm_head.weight() if callable(model.lm_head.weight) else model.lm_head.weight
+    attention = model.config._attn_implementation
+    return {
+        "training mode": model.training,
+        f"{type(stack.embed_positions).__name__}, which has no step": not stack.embed_positions.has_step,
+        f"{type(stack.layers[0].self_attn).__name__}, which has no step": not stack.layers[0].self_attn.has_step,
+        f"attn_implementation={attention!r}": attention not in ATTENTIONS,
+        "a subclass of the model": type(model).forward is not type(model)._step_forward,
+        "modules of another kind": any(type(module) not in model._step_types for module in (stack, *layers)),
+        "hooks": any(map(is_hooked, (model, model.model, stack, *layers))),
+        "weights on several devices": hasattr(head, "device_mesh") or head.device != model.device,
+    }
+
+
+def is_hooked(module: torch.nn.Module) -> bool:
+    """
+    Whether the module has hooks or a wrapped forward. Wrappers of transformers that record outputs, and of Accelerate
+    that change the type, are ignored.
+    """
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    strange = any(getattr(hook, "__module__", "") != output_capturing.__name__ for hook in hooks)
+    wrapped = "forward" in vars(module) and "_original_forward" not in vars(module)
+    return strange or wrapped or hasattr(module, "_hf_hook")
+
+
+def check_request(request: SearchRequest, config: Any, obstacle: str) -> None:
+    """
+    Raises:
+        ValueError: The call has an option that transformers' loop does not support, but needs this loop.
+    """
+    # A single hypothesis is not ranked, so a saved option for ranking does not prevent sampling.
+    default = SearchOptions()
+    for name in RANKING if config.num_beams > 1 else ():
+        if (value := getattr(request.options, name)) != getattr(default, name):
+            raise ValueError(f"{name}={value!r}: not possible together with {obstacle}")
+    for name in request.requests:
+        raise ValueError(f"{name}: not possible together with {obstacle}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ensembles
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def ids_of(config: Any) -> dict[str, int]:
+    """The properties that the models of an ensemble must share."""
+    return {
+        "vocab_size": config.vocab_size,
+        "source_vocab_size": config.source_vocab_size or config.vocab_size,
+        "decoder_start_token_id": config.decoder_start_token_id,
+    }
+
+
+def check_ensemble(model: Any, members: Any, has_input_ids: bool) -> None:
+    """
+    Raises:
+        ValueError: A member of the ensemble does not fit the model, or needs transformers' loop.
+    """
+    if not isinstance(members, (list, tuple)):
+        raise ValueError(f"ensemble: must be a list of models, not {type(members).__name__}")
+    if members and not has_input_ids:
+        raise ValueError("ensemble: needs input_ids, so that each model reads the source itself")
+    for number, member in enumerate(members):
+        name = f"ensemble[{number}]"
+        if not hasattr(member, "generate_stream"):
+            raise ValueError(f"{name}: {type(member).__name__} is not a model of this package")
+        found_ids, expected_ids = ids_of(member.config), ids_of(model.config)
+        for key, found in found_ids.items():
+            if found != (expected := expected_ids[key]):
+                raise ValueError(f"{name}: its {key} is {found} and the model's is {expected}")
+        if member.device != model.device:
+            raise ValueError(f"{name}: it is on {member.device} and the model on {model.device}")
+        for reason, found in model_obstacles(member).items():
+            if found:
+                raise ValueError(f"{name}: not possible together with {reason}")
+
+
+__all__ = [
+    "REQUESTS",
+    "SearchPlan",
+    "SearchRequest",
+    "check_ensemble",
+    "check_request",
+    "find_obstacle",
+    "most_target_tokens",
+]

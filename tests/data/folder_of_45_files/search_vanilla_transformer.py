@@ -1,0 +1,245 @@
+"""
+The base of greedy and beam search, and several searches that run as one.
+
+They return the results of transformers' own loops, but faster: a sentence that cannot change any more leaves the
+batch, and sentences of the next batch may take its place.
+
+Shapes: A rows in the batch, each a sentence or, in diverse beam search, a group of beams of one; n beams of a row,
+V vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from .logits_processors_vanilla_transformer import process
+from .search_plan_vanilla_transformer import SearchPlan
+from .search_rows_vanilla_transformer import Rows
+
+
+# Sentences leave the batch as soon as those that have ended are this share of it; leaving copies what stays.
+LEAVING_SHARE = 1 / 8
+# Sentences join it as soon as there is room for this share of their own batch.
+JOINING_SHARE = 1 / 8
+
+
+class Search(ABC):
+    """
+    The base of greedy and beam search: sentences leave the batch when they are done, and others join it.
+
+    Args:
+        decoder: The decoder, which has read the sources.
+        plan: What to do.
+
+    Attributes:
+        results (`dict[str, torch.Tensor]`): The results of this search's rows, by their names in `Rows`.
+        is_done (`torch.Tensor`): Whether the results of these rows have been written.
+        is_nan (`torch.Tensor`): Whether the model's scores of these rows were NaN at the end.
+        unfinished (`int`): Rows that are not done.
+        length (`int`): Largest number of tokens of the rows that are done, prompt included.
+        waits (`bool`): Whether others will take the places of sentences that are done.
+    """
+
+    rows: Any
+
+    def __init__(self, decoder: Any, plan: SearchPlan):
+        self.decoder, self.plan, self.constraints = decoder, plan, plan.constraints
+        count, self.prompt_length = plan.prompt.shape
+        # The searches that sentences belong to: this one, and those that have joined it.
+        self.joined, self.searches = 0, {0: self}
+        self.rows = self.first_rows()
+        self.results = self.first_results()
+        self.is_done, self.is_nan = (torch.zeros_like(self.rows.written) for _ in range(2))
+        self.unfinished, self.length, self.waits = count, self.prompt_length, False
+
+    @abstractmethod
+    def first_rows(self) -> Rows:
+        """The rows before the first step."""
+
+    @abstractmethod
+    def first_results(self) -> dict[str, torch.Tensor]:
+        """Empty results, with room for the longest hypotheses."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """One more token for each hypothesis."""
+
+    @abstractmethod
+    def n_best(self, rows: torch.Tensor) -> torch.Tensor:
+        """The sequences found for these rows (r), decoder prompt included, best first, with padding (r, n, T)."""
+
+    @abstractmethod
+    def has_nan(self) -> torch.Tensor:
+        """Whether the model's last scores of the rows' hypotheses are NaN (A)."""
+
+    def common_fields(self, padding: int) -> dict[str, Any]:
+        """The fields of `Rows` before the first step, but for the tokens."""
+        places = torch.arange(len(self.plan.prompt), device=self.plan.prompt.device)
+        zeros = torch.zeros_like(places)
+        return {
+            "padding": padding,
+            "owners": zeros,
+            "places": places,
+            "begins": zeros,
+            "limits": self.plan.limits,
+            "written": torch.zeros_like(zeros, dtype=torch.bool),
+        }
+
+    def run(self) -> dict[str, torch.Tensor]:
+        """Search until each sentence is done; the results."""
+        self.decoder.read(self.plan.prompt[:, :-1])
+        while len(self.rows):
+            self.step()
+        return self.results
+
+    def check_scores(self) -> None:
+        """
+        Raises:
+            ValueError: The model's scores of a sentence were NaN, so its translation is meaningless.
+        """
+        if self.is_nan.any():
+            row = int(self.is_nan.nonzero()[0]) // self.plan.groups
+            raise ValueError(
+                f"sentence {row} of the batch: the model's scores are NaN. Check its weights for NaN and infinity; if "
+                "they have none, use a floating-point type with a wider range, such as bfloat16 or float32"
+            )
+
+    @property
+    def can_join(self) -> bool:
+        """Whether sentences may be at different steps."""
+        constraints = self.constraints
+        is_free = constraints.prefixes is None and constraints.phrases is None and self.plan.recorder is None
+        return self.decoder.can_absorb and self.prompt_length == 1 and is_free and self.plan.groups == 1
+
+    def absorb(self, other: "Search", rows: slice) -> None:
+        """
+        Let these sentences of `other` take the places of some that are done. `other` must not have begun and must have
+        the same settings.
+        """
+        others = other.rows.keep(rows)
+        count, free = len(others), self.rows.written.nonzero()[:, 0]
+        if len(free) < count or len(free) - count >= LEAVING_SHARE * len(self.rows):
+            stay = (~self.rows.written).nonzero()[:, 0]
+            self.keep(torch.cat((stay, stay.new_zeros(count))))
+            free = torch.arange(len(stay), len(stay) + count, device=stay.device)
+        free = free[self.rows.begins[free].argsort()[:count]]  # of those that have begun first
+        if self.searches.get(self.joined) is not other:
+            self.joined += 1
+            self.searches[self.joined] = other
+        self.decoder.absorb(other.decoder, rows, free)
+        self.rows = self.rows.put(others, free, int(self.rows.begins.min()), self.prompt_length)
+        self.rows.owners[free] = self.joined
+
+    def leave(self, other: "Search", rows: torch.Tensor) -> None:
+        """Drop these rows (r) of `other`, a search that has joined or this one; their results are not needed."""
+        owner = next((owner for owner, search in self.searches.items() if search is other), -1)
+        its = (self.rows.owners == owner) & torch.isin(self.rows.places, rows) & ~self.rows.written
+        if its.any():
+            other.unfinished -= int(its.sum())
+            self.searches = {owner: search for owner, search in self.searches.items() if search.unfinished}
+            self.rows.written = self.rows.written | its
+            self.keep((~self.rows.written).nonzero()[:, 0])
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Keep only these rows."""
+        self.rows = self.rows.keep(rows)
+        if len(rows):
+            self.decoder.keep(rows)
+
+    def _alike(self, rows: torch.Tensor) -> Iterator[tuple["Search", int, torch.Tensor]]:
+        """Group these rows (A) by their search and first column: both, and the rows of each group (A)."""
+        owners, begins = self.rows.owners, self.rows.begins
+        for owner, begin in sorted({*zip(owners[rows].tolist(), begins[rows].tolist())}):
+            yield self.searches[owner], begin, rows & (owners == owner) & (begins == begin)
+
+    def _process(self, scores: torch.Tensor) -> torch.Tensor:
+        """Apply to the scores of the next tokens (A n, V) the processors of each sentence's own search."""
+        running = self.rows.running
+        if not self.joined:
+            return process(self.plan.processors, running.flatten(0, -2), scores)
+        scores = scores.unflatten(0, (-1, self.plan.beams))  # (A, n, V)
+        for search, begin, its in self._alike(~self.rows.written):
+            ids, processors = running[its][..., begin:].flatten(0, -2), search.plan.processors
+            scores[its] = process(processors, ids, scores[its].flatten(0, 1)).unflatten(0, (-1, self.plan.beams))
+        return scores.flatten(0, 1)
+
+    def _dismiss(self, done: torch.Tensor) -> None:
+        """Write the results of rows that are done (A), and drop these rows from the batch."""
+        rows = self.rows
+        new = done & ~rows.written
+        if not new.any():
+            return
+        is_nan, results = self.has_nan() & new, [*rows.results()]
+        any_nan = bool(is_nan.any())
+        for search, begin, its in self._alike(new):
+            places = rows.places[its]
+            for name, tensor, is_columns in results:
+                found, result = tensor[its], search.results[name]
+                if is_columns:
+                    found = found[..., begin : begin + result.shape[-1]]
+                    result[places, ..., : found.shape[-1]] = found
+                else:
+                    result[places] = found
+            search.is_done[places] = True
+            if any_nan:
+                search.is_nan[places] = is_nan[its]
+            search.length = max(search.length, rows.running.shape[-1] - begin)
+            search.unfinished -= int(its.sum())
+        self.searches = {owner: search for owner, search in self.searches.items() if search.unfinished}
+        rows.written = rows.written | new
+        if not self.waits and rows.written.sum() >= LEAVING_SHARE * len(rows):
+            self.keep((~rows.written).nonzero()[:, 0])
+
+
+def run_together(searches: Iterable[Any]) -> Iterator[Any]:
+    """
+    Yield the searches when they are finished, in their order. Sentences of the next one take the places of those that
+    are done (continuous batching, Yu et al. 2022, usenix.org/conference/osdi22/presentation/yu); the batch never has
+    more sentences or padded source tokens than the largest single search.
+
+    Args:
+        searches: Searches that `can_join` and have the same settings, read one ahead; other objects are yielded
+            unchanged.
+    """
+    begun: deque[Any] = deque()
+    together: Any = None
+    most_rows = most_tokens = 0
+
+    def those_done() -> Iterator[Any]:
+        while begun and not (isinstance(begun[0], Search) and begun[0].unfinished):
+            yield begun.popleft()
+
+    def all_begun() -> Iterator[Any]:
+        while begun:
+            yield from those_done()
+            if begun:
+                together.step()
+
+    for following in searches:
+        begun.append(following)
+        if not isinstance(following, Search):
+            yield from all_begun()
+            continue
+        size, length, entered = len(following.rows), following.decoder.source_length, 0
+        most_rows, most_tokens = max(most_rows, size), max(most_tokens, size * length)
+        if together is None:
+            together, entered = following, size
+            together.waits = True
+        while entered < size:
+            longest, left = max(together.decoder.source_length, length), size - entered
+            running = int((~together.rows.written).sum())
+            room = min(left, min(most_rows, most_tokens // longest) - running) if running else left
+            if room >= min(left, size * JOINING_SHARE):
+                together.absorb(following, slice(entered, entered + room))
+                entered += room
+            else:
+                together.step()
+                yield from those_done()
+        if following is not together:
+            following.decoder = None  # copied, and its last sentence may take long
+    if together is not None:
+        together.waits = False
+    yield from all_begun()

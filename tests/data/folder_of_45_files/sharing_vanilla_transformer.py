@@ -1,0 +1,191 @@
+"""
+Weights that several parts of a model share.
+
+A shared matrix belongs to one module under one name, and the other modules look it up there. So it is saved, loaded,
+counted, averaged, sharded and adapted once, and its gradients are summed, without special code elsewhere. Tied
+parameters (transformers' `_tied_weights_keys`) would not do: LoRA puts an adapter around each of their names, FSDP2
+finds one parameter in the groups of several layers, and `tie_word_embeddings=False` unties them.
+"""
+
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from torch import nn
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Layers: (sets of weights, layers) -> the set of each layer
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def in_sequence(sets: int, layers: int) -> list[int]:
+    """A A B B C C: SEQUENCE of Takase and Kiyono 2021, arXiv 2104.06022, section 2."""
+    return [layer * sets // layers for layer in range(layers)]
+
+
+def in_cycles(sets: int, layers: int) -> list[int]:
+    """A B C A B C: CYCLE of the same. With one set, each layer is the same, as in Universal Transformers."""
+    return [layer % sets for layer in range(layers)]
+
+
+def in_cycles_and_back(sets: int, layers: int) -> list[int]:
+    """A B C C B A: CYCLE (REV) of the same, whose last cycle runs backwards."""
+    last = max(sets, (layers - 1) // sets * sets)
+    return [layer % sets if layer < last else sets - 1 - layer % sets for layer in range(layers)]
+
+
+LAYER_SHARING: dict[str, Callable[[int, int], list[int]]] = {
+    "sequence": in_sequence,
+    "cycle": in_cycles,
+    "cycle_reverse": in_cycles_and_back,
+}
+
+
+def layers_and_sets(config: Any, stack: str) -> tuple[int, int]:
+    """N layers of a stack, "encoder" or "decoder", and its M sets of weights."""
+    if stack == "encoder":
+        return config.encoder_layers, config.encoder_layer_sets
+    return config.decoder_layers, config.decoder_layer_sets
+
+
+def layer_order(config: Any, stack: str) -> list[int]:
+    """For each layer of a stack, the index of its set of weights."""
+    layers, sets = layers_and_sets(config, stack)
+    return LAYER_SHARING[config.layer_sharing](sets, layers)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Attention: the projections that make queries, keys and values. The remaining names are LoRA's default targets.
+# ---------------------------------------------------------------------------------------------------------------------
+
+# K = V, Q = K and Q = K = V, which arXiv 2606.04032 compares. Q = K is Reformer's (Kitaev et al. 2020, arXiv
+# 2001.04451), without its norm of the keys.
+PROJECTIONS: dict[str, tuple[str, str, str]] = {
+    "none": ("q_proj", "k_proj", "v_proj"),
+    "key_value": ("q_proj", "v_proj", "v_proj"),
+    "query_key": ("q_proj", "q_proj", "v_proj"),
+    "query_key_value": ("q_proj", "q_proj", "q_proj"),
+}
+
+# `global_projections` -> what precedes the names of projections for global tokens.
+GLOBAL_PROJECTIONS: dict[str, str] = {"separate": "global_", "shared": ""}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Feed-forward: its owner for the encoder's layers, and for the decoder's
+# ---------------------------------------------------------------------------------------------------------------------
+
+# "encoder_only" is the one wide feed-forward of Pires et al. 2023, arXiv 2309.01826.
+FEED_FORWARD_OWNERS: dict[str, tuple[str, str]] = {
+    "none": ("layer", "layer"),
+    "stack": ("stack", "stack"),
+    "all": ("stack", "encoder"),
+    "encoder_only": ("stack", "nobody"),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Modules
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+# Names of the linear maps that are looked up in `Borrower.maps`, never in the module itself.
+LOOKED_UP = {
+    *(prefix + name for prefix in GLOBAL_PROJECTIONS.values() for name in (*PROJECTIONS["none"], "out_proj")),
+    *("fc1", "fc2", "fc3"),
+}
+# Thread -> for the id of a module that owns linear maps, what stands in for it there: a search's packed copies.
+STAND_INS: dict[int, dict[int, Any]] = {}
+
+
+class Borrower(nn.Module):
+    """A module that may use the linear maps of another module, its lender, which owns them."""
+
+    lender: nn.Module | None = None
+
+    def borrow(self, lender: nn.Module | None):
+        """Use the maps of `lender`, also after they are replaced there; None: the module has its own."""
+        if lender is not None:
+            object.__setattr__(self, "lender", lender)  # nn.Module would register it as a submodule
+
+    @property
+    def owner(self) -> Any:
+        """The module that owns the maps."""
+        return self if self.lender is None else self.lender
+
+    @property
+    def maps(self) -> Any:
+        """What computes them: that module or, while a search reads a source, its stand-in."""
+        owner = self.owner
+        return STAND_INS.get(get_ident(), {}).get(id(owner), owner) if STAND_INS else owner
+
+    def _replicate_for_data_parallel(self):
+        if self.lender is not None:
+            raise NotImplementedError(
+                "torch.nn.DataParallel copies each part of a model by itself, so that shared weights stay on the "
+                "first device; start one process for each device (torchrun, accelerate launch), or use one device"
+            )
+        return super()._replicate_for_data_parallel()  # type: ignore[operator]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def check_sharing(config: Any):
+    """
+    Raises:
+        ValueError: The config's sharing is impossible or has no effect.
+    """
+    fewer = False
+    for stack in ("encoder", "decoder"):
+        layers, sets = layers_and_sets(config, stack)
+        if not 0 < sets <= layers:
+            raise ValueError(f"{stack}_layer_sets={sets}: must be at least 1 and at most {stack}_layers={layers}")
+        fewer |= sets < layers
+    if config.layer_sharing != "sequence" and not fewer:
+        raise ValueError(
+            f"layer_sharing={config.layer_sharing!r} shares nothing while each layer has weights of its own: set "
+            f"encoder_layer_sets to less than {config.encoder_layers} or decoder_layer_sets to less than "
+            f"{config.decoder_layers}"
+        )
+    kind = config.projection_sharing
+    _, key, value = PROJECTIONS[kind]
+    for stack, width in (("encoder", config.encoder_d_model), ("decoder", config.d_model)):
+        heads = getattr(config, f"{stack}_attention_heads")
+        d_k, d_v = config.d_k or width // heads, config.d_v or width // heads
+        if key == value and d_k != d_v:
+            raise ValueError(
+                f"projection_sharing={kind!r} with keys of width {d_k} and values of width {d_v} in the {stack}: one "
+                "projection cannot make both; set d_k and d_v to one width"
+            )
+    if config.encoder_d_model != config.d_model:
+        _check_widths(config)
+    activations = config.activation_function, config.decoder_activation_function
+    if config.feed_forward_sharing == "all" and activations[0] != activations[1]:
+        raise ValueError(
+            f"feed_forward_sharing='all' with activation_function={activations[0]!r} and "
+            f"decoder_activation_function={activations[1]!r}: one feed-forward has only one; take one, or 'stack'"
+        )
+    if config.feed_forward_sharing == "all" and config.encoder_ffn_dim != config.decoder_ffn_dim:
+        raise ValueError(
+            f"feed_forward_sharing='all' with encoder_ffn_dim={config.encoder_ffn_dim} and "
+            f"decoder_ffn_dim={config.decoder_ffn_dim}: one feed-forward cannot have two widths; set them to one "
+            "width, or take 'stack'"
+        )
+
+
+def _check_widths(config: Any):
+    query, key, _ = PROJECTIONS[config.projection_sharing]
+    for is_shared, name, instead in (
+        (query == key, "projection_sharing", "'none' or 'key_value'"),
+        (config.decoder_attention_sharing, "decoder_attention_sharing", "False"),
+        (config.feed_forward_sharing == "all", "feed_forward_sharing", "'stack'"),
+    ):
+        if is_shared:
+            raise ValueError(
+                f"{name}={getattr(config, name)!r} with encoder_d_model={config.encoder_d_model} and "
+                f"d_model={config.d_model}: one matrix cannot read states of two widths; take {instead}, or one width"
+            )

@@ -1,0 +1,430 @@
+"""Tokenizer of the vanilla Transformer: one vocabulary shared by source and target, or one for each.
+
+`VanillaTransformerTokenizer.train` builds byte-level vocabularies that give every Unicode text back unchanged; the
+class itself works with any backend of the `tokenizers` library.
+"""
+
+import copy
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Literal
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from transformers import BatchEncoding
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+
+TOKENIZER_FILES = {"tokenizer_file": "tokenizer.json", "source_tokenizer_file": "source_tokenizer.json"}
+
+# Their indices in this list are their ids in every trained vocabulary.
+SPECIAL_TOKENS = ["<pad>", "</s>", "<unk>"]
+# The special tokens that control the model: in texts of users their names are plain text.
+CONTROL_ROLES = ("pad_token", "bos_token", "eos_token", "unk_token")
+
+# A word includes the space before it. Marks stay with their letters (Devanagari, decomposed accents). The limit of 64
+# keeps a text without spaces from becoming one word, which would take WordPiece quadratic time.
+WORDS = r" ?[\p{L}\p{M}]{1,64}| ?\p{N}{1,64}| ?[^\s\p{L}\p{M}\p{N}]{1,64}|\s{1,64}(?!\S)|\s{1,64}"
+
+# Name -> (empty model, trainer). WordPiece marks the start of a word (by its space) and not the continuation, as in
+# Wu et al. (arXiv 1609.08144, section 4.1), so both models share alphabet and decoder. 65 characters have 260 bytes.
+MODELS = {
+    "bpe": (partial(models.BPE, unk_token="<unk>"), trainers.BpeTrainer),
+    "wordpiece": (
+        partial(models.WordPiece, unk_token="<unk>", continuing_subword_prefix="", max_input_chars_per_word=65 * 4),
+        partial(trainers.WordPieceTrainer, continuing_subword_prefix=""),
+    ),
+}
+
+# Set by transformers between the two texts of a call; each thread has its own value.
+NEXT_TEXT_IS_TARGET = ContextVar("NEXT_TEXT_IS_TARGET", default=False)
+
+UNICODE_NORMALIZATIONS = {name: getattr(normalizers, name) for name in ("NFC", "NFKC", "NFD", "NFKD")}
+
+
+class VanillaTransformerTokenizer(TokenizersBackend):
+    """Text to token ids and back, with one vocabulary for both languages or one for each.
+
+    Texts become ids of the source vocabulary, and of the target vocabulary under `text_target=`. Everything else uses
+    the target vocabulary, which the decoder predicts: `decode`, `batch_decode`, `get_vocab`, `vocab_size`, `len` and
+    the conversions between tokens and ids; only `decode_source` and the `source_...` properties use the source
+    vocabulary. Tokens added later go into both vocabularies. The sizes for a config are `vocab_size=len(tokenizer)`
+    and `source_vocab_size=tokenizer.source_vocab_size`.
+
+    With `split_special_tokens=True`, which `train` sets, the names of the padding, begin, end and unknown tokens in a
+    text are plain text ("</s>" is cut into pieces). All other special tokens, such as language tags registered with
+    `add_special_tokens({"additional_special_tokens": ["<de>"]})` or `add_tokens(["<de>"], special_tokens=True)`, are
+    recognised in texts as in any tokenizer of transformers. With `split_special_tokens=False`, here or in a call, all
+    special tokens are recognised.
+
+    A pair of texts becomes one source, each followed by an end token; with `return_token_type_ids=True`,
+    `token_type_ids` are 0 in the first and 1 in the second, for models with `type_vocab_size` 2.
+
+    Files: `tokenizer.json` holds the shared or target vocabulary, `source_tokenizer.json` a separate source
+    vocabulary.
+
+    Args:
+        separate_vocabularies: Whether the source has its own vocabulary.
+        src_lang: Source language, recorded in `tokenizer_config.json`.
+        tgt_lang: Target language, recorded likewise.
+        listed_pieces: Size of the (target) vocabulary if the backend has additional pieces after it that are only
+            intermediate merges, as in toolkits that segment words first and look the pieces up afterwards: these
+            become the unknown token.
+        source_listed_pieces: The same for a separate source vocabulary.
+        kwargs: transformers' arguments, such as `tokenizer_object` (a `tokenizers.Tokenizer`), the special tokens or
+            `model_max_length`; `source_tokenizer_object` is the backend of the separate source vocabulary.
+
+    Raises:
+        ValueError: The source vocabulary is missing or unreadable, or disagrees on the id of padding or end.
+    """
+
+    vocab_files_names = TOKENIZER_FILES
+    _source_tokenizer: Tokenizer | None = None
+
+    def __init__(
+        self,
+        separate_vocabularies: bool = False,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        listed_pieces: int | None = None,
+        source_listed_pieces: int | None = None,
+        **kwargs: Any,
+    ):
+        source, source_file = kwargs.pop("source_tokenizer_object", None), kwargs.pop("source_tokenizer_file", None)
+        if separate_vocabularies and source is None:
+            if source_file is None:
+                raise ValueError(
+                    f"{kwargs.get('name_or_path', 'separate_vocabularies=True')}: the source vocabulary,"
+                    f" {TOKENIZER_FILES['source_tokenizer_file']}, is missing; copy it from where it was saved."
+                )
+            source = _read_backend(source_file)
+        self._source_tokenizer = copy.deepcopy(source) if separate_vocabularies else None
+        self.separate_vocabularies, self.src_lang, self.tgt_lang = separate_vocabularies, src_lang, tgt_lang
+        self.listed_pieces, self.source_listed_pieces = listed_pieces, source_listed_pieces
+        with _naming_damage(kwargs.get("tokenizer_file")):
+            super().__init__(
+                separate_vocabularies=separate_vocabularies,
+                src_lang=src_lang,
+                tgt_lang=tgt_lang,
+                listed_pieces=listed_pieces,
+                source_listed_pieces=source_listed_pieces,
+                **kwargs,
+            )
+        # Arguments of loading are not settings: if they were kept, the next save would write other files.
+        for name in ("is_local", "local_files_only"):
+            self.init_kwargs.pop(name, None)
+        for name in ("pad_token_id", "eos_token_id"):
+            ids = getattr(self._source_side(), name), getattr(self, name)
+            if ids[0] != ids[1]:
+                raise ValueError(
+                    f"{name} is {ids[0]} in the source and {ids[1]} in the target vocabulary; it must agree."
+                )
+
+    @classmethod
+    def train(
+        cls,
+        source_texts: Iterable[str],
+        target_texts: Iterable[str] | None = None,
+        *,
+        vocab_size: int = 37000,
+        model: Literal["bpe", "wordpiece"] = "bpe",
+        separate_vocabularies: bool = False,
+        lowercase: bool = False,
+        unicode_normalization: Literal["NFC", "NFKC", "NFD", "NFKD"] | None = None,
+        min_frequency: int = 2,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        show_progress: bool = True,
+        length: int | None = None,
+    ) -> "VanillaTransformerTokenizer":
+        """Train on texts read once, in memory that grows with the number of distinct words only.
+
+        The defaults are the paper's English-German setting (section 5.1); its English-French one is
+        `model="wordpiece", vocab_size=32000`. `decode` gives every text back unchanged, except for the changes of
+        `lowercase` and `unicode_normalization`; the names "</s>", "<pad>" and "<unk>" inside a text are plain text
+        (`split_special_tokens`). The same texts in any order give the same vocabulary.
+
+        Args:
+            source_texts: Texts of the source language.
+            target_texts: Texts of the target language.
+            vocab_size: Largest size of each vocabulary, special tokens included; a small corpus may yield fewer
+                pieces.
+            model: How a word is split into pieces: by learned merges ("bpe") or longest piece first ("wordpiece").
+            separate_vocabularies: Whether source and target each get a vocabulary of their own.
+            lowercase: Whether texts are lower-cased, after Unicode normalisation.
+            unicode_normalization: Unicode normal form into which texts are brought.
+            min_frequency: Minimum number of occurrences of a pair of pieces for it to become a piece.
+            src_lang: Source language, recorded with the tokenizer.
+            tgt_lang: Target language, recorded likewise.
+            show_progress: Whether progress bars are shown.
+            length: Number of texts of one side if known, for the progress bar.
+
+        Raises:
+            TypeError: A text is not a `str`.
+            ValueError: A choice is unknown, a corpus is empty, or `vocab_size` is too small.
+        """
+        if separate_vocabularies and target_texts is None:
+            raise ValueError("separate_vocabularies=True needs target_texts.")
+        texts: list[Iterable[str]] = [_checked(source_texts, "source")]
+        if target_texts is not None:
+            texts.append(_checked(target_texts, "target"))
+        if not separate_vocabularies:
+            length = length and length * len(texts)
+            texts = [itertools.chain(*texts)]
+        choices = (vocab_size, model, lowercase, unicode_normalization, min_frequency, show_progress, length)
+        *source, backend = [_train_backend(side, *choices) for side in texts]
+        return cls(
+            tokenizer_object=backend,
+            source_tokenizer_object=source[0] if source else None,
+            separate_vocabularies=separate_vocabularies,
+            src_lang=src_lang,
+            tgt_lang=tgt_lang,
+            split_special_tokens=True,
+            pad_token="<pad>",
+            eos_token="</s>",
+            unk_token="<unk>",
+        )
+
+    def train_new_from_iterator(self, text_iterator: Any, vocab_size: int, *args: Any, **kwargs: Any) -> Any:
+        """Train a new shared vocabulary with this tokenizer's pipeline (transformers' method)."""
+        if self.separate_vocabularies:
+            raise ValueError("This method trains one vocabulary; use train(..., separate_vocabularies=True) for two.")
+        prefix = getattr(self.backend_tokenizer.model, "continuing_subword_prefix", None)
+        if prefix is not None:  # transformers passes it on for BPE only
+            kwargs.setdefault("continuing_subword_prefix", prefix)
+        return super().train_new_from_iterator(text_iterator, vocab_size, *args, **kwargs)
+
+    @property
+    def source_backend_tokenizer(self) -> Tokenizer:
+        """The backend that reads source texts: `backend_tokenizer` itself when the vocabulary is shared."""
+        return self._source_side().backend_tokenizer
+
+    @property
+    def source_vocab_size(self) -> int | None:
+        """Size of the separate source vocabulary with added tokens; None when the vocabulary is shared."""
+        return len(self._source_side()) if self.separate_vocabularies else None
+
+    def decode_source(self, token_ids: Any, skip_special_tokens: bool = False, **kwargs: Any) -> str | list[str]:
+        """`decode` for ids of source texts."""
+        return self._source_side().decode(token_ids, skip_special_tokens=skip_special_tokens, **kwargs)
+
+    def _source_side(self) -> "VanillaTransformerTokenizer":
+        """This tokenizer with the source vocabulary in the target's place; itself when they are one."""
+        if self._source_tokenizer is None:
+            return self
+        side = copy.copy(self)
+        vars(side).update(
+            _tokenizer=self._source_tokenizer, _source_tokenizer=None, listed_pieces=self.source_listed_pieces
+        )
+        return side
+
+    def _is_listed(self, token_id: int) -> bool:
+        # Added tokens come after the intermediate pieces.
+        limit = self.listed_pieces
+        return limit is None or token_id < limit or token_id >= super().vocab_size
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the (target) vocabulary without tokens that were added later."""
+        return super().vocab_size if self.listed_pieces is None else self.listed_pieces
+
+    def get_vocab(self) -> dict[str, int]:
+        """The pieces of the (target) vocabulary with their ids."""
+        return {piece: token_id for piece, token_id in super().get_vocab().items() if self._is_listed(token_id)}
+
+    def __len__(self) -> int:
+        size, added = super().__len__(), super().__len__() - super().vocab_size
+        return size if added or self.listed_pieces is None else self.listed_pieces
+
+    def _convert_token_to_id_with_added_voc(self, token: str) -> int:
+        token_id = super()._convert_token_to_id_with_added_voc(token)
+        return token_id if token_id is None or self._is_listed(token_id) else self.unk_token_id
+
+    def _convert_encoding(self, *args: Any, **kwargs: Any) -> Any:
+        converted, encodings = super()._convert_encoding(*args, **kwargs)
+        if self.listed_pieces is not None:
+            unk = self.unk_token_id
+            rows = converted["input_ids"]
+            converted["input_ids"] = [[i if self._is_listed(i) else unk for i in row] for row in rows]
+        return converted, encodings
+
+    def _switch_to_target_mode(self) -> None:
+        NEXT_TEXT_IS_TARGET.set(True)
+
+    def _switch_to_input_mode(self) -> None:
+        NEXT_TEXT_IS_TARGET.set(False)
+
+    def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
+        side = self if NEXT_TEXT_IS_TARGET.get() else self._source_side()
+        NEXT_TEXT_IS_TARGET.set(False)  # transformers would stay in target mode after an error
+        if side is not self:
+            return side._encode_plus(*args, **kwargs)
+        splits = kwargs.get("split_special_tokens")
+        reader = self._tag_reader() if (self.split_special_tokens if splits is None else splits) else self
+        return super(VanillaTransformerTokenizer, reader)._encode_plus(*args, **kwargs)
+
+    def _tag_reader(self) -> "VanillaTransformerTokenizer":
+        """This tokenizer with a backend that recognises all special tokens but those of `CONTROL_ROLES`."""
+        control = {str(getattr(self, role)) for role in CONTROL_ROLES}
+        whole: Any = self._tokenizer
+        added = sorted(whole.get_added_tokens_decoder().items())
+        if not any(token.special and token.content not in control for _, token in added):
+            return self
+        # A backend splits all of its special tokens or none: for reading, the tags are ordinary added tokens. The
+        # parts are shared, not copied, so this takes 0.1 ms and follows every change of them, such as BPE-dropout.
+        backend = Tokenizer(whole.model)
+        for part in ("normalizer", "pre_tokenizer", "post_processor"):
+            if (value := getattr(whole, part)) is not None:
+                setattr(backend, part, value)
+        for _, token in added:  # in the order of their ids, so that they get the same ones
+            if token.special and token.content not in control:
+                matching = {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+                token = AddedToken(token.content, special=False, **matching)
+            if token.special:
+                backend.add_special_tokens([token])
+            else:
+                backend.add_tokens([token])
+        reader = copy.copy(self)
+        vars(reader)["_tokenizer"] = backend
+        return reader
+
+    def _add_tokens(self, new_tokens: list, special_tokens: bool = False) -> int:
+        if self._source_tokenizer is not None:
+            self._source_side()._add_tokens(new_tokens, special_tokens)
+        return super()._add_tokens(new_tokens, special_tokens)
+
+    def _save_pretrained(
+        self, save_directory, file_names, legacy_format=None, filename_prefix=None
+    ) -> tuple[str, ...]:
+        for file, backend in zip(TOKENIZER_FILES.values(), (self._tokenizer, self._source_tokenizer), strict=True):
+            if backend is not None:
+                # Padding and truncation of the last call are not saved; each call sets them again.
+                backend.no_padding()
+                backend.no_truncation()
+                path = os.path.join(save_directory, f"{filename_prefix}-{file}" if filename_prefix else file)
+                backend.save(path)
+                file_names += (path,)
+        return file_names
+
+    @classmethod
+    def _from_pretrained(
+        cls, resolved_vocab_files, pretrained_model_name_or_path, init_configuration, *init_inputs, **kwargs
+    ):
+        path = resolved_vocab_files.get("tokenizer_file")
+        if path is None:
+            name = TOKENIZER_FILES["tokenizer_file"]
+            raise OSError(f"{pretrained_model_name_or_path}: {name} is missing; copy it from where it was saved.")
+        try:
+            return super()._from_pretrained(
+                resolved_vocab_files, pretrained_model_name_or_path, init_configuration, *init_inputs, **kwargs
+            )
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            _read_backend(path)  # names the file if that is what failed
+            raise
+
+    @classmethod
+    def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
+        """Let `__init__` read the files: transformers would rebuild the backend without its normalizer."""
+        return kwargs
+
+    @classmethod
+    def _patch_mistral_regex(cls, tokenizer: Tokenizer, *args: Any, **kwargs: Any) -> Tokenizer:
+        """Keep the backend unchanged: transformers would ask the Hub whether a large vocabulary is Mistral's."""
+        return tokenizer
+
+
+def _read_backend(path: str) -> Tokenizer:
+    with _naming_damage(path):
+        return Tokenizer.from_file(path)
+
+
+@contextmanager
+def _naming_damage(path: str | None) -> Iterator[None]:
+    """Name the file that the backend could not read: it raises a plain `Exception`."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception or path is None:
+            raise
+        raise ValueError(f"{path} is not a complete tokenizer file ({error}); save or copy it again.") from None
+
+
+def _checked(texts: Iterable[str], side: str) -> Iterator[str]:
+    empty = True
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise TypeError(f"{side} text {number} is {type(text).__name__}, not str.")
+        empty = empty and not text.strip()
+        yield text
+    if empty:
+        raise ValueError(f"The {side} corpus is empty: there is no text to train a tokenizer on.")
+
+
+def _choose(table: dict[str, Any], name: str, argument: str) -> Any:
+    if name not in table:
+        raise ValueError(f"{argument}={name!r} is unknown; allowed are {', '.join(map(repr, table))}.")
+    return table[name]
+
+
+def _train_backend(
+    texts: Iterable[str],
+    vocab_size: int,
+    model: str,
+    lowercase: bool,
+    unicode_normalization: str | None,
+    min_frequency: int,
+    show_progress: bool,
+    length: int | None,
+) -> Tokenizer:
+    make_model, make_trainer = _choose(MODELS, model, "model")
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    smallest = len(SPECIAL_TOKENS) + len(alphabet)
+    if vocab_size < smallest:
+        raise ValueError(
+            f"vocab_size={vocab_size} cannot hold the {len(alphabet)} bytes and {len(SPECIAL_TOKENS)} special tokens;"
+            f" at least {smallest} are needed."
+        )
+    steps: list = []
+    if unicode_normalization is not None:
+        steps.append(_choose(UNICODE_NORMALIZATIONS, unicode_normalization, "unicode_normalization")())
+    if lowercase:
+        steps.append(normalizers.Lowercase())
+    # A space is put before the text, so that a word has the same pieces first in a sentence as inside it, and the
+    # decoder takes one space away. Metaspace adds no space where the text already begins with one, so that one is
+    # doubled.
+    steps.append(normalizers.Replace(Regex(r"\A "), "  "))
+    backend = Tokenizer(make_model())
+    backend.normalizer = normalizers.Sequence(steps)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False),
+            pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(content=" ", left=1, right=0)])
+    trainer = make_trainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=alphabet,
+        show_progress=show_progress,
+    )
+    backend.train_from_iterator(texts, trainer=trainer, length=length)
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B:1 </s>:1", special_tokens=[("</s>", SPECIAL_TOKENS.index("</s>"))]
+    )
+    return backend

@@ -1,0 +1,113 @@
+"""
+Saved configs, models and tokenizers bring the code that opens them without this package.
+
+transformers copies the file of a class and the files beside it, where the class is marked (`register_for_auto_class`);
+ours are in several folders, and `bundle` joins them into the files that are written here instead.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from .bundle import files_for, saved_files
+
+
+# The names that modules had, and saved folders with them, while each travelled as a file of its own. A saved model
+# removes them: its code does not import them any more.
+FORMER_FILES = frozenset(
+    f"{name}_vanilla_transformer.py"
+    for name in (
+        *("attention", "attention_types", "autocast_maps", "beam_search", "candidates", "causal_lm"),
+        *("change_detection", "configuration_recurrent", "constraints", "dropout", "encoder_models"),
+        *("encoder_pooling", "feed_forward", "file_pages", "generation_causal", "generation_config"),
+        *("global_attention", "greedy_search", "heads", "incremental_decoder", "int8", "int8_products"),
+        *("kernel_masks", "layer_tensors", "linformer_attention", "local_attention", "logits_processors", "loss"),
+        *("lsh_attention", "memory_attention", "modeling_recurrent", "norms", "packed_weights"),
+        *("performer_attention", "position_schemes", "positions", "presets", "quantizer", "recurrent_attention"),
+        *("recurrent_cache", "relative_positions", "search", "search_plan", "search_rows", "segments"),
+        *("shared_base", "sharing", "single_stack", "synthesizer_attention"),
+    )
+)
+
+
+class SavesCode:
+    """
+    What writes code beside a config, model or tokenizer that is saved or pushed.
+
+    Subclasses that others define do as transformers has it: `register_for_auto_class` makes their file travel.
+    """
+
+    code_file: str
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the class is of this package."""
+        # FSDP2 makes classes of its own out of ours.
+        owner = next(each for each in type(self).__mro__ if not each.__module__.startswith("torch."))
+        return owner.__module__.startswith(f"{__package__}.")
+
+    def write_code(self, folder: str | os.PathLike[str]) -> None:
+        """Write the files, each beside its place first, so that none is ever half-written."""
+        if not (self.is_ours and Path(folder).is_dir()):  # the host only logs that a file is in the way
+            return
+        for name, text in files_for(self.code_file).items():
+            unfinished = Path(folder, f".{name}.{os.getpid()}.unfinished")
+            unfinished.write_bytes(text.encode())
+            unfinished.replace(Path(folder, name))
+
+    def _upload_modified_files(self, working_dir: Any, *args: Any, **kwargs: Any) -> Any:
+        # `save_pretrained(push_to_hub=True)` uploads before it returns, and only what is new.
+        self.write_code(working_dir)
+        return super()._upload_modified_files(working_dir, *args, **kwargs)  # type: ignore[misc]
+
+
+class ConfigSavesCode(SavesCode):
+    """A config that names the class that opens it, and brings the file of that."""
+
+    code_file = "configuration_vanilla_transformer"
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        if self.is_ours:
+            config: Any = self
+            config.auto_map = (getattr(self, "auto_map", None) or {}) | {
+                "AutoConfig": config.auto_classes["AutoConfig"]
+            }
+        super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        self.write_code(save_directory)
+
+
+class TokenizerSavesCode(SavesCode):
+    """A tokenizer that names the class that opens it, and brings the file of that."""
+
+    code_file = "tokenization_vanilla_transformer"
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> tuple[str, ...]:
+        if self.is_ours:
+            tokenizer: Any = self
+            tokenizer.init_kwargs["auto_map"] = {"AutoTokenizer": [f"{self.code_file}.{type(self).__name__}", None]}
+        saved = super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        self.write_code(save_directory)
+        return saved
+
+
+class ModelSavesCode(SavesCode):
+    """A model whose config names all classes that open it, and that brings their files, on the rank that saves."""
+
+    code_file = "modeling_vanilla_transformer"
+
+    def write_code(self, folder: str | os.PathLike[str]) -> None:
+        """Write the files, and remove those of the former layout."""
+        super().write_code(folder)
+        if self.is_ours:
+            for name in FORMER_FILES - saved_files().keys():
+                Path(folder, name).unlink(missing_ok=True)
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], is_main_process: bool = True, *args: Any, **kwargs: Any
+    ) -> None:
+        model: Any = self
+        if self.is_ours:
+            model.config.auto_map = (getattr(model.config, "auto_map", None) or {}) | model.config.auto_classes
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)  # type: ignore[misc]
+        if model.should_save_on_this_rank(is_main_process):
+            self.write_code(save_directory)
