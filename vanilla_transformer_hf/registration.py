@@ -1,6 +1,6 @@
 """
-Registration with transformers: Auto classes, the "translation" pipeline; and what
-CTranslate2 knows of our models, where it is installed. What PEFT knows of them comes with the first model.
+Registration with transformers: Auto classes, the "translation" pipeline; and what CTranslate2 knows of our models,
+where it is installed. What PEFT knows of them comes with the first model.
 """
 
 import re
@@ -24,6 +24,7 @@ from transformers.models.auto.modeling_auto import (
 from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
 
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .model.former_names import alias_former_modules
 from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
 from .model.predecessors.configuration import RecurrentSeq2SeqConfig
 from .model.predecessors.modeling import RecurrentSeq2SeqForConditionalGeneration, RecurrentSeq2SeqModel
@@ -139,6 +140,7 @@ def register() -> None:
     register_recurrent()
     register_names()
     register_pipeline()
+    alias_former_modules()
     with suppress(ImportError):
         from ctranslate2.converters.transformers import register_loader
 

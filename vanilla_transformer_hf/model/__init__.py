@@ -1,1 +1,1 @@
-"""All that travels with a saved model. These files import each other as `from .name import`, nothing else of ours."""
+"""All that travels with a saved model, joined into five files by `bundle`. It imports nothing else of ours."""

@@ -10,24 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .bundle import files_for, saved_files
-
-
-# The names that modules had, and saved folders with them, while each travelled as a file of its own. A saved model
-# removes them: its code does not import them any more.
-FORMER_FILES = frozenset(
-    f"{name}_vanilla_transformer.py"
-    for name in (
-        *("attention", "attention_types", "autocast_maps", "beam_search", "candidates", "causal_lm"),
-        *("change_detection", "configuration_recurrent", "constraints", "dropout", "encoder_models"),
-        *("encoder_pooling", "feed_forward", "file_pages", "generation_causal", "generation_config"),
-        *("global_attention", "greedy_search", "heads", "incremental_decoder", "int8", "int8_products"),
-        *("kernel_masks", "layer_tensors", "linformer_attention", "local_attention", "logits_processors", "loss"),
-        *("lsh_attention", "memory_attention", "modeling_recurrent", "norms", "packed_weights"),
-        *("performer_attention", "position_schemes", "positions", "presets", "quantizer", "recurrent_attention"),
-        *("recurrent_cache", "relative_positions", "search", "search_plan", "search_rows", "segments"),
-        *("shared_base", "sharing", "single_stack", "synthesizer_attention"),
-    )
-)
+from .former_names import FORMER_FILES
 
 
 class SavesCode:
@@ -46,10 +29,13 @@ class SavesCode:
         owner = next(each for each in type(self).__mro__ if not each.__module__.startswith("torch."))
         return owner.__module__.startswith(f"{__package__}.")
 
+    def bring_code(self, folder: str | os.PathLike[str]) -> None:
+        """Write the files of a class of ours. Of a file in the folder's place, transformers only logs."""
+        if self.is_ours and Path(folder).is_dir():
+            self.write_code(folder)
+
     def write_code(self, folder: str | os.PathLike[str]) -> None:
         """Write the files, each beside its place first, so that none is ever half-written."""
-        if not (self.is_ours and Path(folder).is_dir()):  # the host only logs that a file is in the way
-            return
         for name, text in files_for(self.code_file).items():
             unfinished = Path(folder, f".{name}.{os.getpid()}.unfinished")
             unfinished.write_bytes(text.encode())
@@ -57,7 +43,7 @@ class SavesCode:
 
     def _upload_modified_files(self, working_dir: Any, *args: Any, **kwargs: Any) -> Any:
         # `save_pretrained(push_to_hub=True)` uploads before it returns, and only what is new.
-        self.write_code(working_dir)
+        self.bring_code(working_dir)
         return super()._upload_modified_files(working_dir, *args, **kwargs)  # type: ignore[misc]
 
 
@@ -73,7 +59,7 @@ class ConfigSavesCode(SavesCode):
                 "AutoConfig": config.auto_classes["AutoConfig"]
             }
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
-        self.write_code(save_directory)
+        self.bring_code(save_directory)
 
 
 class TokenizerSavesCode(SavesCode):
@@ -86,7 +72,7 @@ class TokenizerSavesCode(SavesCode):
             tokenizer: Any = self
             tokenizer.init_kwargs["auto_map"] = {"AutoTokenizer": [f"{self.code_file}.{type(self).__name__}", None]}
         saved = super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
-        self.write_code(save_directory)
+        self.bring_code(save_directory)
         return saved
 
 
@@ -98,9 +84,8 @@ class ModelSavesCode(SavesCode):
     def write_code(self, folder: str | os.PathLike[str]) -> None:
         """Write the files, and remove those of the former layout."""
         super().write_code(folder)
-        if self.is_ours:
-            for name in FORMER_FILES - saved_files().keys():
-                Path(folder, name).unlink(missing_ok=True)
+        for name in FORMER_FILES - saved_files().keys():
+            Path(folder, name).unlink(missing_ok=True)
 
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], is_main_process: bool = True, *args: Any, **kwargs: Any
@@ -110,4 +95,4 @@ class ModelSavesCode(SavesCode):
             model.config.auto_map = (getattr(model.config, "auto_map", None) or {}) | model.config.auto_classes
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)  # type: ignore[misc]
         if model.should_save_on_this_rank(is_main_process):
-            self.write_code(save_directory)
+            self.bring_code(save_directory)

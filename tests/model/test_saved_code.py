@@ -1,0 +1,210 @@
+"""What of code is written beside a config, a tokenizer or a model that is saved or pushed, and by whom."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from travelling_code import CODE, MODEL_CODE
+
+import vanilla_transformer_hf
+from vanilla_transformer_hf import (
+    RecurrentSeq2SeqConfig,
+    RecurrentSeq2SeqForConditionalGeneration,
+    VanillaTransformerForCausalLM,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer_hf.model.bundle import files_for, saved_files
+from vanilla_transformer_hf.model.former_names import FORMER_NAMES
+
+
+def code_in(folder):
+    """The files of code in a folder, each as it should be."""
+    hidden = [path.name for path in folder.iterdir() if path.name.startswith(".")]
+    assert not hidden, "what is unfinished is renamed"
+    found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+    assert found == {name: saved_files()[name] for name in found}
+    return found.keys()
+
+
+@pytest.fixture
+def tokenizer():
+    return VanillaTransformerTokenizer.train(["one two three"], vocab_size=280, show_progress=False)
+
+
+def test_each_brings_its_own_files(tiny_config, tiny_model, tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    assert code_in(tmp_path / "tokenizer") == {"tokenization_vanilla_transformer.py"}
+    for config in (tiny_config(), RecurrentSeq2SeqConfig(vocab_size=9, d_model=8)):
+        config.save_pretrained(tmp_path / "config")
+        assert code_in(tmp_path / "config") == {"configuration_vanilla_transformer.py"}
+        stated = json.loads((tmp_path / "config" / "config.json").read_text())["auto_map"]
+        assert stated == {"AutoConfig": f"configuration_vanilla_transformer.{type(config).__name__}"}
+    tiny_model().save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert code_in(tmp_path / "model") == CODE
+
+
+def kinds(tiny_config):
+    """Models of every kind, by their names."""
+    yield "decoder", VanillaTransformerForCausalLM(tiny_config())
+    yield "encoder", VanillaTransformerForMaskedLM(tiny_config())
+    yield "whole", VanillaTransformerForConditionalGeneration(tiny_config())
+    yield "recurrent", RecurrentSeq2SeqForConditionalGeneration(RecurrentSeq2SeqConfig(vocab_size=99, d_model=16))
+
+
+OPEN = """
+import json, sys
+from pathlib import Path
+sys.modules["vanilla_transformer_hf"] = None
+import torch
+import transformers
+root = Path(sys.argv[1])
+for folder in sorted(root.iterdir()):
+    entries = json.loads((folder / "config.json").read_text())["auto_map"]
+    for auto in [name for name in entries if name != "AutoConfig"]:
+        model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True)
+        assert type(model).__name__ == entries[auto].split(".")[1], (folder, auto)
+        assert type(model).__module__.endswith(".modeling_vanilla_transformer")
+        if auto in ("AutoModelForSeq2SeqLM", "AutoModelForCausalLM", "AutoModelForMaskedLM"):
+            model.save_pretrained(sys.argv[2] + "/" + folder.name)
+        if model.can_generate():
+            print(folder.name, model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=3)[0].tolist(), sep="\\t")
+"""
+
+
+def run_hidden(code, *arguments, home):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_every_kind_opens_without_the_package_and_is_saved_again_to_the_byte(tiny_config, tmp_path):
+    expected = {}
+    for name, model in kinds(tiny_config):
+        model.eval().save_pretrained(tmp_path / "saved" / name)
+        assert code_in(tmp_path / "saved" / name) == MODEL_CODE
+        if model.can_generate():
+            expected[name] = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=3)[0].tolist()
+    for path in (tmp_path / "saved").rglob("*"):
+        path.chmod(0o555)  # as on a medium that nobody can write to
+    out = run_hidden(OPEN, tmp_path / "saved", tmp_path / "again", home=tmp_path / "home")
+    found = dict(line.split("\t") for line in out.splitlines() if "\t" in line)
+    assert {name: json.loads(ids) for name, ids in found.items()} == expected
+    for name in ("decoder", "encoder", "whole", "recurrent"):
+        files = {path.name: path.read_bytes() for path in (tmp_path / "saved" / name).iterdir()}
+        assert {path.name: path.read_bytes() for path in (tmp_path / "again" / name).iterdir()} == files
+    for path in (tmp_path / "saved").rglob("*"):
+        path.chmod(0o755)
+
+
+def test_only_the_rank_that_saves_writes(tiny_model, tmp_path, monkeypatch):
+    model = tiny_model()
+    model.save_pretrained(tmp_path / "other", is_main_process=False)
+    model.save_pretrained(tmp_path / "other", False)
+    assert not list((tmp_path / "other").glob("*.py")) and not (tmp_path / "other" / "config.json").exists()
+    # With tensor parallelism and FSDP2 each rank is the main one of its call, and one saves.
+    monkeypatch.setattr(model, "should_save_on_this_rank", lambda is_main_process=True: False)
+    model.save_pretrained(tmp_path / "other")
+    assert not list((tmp_path / "other").glob("*.py"))
+
+
+def test_a_class_that_fsdp_makes_of_ours_is_ours(tiny_model, tmp_path):
+    model = tiny_model()
+    attributes = {"__module__": "torch.distributed.fsdp._fully_shard._fully_shard"}
+    model.__class__ = type(f"FSDP{type(model).__name__}", (type(model),), attributes)
+    model.save_pretrained(tmp_path)
+    assert code_in(tmp_path) == MODEL_CODE
+
+
+def test_a_class_of_others_is_not_passed_off_as_ours(tiny_config, tmp_path):
+    class Changed(VanillaTransformerForConditionalGeneration):
+        pass
+
+    Changed(tiny_config()).save_pretrained(tmp_path)
+    assert code_in(tmp_path) == {"configuration_vanilla_transformer.py"}
+    assert json.loads((tmp_path / "config.json").read_text())["auto_map"].keys() == {"AutoConfig"}
+
+
+def test_a_file_in_the_way_stays(tiny_model, tokenizer, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    tiny_model().save_pretrained(tmp_path / "file")
+    tokenizer.save_pretrained(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_is_pushed_has_its_code(tiny_model, tokenizer, hub, tmp_path):
+    model = tiny_model()
+    ways = {
+        "saved": lambda one, name: one.save_pretrained(tmp_path / name, push_to_hub=True, repo_id=f"someone/{name}"),
+        "pushed": lambda one, name: one.push_to_hub(f"someone/{name}"),
+    }
+    for way, push in ways.items():
+        for kind, one in (("model", model), ("tokenizer", tokenizer)):
+            push(one, f"{way}-{kind}")
+            pushed = hub.repositories[f"someone/{way}-{kind}"].files()
+            code = {name: content.decode() for name, content in pushed.items() if name.endswith(".py")}
+            assert code == files_for("modeling_vanilla_transformer" if kind == "model" else
+                                     "tokenization_vanilla_transformer")  # fmt: skip
+
+
+def test_configs_of_earlier_versions_name_todays_files(tiny_config, tmp_path):
+    former = {
+        "AutoConfig": "someone/numbers--configuration_vanilla_transformer.VanillaTransformerConfig",
+        "AutoModel": "causal_lm_vanilla_transformer.VanillaTransformerDecoderModel",
+        "AutoModelForCausalLM": "causal_lm_vanilla_transformer.VanillaTransformerForCausalLM",
+        "AutoModelForMaskedLM": "encoder_models_vanilla_transformer.VanillaTransformerForMaskedLM",
+        "AutoModelForAnything": "mine.Model",
+    }
+    VanillaTransformerForCausalLM(tiny_config(auto_map=former)).save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == {
+        "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
+        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerDecoderModel",
+        "AutoModelForCausalLM": "modeling_vanilla_transformer.VanillaTransformerForCausalLM",
+        "AutoModelForAnything": "mine.Model",
+    }
+
+
+def test_former_names_of_modules_lead_to_those_of_today(tiny_model):
+    package = Path(vanilla_transformer_hf.__file__).parent / "model"
+    for former, name in FORMER_NAMES.items():
+        assert package.joinpath(*name.split(".")).with_suffix(".py").is_file()
+        assert import_module(f"vanilla_transformer_hf.model.{former}_vanilla_transformer").__name__.endswith(name)
+    model = tiny_model()
+    # A pickle of a whole model, as an earlier version wrote it.
+    text = pickle.dumps(model, protocol=0)
+    for former, name in FORMER_NAMES.items():
+        text = text.replace(f"cvanilla_transformer_hf.model.{name}\n".encode(),
+                            f"cvanilla_transformer_hf.model.{former}_vanilla_transformer\n".encode())  # fmt: skip
+    assert b"attention_vanilla_transformer\n" in text
+    opened = pickle.loads(text)
+    assert type(opened) is type(model) and torch.equal(opened.lm_head.weight, model.lm_head.weight)
+
+
+def test_the_files_that_a_wheel_has_are_taken_as_they_are(tmp_path, monkeypatch):
+    for name, text in saved_files().items():
+        (tmp_path / name).write_text(f"{text}# built\n", encoding="utf-8")
+    monkeypatch.setattr("vanilla_transformer_hf.model.bundle.BUILT", tmp_path)
+    saved_files.cache_clear()
+    try:
+        assert all(text.endswith("# built\n") for text in saved_files().values())
+    finally:
+        saved_files.cache_clear()
+
+
+def test_a_saved_folder_opens_with_the_package_too(tiny_model, tmp_path):
+    model = tiny_model()
+    model.save_pretrained(tmp_path)
+    assert type(AutoModelForSeq2SeqLM.from_pretrained(tmp_path)) is type(model)
+    assert type(AutoConfig.from_pretrained(tmp_path)) is type(model.config)

@@ -1,0 +1,71 @@
+"""
+The names that modules of this folder had while each travelled with a saved model as a file of its own.
+
+Saved folders have such files, which a model that is saved there removes. Pickles of whole models and PEFT's adapters
+name such modules, so for one release they are found under both names.
+"""
+
+import sys
+from importlib import import_module
+
+
+# Module as it was, without "_vanilla_transformer" at its end -> where its classes are.
+FORMER_NAMES = {
+    "attention": "attention.full",
+    "attention_types": "attention.types",
+    "autocast_maps": "layers.linear_maps",
+    "beam_search": "search.beam",
+    "candidates": "packing.most_likely",
+    "causal_lm": "single_stacks.causal_lm",
+    "change_detection": "packing.change_detection",
+    "configuration_recurrent": "predecessors.configuration",
+    "constraints": "search.constraints",
+    "dropout": "layers.dropout",
+    "encoder_models": "single_stacks.encoder_models",
+    "encoder_pooling": "attention.pooling",
+    "feed_forward": "layers.feed_forward",
+    "file_pages": "packing.file_pages",
+    "generation": "search.generate",
+    "generation_causal": "search.generate_causal",
+    "generation_config": "config.generation",
+    "global_attention": "attention.local_global",
+    "greedy_search": "search.greedy",
+    "heads": "config.kept_heads",
+    "incremental_decoder": "search.incremental_decoder",
+    "int8": "packing.int8",
+    "int8_products": "packing.int8_products",
+    "kernel_masks": "attention.kernel_masks",
+    "layer_tensors": "search.layer_tensors",
+    "linformer_attention": "attention.linformer",
+    "local_attention": "attention.local",
+    "logits_processors": "search.logits_processors",
+    "loss": "layers.loss",
+    "lsh_attention": "attention.lsh",
+    "memory_attention": "attention.segment_memory",
+    "modeling_recurrent": "predecessors.modeling",
+    "norms": "layers.norms",
+    "packed_weights": "packing.packed",
+    "performer_attention": "attention.performer",
+    "position_schemes": "positions.base",
+    "positions": "positions.absolute",
+    "presets": "config.presets",
+    "quantizer": "packing.int8_quantizer",
+    "recurrent_attention": "predecessors.attention",
+    "recurrent_cache": "predecessors.cache",
+    "relative_positions": "positions.relative",
+    "search": "search.search",
+    "search_plan": "search.plan",
+    "search_rows": "search.rows",
+    "segments": "layers.segments",
+    "shared_base": "layers.base_model",
+    "sharing": "layers.shared_maps",
+    "single_stack": "single_stacks.base",
+    "synthesizer_attention": "attention.synthesizer",
+}
+FORMER_FILES = {f"{name}_vanilla_transformer.py" for name in FORMER_NAMES}
+
+
+def alias_former_modules() -> None:
+    """Let imports, and so pickles, find each module under its former name too."""
+    for former, name in FORMER_NAMES.items():
+        sys.modules.setdefault(f"{__package__}.{former}_vanilla_transformer", import_module(f".{name}", __package__))
