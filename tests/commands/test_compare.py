@@ -4,7 +4,8 @@ import pytest
 
 from vanilla_transformer_hf.commands import compare
 from vanilla_transformer_hf.commands.main import main
-from vanilla_transformer_hf.training import comparison, comparison_run
+from vanilla_transformer_hf.training.comparison import comparison
+from vanilla_transformer_hf.training.comparison import run as comparison_run
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from counting_model import SOURCES
 
 from vanilla_transformer_hf.commands.main import main
-from vanilla_transformer_hf.training import teacher_translations
+from vanilla_transformer_hf.training.compression import teacher_translations
 
 
 SIZES = "--preset multi30k_tiny --vocab_size 300 --d_model 16 --encoder_layers 1 --decoder_layers 1 --max_steps 2"

@@ -17,7 +17,7 @@ from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.model.positions.absolute import POSITION_ENCODINGS
-from vanilla_transformer_hf.training.averaging import average_checkpoints
+from vanilla_transformer_hf.training.checkpoints.averaging import average_checkpoints
 
 
 PRE = {"encoder_norm_position": "pre", "decoder_norm_position": "pre"}
@@ -218,7 +218,7 @@ def test_segments_of_a_pair_of_texts(tiny_model):
 
 
 def test_segments_in_training_batches(tiny_model):
-    from vanilla_transformer_hf.training.collator import TranslationCollator
+    from vanilla_transformer_hf.training.data.collators import TranslationCollator
 
     tokenizer = VanillaTransformerTokenizer.train(["one two three four"], vocab_size=300, min_frequency=1)
     rows = []

@@ -29,7 +29,7 @@ from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.publishing.private_text import find_private_text, hide_secrets
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 from vanilla_transformer_hf.publishing.weight_files import Shard
-from vanilla_transformer_hf.training.checkpoints import resumable_files
+from vanilla_transformer_hf.training.checkpoints.files import resumable_files
 
 
 NAME = "someone/numbers"

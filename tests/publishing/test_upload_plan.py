@@ -22,7 +22,7 @@ from vanilla_transformer_hf.publishing import remote_code
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 from vanilla_transformer_hf.publishing.weight_files import Shard
-from vanilla_transformer_hf.training.checkpoints import resumable_files
+from vanilla_transformer_hf.training.checkpoints.files import resumable_files
 
 
 NAME = "someone/numbers"
@@ -143,7 +143,7 @@ def test_code_is_found_by_its_imports(folder):
     [
         ("import sacrebleu", "modeling_vanilla_transformer.py imports sacrebleu, which others may not have"),
         ("def f():\n    import sacrebleu", "imports sacrebleu, which others may not have"),
-        ("from vanilla_transformer_hf.training.corpus import x", "imports vanilla_transformer_hf itself"),
+        ("from vanilla_transformer_hf.training.data.corpus import x", "imports vanilla_transformer_hf itself"),
         ("from .conversion.flow import x", "imports .conversion.flow: only files beside it travel"),
         ("from ..above import x", "imports from a folder above it"),
         ("from . import layers_vanilla_transformer", "`from . import layers_vanilla_transformer` does not bring the"),

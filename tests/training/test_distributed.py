@@ -31,7 +31,7 @@ import torch
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
-from vanilla_transformer_hf.training.trainer import TranslationTrainer
+from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 begin, gather = AcceleratorState.__init__, TranslationTrainer.gather_weights
 

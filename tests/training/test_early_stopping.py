@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from vanilla_transformer_hf.training.checkpoints import EarlyStopping
+from vanilla_transformer_hf.training.checkpoints.files import EarlyStopping
 
 
 class StopAt(TrainerCallback):

@@ -12,12 +12,13 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.publishing.model_card import CardFacts
-from vanilla_transformer_hf.training import averaging, finishing
+from vanilla_transformer_hf.training import finishing
 from vanilla_transformer_hf.training import run as training
-from vanilla_transformer_hf.training.checkpoints import TrainingInterrupted
+from vanilla_transformer_hf.training.checkpoints import averaging
+from vanilla_transformer_hf.training.checkpoints.files import TrainingInterrupted
 from vanilla_transformer_hf.training.finishing import UnfinishedRunError
 from vanilla_transformer_hf.training.run import run_job
-from vanilla_transformer_hf.training.trainer import TranslationTrainer
+from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"

@@ -5,7 +5,7 @@ from conftest import WORDS
 from transformers import AutoTokenizer, pipeline
 
 from vanilla_transformer_hf import Translator
-from vanilla_transformer_hf.training.numbers_corpus import write_numbers_corpus
+from vanilla_transformer_hf.training.data.numbers_corpus import write_numbers_corpus
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from vanilla_transformer_hf.export.export import export_for
 from vanilla_transformer_hf.export.int8_folder import quantize_folder
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 from vanilla_transformer_hf.training.build import plan_config
-from vanilla_transformer_hf.training.comparison_plan import plan_comparison, read_variants
+from vanilla_transformer_hf.training.comparison.plan import plan_comparison, read_variants
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.run import run_job
 from vanilla_transformer_hf.translation.attention_maps import attention_maps

@@ -31,7 +31,7 @@ from vanilla_transformer_hf.model.search.beam import BeamSearch
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.training import run as training
 from vanilla_transformer_hf.training.build import paper_learning_rate
-from vanilla_transformer_hf.training.collator import TranslationCollator
+from vanilla_transformer_hf.training.data.collators import TranslationCollator
 from vanilla_transformer_hf.training.run import run_job
 
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM
 from vanilla_transformer_hf.publishing.hub import PublishError
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 from vanilla_transformer_hf.training.run import run_job
-from vanilla_transformer_hf.training.trainer import TranslationTrainer
+from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 
 REPOSITORY = "someone/numbers"

@@ -40,7 +40,7 @@ def choose(folders: list[str], last: int | None, best: int | None, metric: str) 
     Raises:
         ValueError: The arguments do not say which.
     """
-    from ..training.averaging import select_checkpoints
+    from ..training.checkpoints.averaging import select_checkpoints
 
     if last is None and best is None:
         if len(folders) == 1:
@@ -55,7 +55,7 @@ def choose(folders: list[str], last: int | None, best: int | None, metric: str) 
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
-    from ..training.averaging import average_checkpoints
+    from ..training.checkpoints.averaging import average_checkpoints
 
     chosen = choose(arguments.folders, arguments.last, arguments.best, arguments.metric)
     average_checkpoints(chosen, arguments.output)

@@ -34,8 +34,8 @@ def main(prog: str, argv: list[str]) -> None:
     arguments, others = parser.parse_known_args(argv)
     if any(each.split("=")[0] == "--train_target" for each in others):
         parser.error("--train_target has no effect: the student learns the teacher's translations of --train_source")
+    from ..training.compression.teacher_translations import TeacherSearch, translate_training_text
     from ..training.recipe import RecipeParser
-    from ..training.teacher_translations import TeacherSearch, translate_training_text
 
     fields = [find_recipe(arguments.recipe), *others]
     run, _ = RecipeParser(prog=prog, usage=usage).parse(fields)

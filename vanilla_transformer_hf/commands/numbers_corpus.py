@@ -14,7 +14,7 @@ trained on short lists can be tested on longer ones.
 """
 
 from ..common.command_line import make_parser
-from ..training.numbers_corpus import write_labelled_corpus, write_numbers_corpus
+from ..training.data.numbers_corpus import write_labelled_corpus, write_numbers_corpus
 
 
 def main(prog: str, argv: list[str]) -> None:

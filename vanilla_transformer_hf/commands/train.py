@@ -78,9 +78,9 @@ def main(prog: str, argv: list[str]) -> None:
 def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None = None) -> None:
     """Train as `run` says, and end the process as `train` does; `compression` is a sentence for the model's card."""
     # datasets and others, which --help does without.
-    from ..training.checkpoints import TrainingInterrupted
+    from ..training.checkpoints.files import TrainingInterrupted
     from ..training.run import prepare_job, run_job
-    from ..training.stack_run import run_task
+    from ..training.stacks.run import run_task
 
     began_elsewhere = run.training.resume_from_checkpoint not in (None, "last")
     job = stop = None

@@ -33,15 +33,15 @@ from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..translation.splitting import sentences
 from ..translation.text_model import TARGET_LANG_TAGS
 from ..translation.texts import PART_MAX_LENGTH
-from .averaging import AverageCheckpointsCallback
-from .bpe_dropout import BpeDropoutCollator
-from .checkpoints import EarlyStopping
-from .collator import TranslationCollator, vocabulary_sizes
-from .corpus import iterate_texts, load_parallel_text
-from .moving_average import MovingAverageCallback
+from .checkpoints.averaging import AverageCheckpointsCallback
+from .checkpoints.files import EarlyStopping
+from .checkpoints.moving_average import MovingAverageCallback
+from .checkpoints.resume import Start
+from .data.bpe_dropout import BpeDropoutCollator
+from .data.collators import TranslationCollator, vocabulary_sizes
+from .data.corpus import iterate_texts, load_parallel_text
+from .data.tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 from .recipe import CONFIGS, FIELDS_OF_OTHERS, DataArguments, RunArguments, TranslationTrainingArguments
-from .resume import Start
-from .tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 
 
 # Number of sentence pairs at the beginning of a stream that a new tokenizer is trained on.

@@ -19,8 +19,8 @@ from ..evaluation.scores import Scores, read_predictions, write_predictions
 from ..model.layers.base_model import remove_older_weights
 from ..publishing.model_card import CARD_FILE, CURVES_FILE, FACTS_FILE, CardFacts, is_edited, write_card
 from .build import say
-from .checkpointing_trainer import CheckpointingTrainer
-from .resume import RECORD_FILE
+from .checkpoints.resume import RECORD_FILE
+from .trainer.checkpointing import CheckpointingTrainer
 
 
 # In the folder of the checkpoints: the scores of the written model, of those texts that are scored already.

@@ -20,7 +20,7 @@ from ..common.settings import read_yaml
 from ..common.too_long import TooLongToTrain, current_name
 from ..model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
-from .first_moment import OPTIMIZERS
+from .objectives.first_moment import OPTIMIZERS
 
 
 def _help(text: str, default: Any = None) -> Any:

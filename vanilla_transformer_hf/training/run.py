@@ -36,7 +36,6 @@ from ..publishing.model_card import (
     public_settings,
     read_emissions,
 )
-from .averaging import AverageCheckpointsCallback
 from .build import (
     describe_tokenizer,
     get_model,
@@ -51,14 +50,23 @@ from .build import (
     say,
     tokenize,
 )
+from .checkpoints.averaging import AverageCheckpointsCallback
+from .checkpoints.resume import (
+    Start,
+    check_rate,
+    find_data_sums,
+    find_start,
+    lock_folder,
+    prepare_folder,
+    settings_of_all_parts,
+)
 from .checks import check_run
-from .distillation import digest_of_teacher, open_teacher
 from .finishing import FinalScores, LaterParts, of_main_process, write_final_card, write_model
-from .gated_trainer import GatedTrainer
-from .progress import quiet_libraries
+from .objectives.distillation import digest_of_teacher, open_teacher
 from .recipe import RunArguments, TranslationTrainingArguments
-from .resume import Start, check_rate, find_data_sums, find_start, lock_folder, prepare_folder, settings_of_all_parts
-from .trainer import TranslationTrainer
+from .trainer.gated import GatedTrainer
+from .trainer.progress import quiet_libraries
+from .trainer.translation import TranslationTrainer
 
 
 @dataclass

@@ -18,7 +18,7 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.model.attention import performer
 from vanilla_transformer_hf.model.search.incremental_decoder import ROOM, IncrementalDecoder
-from vanilla_transformer_hf.training.averaging import average_checkpoints
+from vanilla_transformer_hf.training.checkpoints.averaging import average_checkpoints
 
 
 FIELDS = {"encoder_attention_type": "performer", "decoder_attention_type": "performer", "performer_features": 12}

@@ -15,7 +15,7 @@ from vanilla_transformer_hf import VanillaTransformerEncoderModel, VanillaTransf
 from vanilla_transformer_hf.model.config.sharing import LAYER_SHARING
 from vanilla_transformer_hf.model.packing import packed as packed_weights
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
-from vanilla_transformer_hf.training.averaging import average_checkpoints
+from vanilla_transformer_hf.training.checkpoints.averaging import average_checkpoints
 
 
 SHARED = {

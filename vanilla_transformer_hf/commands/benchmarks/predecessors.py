@@ -37,7 +37,7 @@ TASKS = ("training step", "first token", "next token")
 
 def models() -> dict[str, dict[str, Any]]:
     """Name -> fields of the recipe, of the variants file."""
-    from ...training.comparison_plan import read_variants
+    from ...training.comparison.plan import read_variants
     from ..compare import VARIANTS
 
     return read_variants(str(VARIANTS["predecessors"])).variants

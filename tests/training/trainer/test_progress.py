@@ -1,0 +1,144 @@
+"""What a run shows while it trains, on a terminal and in a file, and its speed."""
+
+import re
+import sys
+import time
+
+import pytest
+import torch
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
+
+from vanilla_transformer_hf.training.trainer.progress import TOKENS_PER_SECOND, Progress, Speedometer
+
+
+class MeasuredTrainer(Trainer):
+    """The host's Trainer with progress and speed as `TranslationTrainer` has them, on random sentences."""
+
+    def __init__(self, model, folder, **arguments):
+        rows = [{"input_ids": torch.randint(3, 90, (5,)), "labels": torch.tensor([7, 8, 9, 1, -100])}] * 32
+        settings = {
+            "max_steps": 6,
+            "logging_steps": 2,
+            "use_cpu": True,
+            "dataloader_pin_memory": False,
+            "report_to": "none",
+        }
+        super().__init__(
+            model,
+            TrainingArguments(str(folder), **settings | arguments),
+            train_dataset=rows,
+            eval_dataset=rows[:8],
+            compute_metrics=lambda prediction: {"bleu": 31.2},
+        )
+        for callback in (ProgressCallback, PrinterCallback):
+            if self.pop_callback(callback):
+                self.add_callback(Progress())
+        self.speed = Speedometer()
+        self.add_callback(self.speed)
+
+    def get_batch_samples(self, *args, **kwargs):
+        samples, tokens = super().get_batch_samples(*args, **kwargs)
+        self.speed.add(tokens)
+        return samples, tokens
+
+    def log(self, logs, start_time=None):
+        if "loss" in logs:
+            logs[TOKENS_PER_SECOND] = self.speed.read()
+        super().log(logs, start_time)
+
+
+LINE = (
+    r"step {} of 6, epoch \d\.\d\d: loss \d\.\d{{4}}, gradient norm [\d.]+, learning rate [\d.e-]+, "
+    r"[\d,]+ target tokens/s, 00:\d\d left"
+)
+
+
+@pytest.mark.parametrize("disable_tqdm", [False, True])
+def test_without_a_terminal_there_are_lines_and_no_bar(tiny_model, tmp_path, capfd, disable_tqdm):
+    trainer = MeasuredTrainer(
+        tiny_model(), tmp_path, disable_tqdm=disable_tqdm, eval_strategy="steps", eval_steps=4, save_strategy="no"
+    )
+    trainer.train()
+    lines, bars = capfd.readouterr()
+    patterns = [
+        LINE.format(2),
+        LINE.format(4),
+        r"step 4 of 6, epoch 1.00: validation: loss \d\.\d{4}, BLEU 31.20, \d s",
+        LINE.format(6),
+        r"step 6 of 6, epoch 1.50: validation: loss \d\.\d{4}, BLEU 31.20, \d s",
+    ]
+    assert len(lines.splitlines()) == len(patterns)
+    for line, pattern in zip(lines.splitlines(), patterns):
+        assert re.fullmatch(pattern, line), line
+    assert "00:00 left" in lines.splitlines()[3]
+    assert bars == ""
+
+
+class Terminal:
+    """Standard error as a terminal has it."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_a_continued_run_goes_on_where_it_was(tiny_model, tmp_path, monkeypatch):
+    MeasuredTrainer(tiny_model(), tmp_path, max_steps=4, save_steps=4).train()
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    MeasuredTrainer(tiny_model(), tmp_path, eval_strategy="steps", eval_steps=6).train(resume_from_checkpoint=True)
+    shown = re.split(r"\r|\n", terminal.text)
+    assert "4/6 [00:00<?, ?step/s]" in next(text for text in shown if "/6 [" in text)
+    last = [text for text in shown if "/6 [" in text][-1]
+    assert re.search(r"6/6 \[00:\d\d<00:00, .*loss=?[ \d.]+, [\d,]+ target tokens/s\]", last), last
+    assert any("batch/s" in text for text in shown), "the bar of the evaluation"
+
+
+def test_the_speed_counts_the_targets_tokens_and_no_evaluation(tiny_model, tmp_path):
+    class SlowEvaluation(MeasuredTrainer):
+        def evaluate(self, *args, **kwargs):
+            time.sleep(1)
+            return super().evaluate(*args, **kwargs)
+
+        def training_step(self, *args, **kwargs):
+            time.sleep(0.05)
+            return super().training_step(*args, **kwargs)
+
+    trainer = SlowEvaluation(
+        tiny_model(),
+        tmp_path,
+        disable_tqdm=True,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_steps=1,
+        gradient_accumulation_steps=2,
+    )
+    trainer.train()
+    speeds = [entry[TOKENS_PER_SECOND] for entry in trainer.state.log_history if TOKENS_PER_SECOND in entry]
+    assert len(speeds) == 3
+    # A step is 2 batches of 8 sentences of 4 tokens, in somewhat more than 0.1 s; with its evaluation in over 1.1 s.
+    assert all(2 * 8 * 4 / 1.1 * 2 < speed < 2 * 8 * 4 / 0.1 for speed in speeds), speeds
+
+
+def test_tensorboard_shows_what_is_logged(tiny_model, tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    trainer = MeasuredTrainer(
+        tiny_model(), tmp_path, disable_tqdm=True, report_to="tensorboard", eval_strategy="steps", eval_steps=6
+    )
+    trainer.train()
+    (folder,) = (tmp_path / "runs").iterdir()
+    events = accumulator.EventAccumulator(str(folder)).Reload()
+    assert {"train/loss", "train/learning_rate", f"train/{TOKENS_PER_SECOND}", "eval/loss", "eval/bleu"} <= set(
+        events.Tags()["scalars"]
+    )
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(logged)
+    assert [event.step for event in events.Scalars("eval/bleu")] == [6]

@@ -1,0 +1,1 @@
+"""Checkpoints: files, weights, what continues a run, averages."""

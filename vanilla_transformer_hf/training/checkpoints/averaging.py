@@ -1,0 +1,210 @@
+"""
+Averages of weights of the last or the best checkpoints of a run ("Attention Is All You Need", section 6.1).
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from ...common.files import check_new, new_folder
+from ...common.opening import is_own
+from ...common.settings import LARGEST_LOG, read_object
+from ...publishing.model_card import FACTS_FILE, TRAINER_STATE_FILE, CardFacts, write_card
+from .weights import assign, mean_of, open_checkpoints, save_weights
+
+
+# Files of a model's folder beside its weights. Optimizer states are not part of a model, and measurements of one
+# checkpoint are not true of an average.
+CARRIED_ALONG = {".json", ".py", ".txt", ".model", ".spm", ".vocab", ".jinja"}
+LEFT_BEHIND = {TRAINER_STATE_FILE, SAFE_WEIGHTS_INDEX_NAME, FACTS_FILE}
+
+
+def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.PathLike) -> Path:
+    """
+    Write a model folder whose weights are the mean of those of the given folders.
+
+    Config, generation config, tokenizer and code are copied from the last folder; the card describes the run and the
+    average. Weights are read tensor by tensor and written file by file, so that at most one file of the first folder
+    is in memory. The folder is renamed to `output` when it is complete.
+
+    Args:
+        folders: Checkpoints of one model; the weights as safetensors, in one file or several.
+        output: A new folder.
+
+    Raises:
+        FileNotFoundError: A folder is not a checkpoint, or has no safetensors.
+        ValueError: A file is damaged; the models differ in a field of their config or in a tensor's name, type or
+            shape; a tensor has NaN; `output` exists already, or another process is writing it.
+        OSError: A file cannot be written.
+    """
+    output = Path(output)
+    check_new(output)
+    checkpoints = open_checkpoints(folders)
+    first, last = checkpoints[0], checkpoints[-1]
+    origin = {"average_of": ", ".join(checkpoint.folder.name for checkpoint in checkpoints)}
+    with new_folder(output) as folder:
+        for file in first.files:
+            names = [tensor for tensor, (place, _) in first.tensors.items() if place == file]
+            save_weights({tensor: mean_of(checkpoints, tensor) for tensor in names}, folder / file, origin)
+        for path in last.folder.iterdir():
+            if path.is_file() and path.suffix in CARRIED_ALONG and path.name not in LEFT_BEHIND:
+                shutil.copyfile(path, folder / path.name)
+        if SAFE_WEIGHTS_NAME not in first.files:
+            shutil.copyfile(first.folder / SAFE_WEIGHTS_INDEX_NAME, folder / SAFE_WEIGHTS_INDEX_NAME)
+        if is_own(last.config):
+            names = [checkpoint.folder.name for checkpoint in checkpoints]
+            run: dict[str, Any] = {"minutes": None, "co2": None, "scored": [], "conversion": None}
+            write_card(replace(CardFacts.read(last.folder), name=output.name, average_of=names, **run), folder)
+    return output
+
+
+@torch.no_grad()
+def load_average(model: nn.Module, folders: Sequence[str | os.PathLike]):
+    """
+    Set a model's weights to the mean of those of its checkpoints, tensor by tensor; shared matrices stay shared.
+
+    Raises:
+        FileNotFoundError, ValueError: As `average_checkpoints`; or the model lacks the tensor.
+    """
+    checkpoints = open_checkpoints(folders)
+    weights = model.state_dict()
+    for tensor in checkpoints[0].tensors:
+        if tensor not in weights:
+            raise ValueError(f"{checkpoints[0].path(tensor)}: the model has no tensor {tensor}.")
+        assign(weights[tensor], mean_of(checkpoints, tensor))
+
+
+def _find_checkpoints(run_folder: str | os.PathLike) -> dict[int, Path]:
+    """The checkpoints of a run by their steps, in `run_folder`/checkpoints or in `run_folder` itself."""
+    folder = Path(run_folder)
+    if (folder / "checkpoints").is_dir():
+        folder /= "checkpoints"
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder.")
+    found = {}
+    for path in folder.iterdir():
+        name = re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name)
+        if name and path.is_dir():
+            found[int(name[1])] = path
+    if not found:
+        raise FileNotFoundError(f"{folder}: no folders {PREFIX_CHECKPOINT_DIR}-<step> in it.")
+    return found
+
+
+def _rank(checkpoints: dict[int, Path], metric: str | None) -> list[int]:
+    """Steps of the checkpoints, best first by a metric (the newer of two equals); without a metric, newest first."""
+    if metric is None:
+        return sorted(checkpoints, reverse=True)
+    scores: dict[int, float] = {}
+    measured: set[str] = set()
+    for step, folder in checkpoints.items():
+        path = folder / TRAINER_STATE_FILE
+        for entry in read_object(path, {"log_history": list}, LARGEST_LOG)["log_history"]:
+            if not isinstance(entry, dict) or not isinstance(entry.get(metric, 0), (int, float)):
+                raise ValueError(f"{path} is damaged: expected log_history to hold objects with numbers")
+            if entry.get("step") == step:
+                measured |= {name for name in entry if name.startswith("eval_")}
+                scores |= {step: entry[metric]} if metric in entry else {}
+    if not scores:
+        raise ValueError(
+            f"{next(iter(checkpoints.values())).parent}: no checkpoint was evaluated with {metric}; "
+            f"measured at their steps: {', '.join(sorted(measured)) or 'nothing'}."
+        )
+    sign = -1 if metric.endswith("loss") else 1
+    return sorted(scores, key=lambda step: (sign * scores[step], step), reverse=True)
+
+
+def select_checkpoints(
+    run_folder: str | os.PathLike, *, last: int | None = None, best: int | None = None, metric: str = "eval_bleu"
+) -> list[Path]:
+    """
+    The last or the best checkpoints of a run, oldest first.
+
+    Args:
+        run_folder: The `output_dir` of a run, or the folder that holds its checkpoint-<step> folders.
+        last: How many of the newest.
+        best: How many of those with the best `metric` in the evaluation at their step, as trainer_state.json has it.
+        metric: Higher is better, unless its name ends in "loss".
+
+    Raises:
+        FileNotFoundError: The folder does not exist or holds no checkpoints.
+        ValueError: Both or neither of `last` and `best` are given, or there are fewer checkpoints than requested.
+    """
+    count = last or best
+    if (last is None) == (best is None) or count is None or count < 1:
+        raise ValueError(f"last={last}, best={best}: give one of the two, 1 or more.")
+    found = _find_checkpoints(run_folder)
+    ranked = _rank(found, metric if best else None)
+    if len(ranked) < count:
+        which = f"checkpoints were evaluated with {metric}" if best else "checkpoints"
+        raise ValueError(f"{run_folder}: {len(ranked)} {which}, but {count} are to be averaged.")
+    return [found[step] for step in sorted(ranked[:count])]
+
+
+class AverageCheckpointsCallback(TrainerCallback):
+    """
+    At the end of training, sets the model to the average of the last or of the best checkpoints of the run.
+
+    The Trainer must keep them: `save_total_limit` is checked before training. Afterwards `folders` are the averaged
+    checkpoints, which are all checkpoints if the run has fewer. Every process reads the checkpoints.
+
+    Args:
+        last, best, metric: As in `select_checkpoints`.
+
+    Raises:
+        ValueError: Both or neither of `last` and `best` are given; or, when the Trainer is created or training begins,
+            its arguments would not keep the checkpoints.
+    """
+
+    folders: list[Path]
+
+    def __init__(self, last: int | None = None, best: int | None = None, metric: str = "eval_bleu"):
+        self.count = last or best or 0
+        if (last is None) == (best is None) or self.count < 1:
+            raise ValueError(f"last={last}, best={best}: give one of the two, 1 or more.")
+        self.metric = metric if best else None
+        self.folders = []
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        limit = args.save_total_limit or 0
+        # transformers also keeps the best checkpoint, within the same limit.
+        needed = self.count + (args.metric_for_best_model is not None)
+        if args.save_strategy == SaveStrategy.NO:
+            raise ValueError("save_strategy=no leaves no checkpoints to average.")
+        if self.metric is not None and limit > 0:
+            raise ValueError(f"save_total_limit={limit}: an average of the best checkpoints needs all of them kept.")
+        if 0 < limit < needed:
+            raise ValueError(f"save_total_limit={limit}: averaging {self.count} checkpoints needs {needed} or more.")
+        if self.metric is not None and args.eval_strategy == IntervalStrategy.NO:
+            raise ValueError("eval_strategy=no gives no scores to find the best checkpoints with.")
+
+    on_train_begin = on_init_end
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **kwargs: Any,
+    ):
+        if model is None:
+            return
+        if distributed.is_initialized():
+            distributed.barrier()  # the main process may still be writing the last one
+        # Later ones are left over from a run that was continued from an earlier step.
+        found = {
+            step: path for step, path in _find_checkpoints(str(args.output_dir)).items() if step <= state.global_step
+        }
+        self.folders = [found[step] for step in sorted(_rank(found, self.metric)[: self.count])]
+        load_average(model, self.folders)

@@ -1,0 +1,336 @@
+"""Complete checkpoints, and the callbacks that end a run with one: signals and early stopping."""
+
+import hashlib
+import json
+import logging
+import shutil
+import signal
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain, count
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import distributed
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy, sort_checkpoints
+
+from ...common.checksums import SUMS_FILE, digest_of_all, format_checksums, read_checksums, write_checksums
+from ...common.files import UNFINISHED, sync, sync_tree
+from ...common.settings import LARGEST_LOG, read_object
+
+
+logger = logging.getLogger(__name__)
+
+
+def find_damage(checkpoint: Path) -> str | None:
+    """
+    The damage of a checkpoint that prevents continuing, in a few words; None if it is complete.
+
+    Every file is compared with its checksum. A checkpoint of an earlier version has no checksums: it must have all
+    files that a run of one process needs; torch's files are zip archives with checksums inside.
+    """
+    try:
+        state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return f"{TRAINER_STATE_NAME} is missing"
+    except (OSError, ValueError) as error:
+        return f"{TRAINER_STATE_NAME} is damaged ({error})"
+    step = state.get("global_step") if isinstance(state, dict) else None
+    is_named = checkpoint.name.startswith(f"{PREFIX_CHECKPOINT_DIR}-")  # a renamed checkpoint may still be complete
+    if step is None or (is_named and checkpoint.name != f"{PREFIX_CHECKPOINT_DIR}-{step}"):
+        return f"{TRAINER_STATE_NAME} is of another step"
+    if not (checkpoint / SUMS_FILE).is_file():
+        return _find_damage_without_sums(checkpoint)
+    try:
+        sums = read_checksums(checkpoint)
+    except (OSError, ValueError) as error:
+        return str(error).removesuffix(".")
+    for name, value in sums.items():
+        if not (checkpoint / name).is_file():
+            return f"{name} is missing"
+        if digest_of_all(checkpoint / name) != value:
+            return f"{name} differs from its checksum"
+    return None
+
+
+def _find_damage_without_sums(checkpoint: Path) -> str | None:
+    is_deepspeed = any(checkpoint.glob("global_step*"))  # which has its own files
+    required = () if is_deepspeed else (OPTIMIZER_NAME, SCHEDULER_NAME, "rng_state*.pth", "*.safetensors")
+    for pattern in required:
+        if not any(checkpoint.glob(pattern)):
+            return f"{pattern} is missing"
+    for path in [*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")]:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
+        except (OSError, zipfile.BadZipFile) as error:
+            return f"{path.name} is damaged ({error})"
+        if damaged is not None:
+            return f"{path.name} is damaged ({damaged})"
+    return None
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Whether a run can continue from a checkpoint: no file of it is missing or damaged."""
+    return find_damage(checkpoint) is None
+
+
+def find_last_checkpoint(folder: Path) -> str | None:
+    """The newest complete checkpoint in a folder, if there is one."""
+    return next((path for path in reversed(list_checkpoints(folder)) if is_complete(Path(path))), None)
+
+
+def list_checkpoints(folder: Path) -> list[str]:
+    """The checkpoints in a folder by their steps, complete or not."""
+    return sort_checkpoints(str(folder)) if folder.is_dir() else []
+
+
+def step_of(checkpoint: str | Path) -> int:
+    """The number of steps that a checkpoint's run had done."""
+    return read_object(Path(checkpoint, TRAINER_STATE_NAME), {"global_step": int}, LARGEST_LOG)["global_step"]
+
+
+def move_in(checkpoint: Path, folder: Path):
+    """Write the checksums of a checkpoint and move it into `folder` atomically."""
+    write_checksums(checkpoint)
+    sync_tree(checkpoint)
+    place = folder / checkpoint.name
+    if place.exists():
+        remove(place)
+    checkpoint.rename(place)
+    sync(folder)
+
+
+def remove(checkpoint: Path):
+    """Delete a checkpoint: it is renamed first, so that an interruption leaves no partial checkpoint."""
+    unnamed = checkpoint.parent / UNFINISHED / f"deleted-{checkpoint.name}"
+    unnamed.parent.mkdir(exist_ok=True)
+    shutil.rmtree(unnamed, ignore_errors=True)
+    checkpoint.rename(unnamed)
+    shutil.rmtree(unnamed, ignore_errors=True)
+
+
+def is_planned(checkpoint: Path, args: TrainingArguments, save_steps: int) -> bool:
+    """Whether a checkpoint was saved because its step or epoch was due, not because of a signal."""
+    state = read_object(checkpoint / TRAINER_STATE_NAME, {"global_step": int, "epoch": (float, int)}, LARGEST_LOG)
+    if args.save_strategy == SaveStrategy.EPOCH:
+        return float(state["epoch"]).is_integer()
+    return args.save_strategy != SaveStrategy.STEPS or not save_steps or state["global_step"] % save_steps == 0
+
+
+def set_aside_later(folder: Path, step: int) -> list[Path]:
+    """
+    Move checkpoints after `step` into `folder`/set_aside, for a run that continues from `step`.
+
+    Otherwise they would count as the run's last ones when continuing, averaging and deleting.
+    """
+    moved = []
+    for path in map(Path, sort_checkpoints(str(folder))):
+        if int(path.name.rpartition("-")[2]) > step:
+            names = chain([path.name], (f"{path.name}.{number}" for number in count(2)))
+            place = next(place for name in names if not (place := folder / "set_aside" / name).exists())
+            place.parent.mkdir(exist_ok=True)
+            moved.append(path.rename(place))
+    return moved
+
+
+def remove_surplus(folder: Path, limit: int | None, best: str | None):
+    """Delete the oldest checkpoints beyond `limit`, never the newest or the best."""
+    checkpoints = sort_checkpoints(str(folder))
+    if not limit or limit < 0 or len(checkpoints) <= limit:
+        return
+    spared = {checkpoints[-1], best} & set(checkpoints)
+    surplus = [path for path in checkpoints if path not in spared]
+    for path in surplus[: len(checkpoints) - max(limit, len(spared))]:
+        remove(Path(path))
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """
+    Training was stopped by a signal, and what it has done is saved.
+
+    `signal` is the number of the signal, `step` the last step that was done; `saved` says what is saved.
+    """
+
+    def __init__(self, number: int, step: int, saved: str = "its checkpoint is saved."):
+        self.signal, self.step = number, step
+        super().__init__(f"stopped by {signal.Signals(number).name} after step {step}; {saved}")
+
+
+class EvaluationStopped(BaseException):
+    """An evaluation was stopped by a signal: no error, and nothing that handles errors may take it for one."""
+
+
+class StopOnSignal(TrainerCallback):
+    """
+    On SIGTERM or Ctrl-C, finishes the current step or stops the current evaluation, saves a checkpoint and raises
+    `TrainingInterrupted`. A second signal stops at once and saves nothing.
+
+    Active inside `with callback.listening():`, in the main thread. With several processes, a signal to one stops all.
+    """
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self):
+        self.received: int | None = None
+        self._at_once: Callable[[int], BaseException] | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handle the signals while training runs. In Python only the main thread can do that."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self.received = None
+        before = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def at_once(self, stop: Callable[[int], BaseException]) -> Iterator[None]:
+        """In this context a signal, also one that has come before, raises what `stop` makes of its number."""
+        before, self._at_once = self._at_once, stop
+        try:
+            if self.received is not None:
+                raise stop(self.received)
+            yield
+        finally:
+            self._at_once = before
+
+    @contextmanager
+    def in_evaluation(self, args: TrainingArguments) -> Iterator[None]:
+        """
+        In this context, which is one batch of an evaluation, a signal stops the evaluation at once; with several
+        processes before the next batch, because the others would wait for the rest of this one.
+
+        Raises:
+            EvaluationStopped: A signal has come.
+        """
+        if args.world_size > 1:
+            if self._received_by_any(args):
+                raise EvaluationStopped
+            yield
+            return
+        with self.at_once(lambda _: EvaluationStopped()):
+            yield
+
+    def _receive(self, number: int, frame: FrameType | None):
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = number
+        if self._at_once is not None:
+            raise self._at_once(number)
+        print(
+            f"\n{signal.Signals(number).name}: saving a checkpoint after this step; again to stop without one.",
+            flush=True,
+        )
+
+    def _received_by_any(self, args: TrainingArguments) -> int | None:
+        """The signal that any process received; all processes must call this at the same points."""
+        if args.world_size <= 1 or not distributed.is_initialized():
+            return self.received
+        # Processes that stopped at different steps would deadlock.
+        signals = torch.tensor(self.received or 0, device=args.device)
+        distributed.all_reduce(signals, distributed.ReduceOp.MAX)
+        self.received = int(signals) or None
+        return self.received
+
+    def has_come(self, args: TrainingArguments) -> bool:
+        """Whether any process received a signal; all processes must call this at the same points."""
+        return self._received_by_any(args) is not None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        # At the end of an epoch, its evaluation comes before the checkpoint.
+        if self._received_by_any(args) and not float(state.epoch or 0).is_integer():
+            control.should_save = True
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if self._received_by_any(args):
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if received := self._received_by_any(args):
+            raise TrainingInterrupted(received, state.global_step)
+
+
+class EarlyStopping(TrainerCallback):
+    """
+    Stops training, with a checkpoint, after `patience` evaluations without a better `metric_for_best_model`.
+
+    The evaluations are counted in the Trainer's log, which checkpoints hold: unlike with transformers' callback, a run
+    that is continued stops where it would have stopped uninterrupted, and one that has stopped stays stopped.
+
+    Args:
+        patience: Evaluations in a row that are no better than the best before them.
+
+    Raises:
+        ValueError: `patience` is below 1; or, when the Trainer is created or training begins, its arguments have no
+            metric or no evaluations.
+    """
+
+    def __init__(self, patience: int):
+        if patience < 1:
+            raise ValueError(f"early_stopping_patience={patience}: must be at least 1.")
+        self.patience = patience
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if args.metric_for_best_model is None:
+            raise ValueError("early_stopping_patience needs metric_for_best_model, the score that has to improve.")
+        if args.eval_strategy == IntervalStrategy.NO:
+            raise ValueError("early_stopping_patience needs evaluations: set eval_strategy.")
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self.on_init_end(args, state, control)
+        control.should_training_stop = self._is_enough(args, state)
+        return control
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if self._is_enough(args, state):
+            control.should_training_stop = control.should_save = True
+            if state.is_world_process_zero:
+                logger.warning(
+                    "step %d: %s has not improved in %d evaluations; training ends here",
+                    state.global_step, args.metric_for_best_model, self.patience,
+                )  # fmt: skip
+        return control
+
+    def _is_enough(self, args: TrainingArguments, state: TrainerState) -> bool:
+        metric = f"eval_{str(args.metric_for_best_model).removeprefix('eval_')}"
+        sign = 1 if args.greater_is_better else -1
+        values = [sign * entry[metric] for entry in state.log_history if metric in entry]
+        return bool(values) and len(values) - 1 - values.index(max(values)) >= self.patience
+
+
+def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
+    """
+    The files of a checkpoint that are needed to continue from it, to be published in the folder `place`.
+
+    These are the optimizer's state and others, which transformers pickles. Its arguments are left out, because they
+    may contain a token; paths of this machine are removed from its log.
+    """
+    files: dict[str, Path | bytes] = {}
+    for path in sorted(checkpoint.iterdir()):
+        is_hidden = path.name.startswith(".")
+        if path.is_file() and not is_hidden and path.name not in ("training_args.bin", SUMS_FILE):
+            files[f"{place}/{path.name}"] = path
+    state = f"{place}/trainer_state.json"
+    if state in files:
+        text = (checkpoint / "trainer_state.json").read_text(encoding="utf-8")
+        for folder in (str(checkpoint.parent), str(checkpoint.parent.resolve())):
+            text = text.replace(f"{folder}/", "")
+        files[state] = text.encode()
+    if (checkpoint / SUMS_FILE).is_file():
+        sums = {name: value for name, value in read_checksums(checkpoint).items() if f"{place}/{name}" in files}
+        if state in files:
+            sums[TRAINER_STATE_NAME] = hashlib.sha256(files[state]).hexdigest()  # type: ignore[arg-type]
+        files[f"{place}/{SUMS_FILE}"] = format_checksums(sums).encode()
+    return files

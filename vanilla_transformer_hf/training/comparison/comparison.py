@@ -1,0 +1,178 @@
+"""Comparisons of variants: each run has its own process, so that a failed or killed run does not affect the others."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...common.settings import read_object
+from ..build import describe_tokenizer, get_tokenizer, load_corpora, say, tokenize
+from ..checkpoints.resume import lock_folder
+from ..trainer.progress import quiet_libraries
+from .plan import Plan, PlannedRun, continue_record, write_recipe
+from .run import DIVERGED, FAILED, FINISHED, write_result
+
+
+PACKAGE = Path(__file__).resolve().parents[2]
+# Seconds between two checks of the processes.
+PAUSE = 0.2
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A run of a comparison with its result from `measure_run`."""
+
+    run: PlannedRun
+    result: dict[str, Any]
+
+
+def prepare_data(plan: Plan, output: Path) -> str:
+    """
+    Make the tokenizer and the tokenized text that all runs share, unless they exist; returns the tokenizer's name.
+
+    Raises:
+        OSError, ValueError: A text or a tokenizer is missing or unusable.
+    """
+    with quiet_libraries():
+        corpora = load_corpora(plan.base.data)
+        if "train" not in corpora:
+            raise ValueError("train_source is not given: name the text to train on.")
+        tokenizer = get_tokenizer(plan.base, corpora["train"], output / "tokenizer")
+        say(plan.base.training, describe_tokenizer(tokenizer, plan.base))
+        tokenize(corpora, tokenizer, plan.base)  # datasets keeps it in its cache, where the runs find it
+    return plan.tokenizer or str(output / "tokenizer")
+
+
+def start_process(run: PlannedRun, seconds: float | None, processes: int) -> subprocess.Popen:
+    """
+    Start the process of a run. Its output goes to the run's log; it ends with a checkpoint when this process
+    ends.
+    """
+    threads = max(1, (os.cpu_count() or 1) // processes)
+    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-m", f"{PACKAGE.name}.training.comparison.run", str(run.beside(".yaml"))]
+    with run.beside(".log").open("ab") as log:
+        return subprocess.Popen(
+            [*command, *([str(seconds)] if seconds is not None else [])],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,  # a Ctrl-C for this process is passed on once, as SIGTERM
+        )
+
+
+def read_result(run: PlannedRun) -> dict[str, Any] | None:
+    """The result of a run that has ended, or None."""
+    path = run.beside(".json")
+    return read_object(path, {"status": str}) if path.is_file() else None
+
+
+def run_comparison(
+    plan: Plan,
+    output: Path,
+    seconds: float | None = None,
+    processes: int = 1,
+    tell: Callable[[str], None] = print,
+) -> list[MeasuredRun]:
+    """
+    Train and measure the unfinished runs of a plan, several at a time; return the results of all runs, in order.
+
+    A run that fails is in the results with its error, and is tried again by the next call; finished and diverged ones
+    are not repeated.
+
+    Raises:
+        OSError: The text is missing, or another process compares in `output`.
+        ValueError: The text is unusable, or `output` belongs to another comparison.
+    """
+    continue_record(plan, output)
+    with lock_folder(output) or nullcontext():
+        return _run_waiting(plan, output, seconds, processes, tell)
+
+
+def _run_waiting(
+    plan: Plan, output: Path, seconds: float | None, processes: int, tell: Callable[[str], None]
+) -> list[MeasuredRun]:
+    waiting = [run for run in plan.runs if (read_result(run) or {}).get("status") not in (FINISHED, DIVERGED)]
+    if waiting:
+        tokenizer = prepare_data(plan, output)
+        for run in waiting:
+            write_recipe(run, tokenizer)
+            run.beside(".json").unlink(missing_ok=True)
+    tell(f"{len(plan.runs)} runs, {len(plan.runs) - len(waiting)} of them done before; {processes} at a time.")
+    _train(waiting, seconds, processes, tell)
+    return [MeasuredRun(run, read_result(run) or {"status": FAILED, "error": "no result"}) for run in plan.runs]
+
+
+def _train(waiting: list[PlannedRun], seconds: float | None, processes: int, tell: Callable[[str], None]) -> None:
+    count, began, done = len(waiting), time.perf_counter(), 0
+    active: dict[PlannedRun, subprocess.Popen] = {}
+    queue = list(waiting)
+    with _exit_on_sigterm():
+        try:
+            while queue or active:
+                while queue and len(active) < processes:
+                    run = queue.pop(0)
+                    tell(f"{run}: training (output in {run.beside('.log')})")
+                    active[run] = start_process(run, seconds, processes)
+                ended = [run for run, process in active.items() if process.poll() is not None]
+                for run in ended:
+                    result = _finish(run, active.pop(run).returncode)
+                    done += 1
+                    left = (time.perf_counter() - began) / done * (count - done)
+                    tell(f"{run}: {_in_words(result)} [{done} of {count}, about {left / 60:.0f} min left]")
+                if not ended:
+                    time.sleep(PAUSE)
+        finally:
+            for process in active.values():
+                process.terminate()
+            for process in active.values():
+                process.wait()
+
+
+def _finish(run: PlannedRun, code: int) -> dict[str, Any]:
+    """The result of a run whose process has ended; of one that ended without a result, its last words."""
+    result = read_result(run)
+    if result is None:
+        lines = run.beside(".log").read_text(encoding="utf-8", errors="replace").split("\n")
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        result = {"status": FAILED, "error": f"{how}; {said}" if said else how}
+        write_result(run.beside(".json"), result)
+    if result["status"] != FAILED:
+        shutil.rmtree(run.place / "checkpoints", ignore_errors=True)  # they are not needed any more
+    return result
+
+
+def _in_words(result: dict[str, Any]) -> str:
+    parts = [result["status"]]
+    if result["error"]:
+        parts = [f"{result['status']}: {result['error']}"]
+    for name, text in {"validation_loss": "validation loss {:.3f}", "validation_bleu": "BLEU {:.2f}"}.items():
+        if result.get(name) is not None:
+            parts.append(text.format(result[name]))
+    if result.get("seconds"):
+        parts.append(f"{result['seconds']:.0f} s of training")
+    return ", ".join(parts)
+
+
+@contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that the signal is passed on to the runs."""
+
+    def leave(number: int, frame: Any):
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,205 @@
+"""The report of a comparison: a table in Markdown and in CSV, and a picture of the curves."""
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle, product
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ...common.files import open_output
+from .comparison import MeasuredRun
+from .lengths import lengths_table
+from .run import FINISHED
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: key of a result, heading, how numbers are written, and whether with their deviation."""
+
+    key: str
+    heading: str
+    text: str
+    deviates: bool = False
+
+
+COLUMNS = [
+    Column("parameters", "parameters", "{:,.0f}"),
+    Column("steps", "steps", "{:,.0f}"),
+    Column("steps_per_second", "steps/s", "{:.2f}"),
+    Column("cpu_ms_per_step", "CPU ms/step", "{:,.1f}"),
+    Column("peak_mib", "peak MiB", "{:,.0f}"),
+    Column("validation_loss", "validation loss", "{:.3f}", True),
+    Column("validation_bleu", "BLEU", "{:.2f}", True),
+    Column("validation_exact_match", "exact match, %", "{:.1f}", True),
+    Column("test_loss", "test loss", "{:.3f}", True),
+    Column("test_bleu", "test BLEU", "{:.2f}", True),
+    Column("test_chrf", "test chrF", "{:.2f}", True),
+    Column("test_exact_match", "test exact match, %", "{:.1f}", True),
+    Column("generated_tokens_per_second", "generated tokens/s", "{:,.0f}"),
+]
+# Line styles beside ten colours, so that twenty variants can be told apart.
+STYLES = ["-", "--", ":", "-."]
+
+
+@dataclass(frozen=True)
+class Row:
+    """
+    A variant in the table: values by key, and notes about runs that did not finish. Losses and scores are those of its
+    finished runs; sizes and speeds those of all.
+    """
+
+    variant: str
+    values: dict[str, list[float]]
+    seeds: list[int]
+    note: str
+
+    def mean(self, key: str) -> float | None:
+        return statistics.fmean(self.values[key]) if self.values[key] else None
+
+    def deviation(self, key: str) -> float | None:
+        """The sample standard deviation over the seeds, of two or more."""
+        return statistics.stdev(self.values[key]) if len(self.values[key]) > 1 else None
+
+
+def make_rows(runs: Sequence[MeasuredRun]) -> list[Row]:
+    """One row for each variant, in their order."""
+    rows = []
+    for name in dict.fromkeys(each.run.variant for each in runs):
+        own = [each for each in runs if each.run.variant == name]
+        good = [each for each in own if each.result["status"] == FINISHED]
+        values = {
+            column.key: [
+                each.result[column.key]
+                for each in (good if column.deviates else own)
+                if each.result.get(column.key) is not None
+            ]
+            for column in COLUMNS
+        }
+        bad = [each for each in own if each not in good]
+        said: dict[str, list[str]] = {}
+        for each in bad:
+            said.setdefault(f"{each.result['status']}: {each.result['error']}", []).append(str(each.run.seed))
+        notes = [text if not good and len(said) == 1 else f"seed {', '.join(at)} {text}" for text, at in said.items()]
+        rows.append(Row(name, values, [each.run.seed for each in good], "; ".join(notes)))
+    return rows
+
+
+def markdown_table(rows: Sequence[Row], about: str = "") -> str:
+    """The table in Markdown: columns that have values, mean ± sample standard deviation over the seeds."""
+    columns = [column for column in COLUMNS if any(row.values[column.key] for row in rows)]
+    if len({value for row in rows for value in row.values["steps"]}) < 2:
+        columns = [column for column in columns if column.key != "steps"]
+    noted = any(row.note for row in rows)
+    head = ["variant", *(column.heading for column in columns), *(["note"] if noted else [])]
+    lines = [head, ["---", *("---:" for _ in columns), *(["---"] if noted else [])]]
+    for row in rows:
+        cells = [_cell(row, column) for column in columns]
+        lines.append([f"`{row.variant}`", *cells, *([_one_line(row.note)] if noted else [])])
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"{about}\n\n{table}" if about else table
+
+
+def _cell(row: Row, column: Column) -> str:
+    mean, deviation = row.mean(column.key), row.deviation(column.key)
+    if mean is None:
+        return "–"
+    text = column.text.format(mean)
+    return f"{text} ± {column.text.format(deviation)}" if column.deviates and deviation is not None else text
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def csv_table(rows: Sequence[Row]) -> str:
+    """The same with all digits: for each variant the finished seeds, means, and deviations of scores and losses."""
+    head = ["variant", "seeds"]
+    for column in COLUMNS:
+        head += [column.key, *([f"{column.key}_deviation"] if column.deviates else [])]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*head, "note"])
+    for row in rows:
+        cells: list[Any] = [row.variant, " ".join(map(str, row.seeds))]
+        for column in COLUMNS:
+            cells += [row.mean(column.key), *([row.deviation(column.key)] if column.deviates else [])]
+        writer.writerow([*cells, row.note])
+    return file.getvalue()
+
+
+def _mean_curve(curves: list[dict[int, float]]) -> dict[int, float]:
+    """Step -> mean over the seeds, at the steps that all have."""
+    steps = [step for step in curves[0] if all(step in curve for curve in curves)]
+    return {step: statistics.fmean(curve[step] for curve in curves) for step in steps}
+
+
+def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
+    """
+    The validation loss of every variant, the mean over its seeds, over the steps and over the seconds of training;
+    without a validation text, the training loss. Diverged runs are drawn too, those that failed have no curve.
+
+    Of runs on a CPU the seconds are those that the processor computed, which other work changes less than the clock's.
+    """
+    with_curves = [each for each in runs if "curves" in each.result]
+    is_validated = any(each.result["curves"]["validation_loss"] for each in with_curves)
+    kind = "validation_loss" if is_validated else "training_loss"
+    on_cpu = all(each.result["device"] == "cpu" for each in with_curves)
+    names = list(dict.fromkeys(each.run.variant for each in runs))
+    looks = dict(zip(names, cycle(product(STYLES, matplotlib.colormaps["tab10"].colors))))  # type: ignore[attr-defined]
+    with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(11, max(4.2, 1.2 + 0.22 * len(names))), layout="constrained")
+        FigureCanvasAgg(figure)
+        by_step, by_time = figure.subplots(1, 2, sharey=True)
+    lasts: list[float] = []
+    seen: list[float] = []
+    for name in names:
+        own = [each.result for each in with_curves if each.run.variant == name and each.result["curves"][kind]]
+        if not own:
+            continue
+        points = _mean_curve([dict(map(tuple, result["curves"][kind])) for result in own])
+        paces = [1e-3 * result["cpu_ms_per_step"] if on_cpu else 1 / result["steps_per_second"] for result in own]
+        diverged = "" if all(result["status"] == FINISHED for result in own) else " (diverged)"
+        style, color = looks[name]
+        look: dict[str, Any] = {"linestyle": style, "color": color, "linewidth": 1.4, "marker": "o", "markersize": 2.5}
+        by_step.plot(list(points), list(points.values()), label=f"{name}{diverged}", **look)
+        by_time.plot([step * statistics.fmean(paces) for step in points], list(points.values()), **look)
+        lasts += list(points.values())[-1:]
+        seen += points.values()
+    by_step.set_ylabel(f"{kind.replace('_', ' ')}, nats per token")
+    by_step.set_xlabel("step")
+    by_time.set_xlabel(f"{'processor ' if on_cpu else ''}seconds of training, without evaluations")
+    if seen:
+        # The first steps of untrained models would leave the rest a flat line.
+        room = 0.05 * (max(lasts) - min(seen)) + 0.02
+        by_step.set_ylim(min(seen) - room, max(max(lasts), sorted(seen)[int(0.85 * (len(seen) - 1))]) + room)
+        figure.legend(*by_step.get_legend_handles_labels(), loc="outside right center", edgecolor="none", fontsize=8)
+    for axis in (by_step, by_time):
+        axis.grid(alpha=0.25)
+        axis.set_xlim(left=0)
+    return figure
+
+
+def write_report(runs: Sequence[MeasuredRun], output: Path, about: str = "") -> str:
+    """
+    Write `table.md`, `table.csv`, `curves.png` and, if texts were translated, `lengths.md` into a folder, and return
+    the table in Markdown.
+    """
+    rows = make_rows(runs)
+    table = markdown_table(rows, about)
+    with open_output(output / "table.md") as file:
+        file.write(table.encode())
+    with open_output(output / "table.csv") as file:
+        file.write(csv_table(rows).encode())
+    if by_length := lengths_table(runs):
+        with open_output(output / "lengths.md") as file:
+            file.write(by_length.encode())
+    with open_output(output / "curves.png") as file:
+        draw_comparison(runs).savefig(file, format="png", dpi=110)
+    return table

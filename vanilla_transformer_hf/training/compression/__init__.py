@@ -1,0 +1,1 @@
+"""Smaller models: pruned, or taught by a larger one."""

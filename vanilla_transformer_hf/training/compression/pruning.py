@@ -1,0 +1,323 @@
+"""
+Pruning: the least important attention heads and feed-forward units are removed, so the matrices become smaller; and
+layers are removed.
+
+Heads are ranked by their importance E_x |∂L(x)/∂ξ_h|, where ξ_h = 1 is a factor of the head's output (Michel et al.
+2019, arXiv 1905.10650), units by the norm of all their weights. A pruned model is an ordinary model with fewer heads
+and units in its config.
+
+Shapes: B sentences, T target positions, H heads, d_v width of a head's values, d_ff width of a feed-forward.
+"""
+
+import copy
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ...model.config.kept_heads import HEAD_FIELDS, HEADS, heads_of_layers, stack_of
+from ...model.config.sharing import layers_and_sets
+from ...model.layers.feed_forward import FEED_FORWARDS
+
+
+# Attention -> its stack, and its name in a layer.
+ATTENTIONS = {
+    "encoder": ("encoder", "self_attn"),
+    "decoder": ("decoder", "self_attn"),
+    "cross": ("decoder", "encoder_attn"),
+}
+
+
+def attentions(model: Any) -> dict[tuple[str, int], Any]:
+    """The attention modules with their own weights, by ("encoder", "decoder" or "cross", layer)."""
+    found = {}
+    for attention, (stack, name) in ATTENTIONS.items():
+        for place, layer in enumerate(getattr(model.model, stack).layers):
+            module = getattr(layer, name)
+            if module.lender is None:
+                found[attention, place] = module
+    return found
+
+
+def feed_forwards(model: Any) -> dict[str, list[Any]]:
+    """The feed-forward modules with their own weights, by stack."""
+    stacks = {"encoder": model.model.encoder, "decoder": model.model.decoder}
+    return {name: [one for one in stack.modules() if "fc2" in one._modules] for name, stack in stacks.items()}
+
+
+@contextmanager
+def _gates(model: Any) -> Iterator[dict[tuple[str, int], torch.Tensor]]:
+    """In this context each head's output is multiplied by a factor of 1: the factors (B, H) of the last forward pass,
+    by attention."""
+    factors: dict[tuple[str, int], torch.Tensor] = {}
+
+    def gate(key: tuple[str, int], heads: int):
+        def multiply(module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            outputs = arguments[0].unflatten(-1, (heads, -1))  # (B, T, H, d_v)
+            if key not in factors:  # layers that run twice, or two attentions with the same weights, have one factor
+                factors[key] = outputs.new_ones(len(outputs), heads).requires_grad_()
+            return ((outputs * factors[key][:, None, :, None]).flatten(-2), *arguments[1:])
+
+        return multiply
+
+    hooks = [
+        module.out_proj.register_forward_pre_hook(gate(key, module.num_heads))
+        for key, module in attentions(model).items()
+    ]
+    try:
+        yield factors
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def head_importance(model: Any, batches: Iterable[dict[str, torch.Tensor]]) -> dict[tuple[str, int], torch.Tensor]:
+    """
+    E_x |∂L(x)/∂ξ_h| of each head (H), by attention; L is the negative log-likelihood of a sentence's labels, in nats.
+
+    Args:
+        model: A translation model; it is in evaluation mode meanwhile.
+        batches: Inputs of the model with labels (B, T), -100 where they do not count.
+    """
+    total: dict[tuple[str, int], torch.Tensor] = {}
+    sentences, was_training = 0, model.training
+    model.eval()
+    try:
+        for batch in batches:
+            with _gates(model) as factors, torch.enable_grad():
+                labels = batch["labels"]
+                logits = model(
+                    **{name: value for name, value in batch.items() if name != "labels"},
+                    decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels),
+                ).logits
+                loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
+                keys = list(factors)
+                # A sentence's factor has no effect on the losses of the others.
+                derivatives = torch.autograd.grad(loss, [factors[key] for key in keys])
+            for key, derivative in zip(keys, derivatives):
+                total[key] = total.get(key, 0) + derivative.abs().double().sum(dim=0)
+            sentences += len(labels)
+    finally:
+        model.train(was_training)
+    return {key: value / max(1, sentences) for key, value in total.items()}
+
+
+def unit_norms(maps: Any, names: list[str]) -> torch.Tensor:
+    """The Euclidean norm of all weights of each feed-forward unit (d_ff): input rows, biases and output column."""
+    squares = maps.fc2.weight.detach().double().square().sum(dim=0)
+    for module in (getattr(maps, name) for name in names):
+        squares = squares + module.weight.detach().double().square().sum(dim=1)
+        if module.bias is not None:
+            squares = squares + module.bias.detach().double().square()
+    return squares.sqrt()
+
+
+def choose_heads(importance: dict[tuple[str, int], torch.Tensor], share: float) -> dict[tuple[str, int], list[int]]:
+    """
+    The heads to keep, by attention: of all heads of the model, this share is removed, the least important first.
+
+    Importance is divided by its norm in each layer, as in the paper. The best head of each attention is kept.
+
+    Raises:
+        ValueError: The share is too large.
+    """
+    scores = {key: value / value.norm().clamp(min=torch.finfo(value.dtype).tiny) for key, value in importance.items()}
+    best = {(key, int(score.argmax())) for key, score in scores.items()}
+    ranked = sorted(
+        ((float(score[head]), key, head) for key, score in scores.items() for head in range(len(score))),
+    )
+    candidates = [(key, head) for _, key, head in ranked if (key, head) not in best]
+    count = round(share * len(ranked))
+    if not 0 <= share < 1 or count > len(candidates):
+        raise ValueError(
+            f"heads={share}: must be at least 0 and at most {len(candidates) / len(ranked):.4g}, since each of the "
+            f"{len(best)} attentions keeps one of the {len(ranked)} heads"
+        )
+    removed = set(candidates[:count])
+    return {key: [head for head in range(len(score)) if (key, head) not in removed] for key, score in scores.items()}
+
+
+def choose_units(norms: torch.Tensor, share: float) -> list[int]:
+    """
+    The units of a feed-forward to keep: this share is removed, the smallest norms first.
+
+    Raises:
+        ValueError: All units would be removed.
+    """
+    count = round(share * len(norms))
+    if not 0 <= share < 1 or count >= len(norms):
+        raise ValueError(f"feed_forward={share}: must be at least 0 and less than 1, and leave one of {len(norms)}")
+    return sorted(norms.argsort(stable=True)[count:].tolist())
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """
+    A pruned model, and its numbers of layers, heads and feed-forward units before and after.
+
+    Heads and units are counted in the layers that were kept.
+    """
+
+    model: Any
+    heads: tuple[int, int]
+    units: tuple[int, int]
+    parameters: tuple[int, int]
+    layers: tuple[int, int] = (0, 0)
+
+    @property
+    def heads_by_layer(self) -> dict[str, list[int]]:
+        """The number of heads in each layer, by attention."""
+        return {attention: heads_of_layers(self.model.config, attention) for attention in HEADS}
+
+    def __str__(self) -> str:
+        parts = [
+            f"{before - after:,} of {before:,} {what} ({(before - after) / before:.0%})"
+            for what, (before, after) in (
+                ("layers", self.layers),
+                ("attention heads", self.heads),
+                ("feed-forward units", self.units),
+            )
+            if before > after
+        ]
+        return f"{' and '.join(parts) or 'nothing'}: {self.parameters[0]:,} parameters became {self.parameters[1]:,}"
+
+
+def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, feed_forward: float = 0.0) -> Pruned:
+    """
+    A new model without some heads and units. Its outputs equal those of the old model with zeros in their places.
+
+    Args:
+        model: A translation model of this package.
+        heads: The heads to keep, by attention, as returned by `choose_heads`; all if None.
+        feed_forward: The share of each feed-forward's units to remove.
+
+    Raises:
+        ValueError: All units would be removed, or a position scheme has parameters for each head.
+    """
+    own = attentions(model)
+    kept = {key: list(range(module.num_heads)) for key, module in own.items()} | (heads or {})
+    before = sum(module.num_heads for module in own.values())
+    weights = dict(model.state_dict())
+    names = {id(module): name for name, module in model.named_modules()}
+    for key, module in own.items():
+        _cut_heads(weights, names[id(module)], module, kept[key])
+    sizes, units = {}, (0, 0)
+    config = model.config
+    inner = FEED_FORWARDS[config.feed_forward_type][1]
+    for stack, owners in feed_forwards(model).items():
+        for maps in owners:
+            left = choose_units(unit_norms(maps, inner), feed_forward)
+            _cut_units(weights, names[id(maps)], maps, inner, left)
+            units = units[0] + maps.fc2.in_features, units[1] + len(left)
+            sizes[stack] = len(left)
+    sizes.setdefault("encoder", config.encoder_ffn_dim)
+    if config.feed_forward_sharing == "all":
+        sizes["decoder"] = sizes["encoder"]
+    fields: dict[str, Any] = {f"{stack}_ffn_dim": size for stack, size in sizes.items()}
+    fields |= _heads_by_layer(config, {key: len(left) for key, left in kept.items()})
+    smaller = _load(_empty(model, fields), weights, model)
+    return Pruned(
+        smaller,
+        (before, sum(map(len, kept.values()))),
+        units,
+        (model.num_parameters(), smaller.num_parameters()),
+    )
+
+
+def spaced(count: int, layers: int) -> list[int]:
+    """`count` of the layers 0 to `layers` - 1, evenly spaced from the first to the last; one: the first."""
+    return [round(place * (layers - 1) / max(1, count - 1)) for place in range(count)]
+
+
+def keep_layers(model: Any, encoder: int | None = None, decoder: int | None = None) -> Any:
+    """
+    A new model with fewer layers, as students begin in Shleifer and Rush 2020, arXiv 2010.13002, section 3.1.
+
+    Args:
+        model: A translation model of this package.
+        encoder, decoder: The numbers of layers to keep, chosen by `spaced`; all if None.
+
+    Raises:
+        ValueError: There are not as many layers, or weights are shared by layers.
+    """
+    config, left, fields = model.config, dict[str, list[int]](), dict[str, Any]()
+    for stack, count in (("encoder", encoder), ("decoder", decoder)):
+        layers, sets = layers_and_sets(config, stack)
+        count = layers if count is None else count
+        if not 1 <= count <= layers:
+            raise ValueError(f"{stack}_layers={count}: must be from 1 to the model's {layers}")
+        if count < layers != sets:
+            raise ValueError(f"{stack}_layers={count}: {layers} layers share {sets} sets of weights; keep all layers")
+        left[stack] = spaced(count, layers) if sets == layers else list(range(sets))
+        fields |= {f"{stack}_layers": count, f"{stack}_layer_sets": len(left[stack])}
+    for attention, name in HEAD_FIELDS.items():
+        if (heads := HEADS[attention](config)[1]) is not None:
+            fields[name] = [heads[place] for place in left[stack_of(attention)]]
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        if found := re.fullmatch(r"model\.(encoder|decoder)\.layers\.(\d+)\.(.+)", name):
+            stack, place, rest = found[1], int(found[2]), found[3]
+            if place not in left[stack]:
+                continue
+            name = f"model.{stack}.layers.{left[stack].index(place)}.{rest}"
+        weights[name] = tensor
+    smaller = _empty(model, fields)
+    shapes = {name: tensor.shape for name, tensor in smaller.state_dict().items()}
+    if (
+        other := {name for name, tensor in weights.items() if shapes.get(name) != tensor.shape}
+        | shapes.keys() - weights
+    ):
+        raise ValueError(f"layers cannot be removed: {min(other)} belongs to all layers together; keep all layers")
+    return _load(smaller, weights, model)
+
+
+def _empty(model: Any, fields: dict[str, Any]) -> Any:
+    """A new model with these fields of the config changed."""
+    config = type(model.config).from_dict({**model.config.to_dict(), **fields})
+    return type(model)._from_config(config, dtype=model.dtype)
+
+
+def _load(smaller: Any, weights: dict[str, Any], model: Any) -> Any:
+    """The new model with these weights, and the search and the mode of the old one."""
+    smaller.load_state_dict(weights)
+    smaller.generation_config = copy.deepcopy(model.generation_config)
+    return smaller.train(model.training)
+
+
+def _cut_heads(weights: dict[str, Any], name: str, attention: Any, kept: list[int]) -> None:
+    """Keep only these heads in the weights of the attention with this name."""
+    for projection, width in dict(attention.roles).items():
+        rows = torch.cat([torch.arange(head * width, (head + 1) * width) for head in kept])
+        for kind in ("weight", "bias"):
+            if (full := f"{name}.{projection}.{kind}") in weights:
+                weights[full] = weights[full][rows]
+    width = attention.d_v
+    columns = torch.cat([torch.arange(head * width, (head + 1) * width) for head in kept])
+    weights[f"{name}.out_proj.weight"] = weights[f"{name}.out_proj.weight"][:, columns]
+
+
+def _cut_units(weights: dict[str, Any], name: str, maps: Any, inner: list[str], kept: list[int]) -> None:
+    """Keep only these units in the weights of the feed-forward with this name."""
+    for map in inner:
+        for kind in ("weight", "bias"):
+            if (full := f"{name}.{map}.{kind}") in weights:
+                weights[full] = weights[full][kept]
+    weights[f"{name}.fc2.weight"] = weights[f"{name}.fc2.weight"][:, kept]
+
+
+def _heads_by_layer(config: Any, counts: dict[tuple[str, int], int]) -> dict[str, Any]:
+    """The config fields for the numbers of heads; None if an attention keeps all heads."""
+    fields = {}
+    for attention, name in HEAD_FIELDS.items():
+        # With decoder_attention_sharing, cross-attention is the module of self-attention.
+        found = [
+            counts.get((attention, place), counts.get(("decoder", place)))
+            for place in range(len(heads_of_layers(config, attention)))
+        ]
+        fields[name] = None if set(found) == {HEADS[attention](config)[0]} else found
+    return fields

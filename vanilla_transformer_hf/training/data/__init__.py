@@ -1,0 +1,1 @@
+"""Corpora, tokenized and in batches."""

@@ -1,0 +1,189 @@
+"""Parallel text from files, saved folders and the Hub.
+
+A corpus is a `datasets.Dataset` with the string columns "source" and "target", memory-mapped from disk.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import datasets
+import pyarrow
+from datasets.exceptions import DatasetGenerationError
+from datasets.fingerprint import Hasher
+
+from ...common.white_space import normalize_space
+from .column_names import SIDES, Names, find_columns
+from .corpus_files import ROW_READERS, kind_of, text_pairs
+
+
+Corpus: TypeAlias = datasets.Dataset | datasets.IterableDataset
+# Part of the name of what is kept of a file: another number where the readers give other rows.
+READERS = 2
+TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES})
+
+
+def _rows(reader: Callable[..., Iterator[dict[str, str]]], arguments: dict[str, Any]) -> Iterator[dict[str, str]]:
+    pair = None
+    for pair in reader(**arguments):
+        yield pair
+    if pair is None:
+        raise ValueError(f"{next(iter(arguments.values()))}: the corpus is empty, it holds no sentence pair.")
+
+
+def _from_rows(
+    reader: Callable[..., Iterator[dict[str, str]]], paths: list[str], streaming: bool, **arguments: Any
+) -> Corpus:
+    """The Arrow file of a row reader, written once per state of the files it reads; or the stream of its rows."""
+    rows: dict[str, Any] = {"reader": reader, "arguments": arguments}
+    if streaming:
+        return datasets.IterableDataset.from_generator(_rows, features=TEXT_PAIR, gen_kwargs=rows)
+    states = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+    try:
+        return datasets.Dataset.from_generator(
+            _rows,
+            features=TEXT_PAIR,
+            gen_kwargs=rows,
+            fingerprint=Hasher.hash((READERS, reader.__name__, states, arguments)),
+        )
+    except DatasetGenerationError as error:
+        # The builder wraps the reader's error; the reader's own message is the useful one.
+        if isinstance(error.__cause__, ValueError):
+            raise error.__cause__ from None
+        raise
+
+
+def _from_table(table: Corpus, where: str, names: Names) -> Corpus:
+    """
+    The two text columns of a `datasets` table, flat or nested under "translation"; nothing is copied, unless texts are
+    missing, which become empty.
+    """
+    if table.features is None:
+        raise ValueError(f"{where}: the stream does not state its columns.")
+    features: Any = table.features
+    nested: Any = features.get("translation")
+    if is_nested := isinstance(nested, datasets.Translation | dict):
+        text = datasets.Value("string")
+        features = nested if isinstance(nested, dict) else dict.fromkeys(nested.languages, text)
+    columns = find_columns(where, list(features), names)
+    for name in columns:
+        if getattr(features[name], "dtype", None) not in ("string", "large_string", "string_view"):
+            raise ValueError(f"{where}: column {name!r} holds {features[name]}, but text is expected.")
+    if isinstance(table, datasets.IterableDataset):
+        fields = {"columns": columns, "is_nested": is_nested}
+        return table.map(_to_sides, fn_kwargs=fields, remove_columns=list(table.features), features=TEXT_PAIR)
+    if is_nested:
+        table = table.select_columns("translation").flatten()
+        columns = [f"translation.{name}" for name in columns]
+    table = table.select_columns(columns).rename_columns(dict(zip(columns, SIDES))).cast(TEXT_PAIR)
+    for name, side in zip(columns, SIDES):
+        try:
+            table.data.column(side).validate(full=True)
+        except pyarrow.ArrowInvalid as error:  # Parquet files of some writers hold other bytes than UTF-8
+            raise ValueError(f"{where}: column {name!r} is not valid UTF-8 ({error}).") from error
+    if any(table.data.column(side).null_count for side in SIDES):
+        table = table.map(_without_null, batched=True)
+    return table
+
+
+def _to_sides(row: dict[str, Any], columns: list[str], is_nested: bool) -> dict[str, str]:
+    texts = (row["translation"] or {}) if is_nested else row
+    return {side: texts.get(column) or "" for side, column in zip(SIDES, columns)}
+
+
+def _without_null(batch: dict[str, list]) -> dict[str, list[str]]:
+    return {side: [text or "" for text in batch[side]] for side in SIDES}
+
+
+def _load_parquet(source: str, streaming: bool) -> Corpus:
+    try:
+        return datasets.load_dataset("parquet", data_files=source, split="train", streaming=streaming)
+    except (pyarrow.ArrowInvalid, DatasetGenerationError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise ValueError(f"{source}: not a Parquet file, or a damaged one ({reason}).") from error
+
+
+def _load_hub_or_folder(source: str, split: str, config_name: str | None, streaming: bool) -> Corpus:
+    """A split of a folder that `save_to_disk` wrote, or of a dataset on the Hub."""
+    if not os.path.isdir(source):
+        try:
+            return datasets.load_dataset(source, config_name, split=split, streaming=streaming)
+        except (FileNotFoundError, datasets.exceptions.DatasetNotFoundError) as error:
+            raise FileNotFoundError(
+                f"{source}: no such file or folder here, and no such dataset on the Hub."
+            ) from error
+    try:
+        loaded = datasets.load_from_disk(source)
+    except FileNotFoundError as error:
+        raise ValueError(f"{source} is not a folder that `datasets` saved.") from error
+    if not isinstance(loaded, datasets.Dataset):
+        if split not in loaded:
+            raise ValueError(f"{source}: no split {split!r}; there are: {', '.join(loaded)}.")
+        loaded = loaded[split]
+    return loaded.to_iterable_dataset() if streaming else loaded
+
+
+def load_parallel_text(
+    source: str,
+    target: str | None = None,
+    *,
+    split: str = "train",
+    config_name: str | None = None,
+    source_column: str | None = None,
+    target_column: str | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    streaming: bool = False,
+) -> Corpus:
+    """
+    Load parallel text as a memory-mapped dataset with the columns "source" and "target", or as a stream of its rows.
+
+    Args:
+        source: With `target`: a plain-text file, one sentence per line. Without: a file that holds both sides (`.tsv`,
+            `.csv`, `.jsonl`, `.json` of one object per line, `.parquet`), a folder saved by `datasets`, or the id of
+            a dataset on the Hub. Text files may be compressed (`.gz`).
+        target: The plain-text file whose line i translates line i of `source`.
+        split, config_name: Which part of a saved folder or of a Hub dataset.
+        source_column, target_column: Column names, or languages under a "translation" column; if not given, the
+            language codes, then "source" and "target", then these in another spelling (`column_names.find_columns`).
+            A TSV file may have no header: the first two columns then.
+        source_lang, target_lang: Language codes.
+        streaming: Read rows on demand; nothing is stored.
+
+    Raises:
+        FileNotFoundError: No such file, folder or dataset.
+        ValueError: Files of different length, rows of another number of columns than the first, invalid UTF-8, a
+            missing or ambiguous column, no pair at all, or `target` given for a file that holds both sides.
+    """
+    names = tuple(
+        (column,) if column else (lang or side, side)
+        for column, lang, side in zip((source_column, target_column), (source_lang, target_lang), SIDES)
+    )
+    kind = kind_of(source)
+    for path in filter(None, (source, target)):
+        if (target or kind in (*ROW_READERS, ".parquet", ".gz")) and not os.path.isfile(path):
+            raise FileNotFoundError(f"{path}: no such file.")
+    if target and kind in (*ROW_READERS, ".parquet"):
+        raise ValueError(f"{source} holds both sides, and {target} is given, too: leave one of the two out.")
+    if target:
+        corpus = _from_rows(text_pairs, [source, target], streaming, source=source, target=target)
+    elif kind in ROW_READERS:
+        corpus = _from_rows(ROW_READERS[kind], [source], streaming, path=source, names=names)
+    elif kind == ".parquet":
+        corpus = _from_table(_load_parquet(source, streaming), source, names)
+    elif os.path.isfile(source):
+        raise ValueError(
+            f"{source}: one file of a pair, or an unknown format; name the file with the translations too, or give "
+            f"one of {', '.join(ROW_READERS)}, .parquet."
+        )
+    else:
+        corpus = _from_table(_load_hub_or_folder(source, split, config_name, streaming), source, names)
+    if isinstance(corpus, datasets.Dataset) and len(corpus) == 0:
+        raise ValueError(f"{source}: the corpus is empty, it holds no sentence pair.")
+    return corpus
+
+
+def iterate_texts(corpus: datasets.Dataset, side: str, batch_size: int = 1000) -> Iterator[str]:
+    """Yield the "source" or "target" sentences of a corpus, as a model gets them, a batch in memory at a time."""
+    for batch in corpus.select_columns(side).iter(batch_size):
+        yield from (normalize_space(text or "") for text in batch[side])

@@ -1,0 +1,1 @@
+"""Losses and optimizers beside the plain ones."""

@@ -1,0 +1,99 @@
+"""Word-level distillation: the student learns the teacher's distribution at each position (Hinton et al. 2015, arXiv
+1503.02531; Kim and Rush 2016, arXiv 1606.07947, section 3.1)."""
+
+import hashlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import CONFIG_NAME
+
+from ...common.checksums import digest_of_all
+from ...common.opening import open_model, vocabularies
+from ...model.layers.loss import LossRows, loss_by_rows, smoothed_likelihood, subtract_target
+from ...publishing.weight_files import weight_paths
+
+
+def distillation_rows(
+    label_smoothing: float, weight: float, temperature: float, wanted: torch.Tensor, rows: LossRows
+) -> torch.Tensor:
+    """`distillation_loss` as a `RowLoss`, where `wanted` are the teacher's logits (N, V)."""
+    scores = rows.logits.log_softmax(dim=-1)  # (1, R, V)
+    soft = scores if temperature == 1 else (rows.logits / temperature).log_softmax(dim=-1)
+    target = (wanted[rows.places].to(rows.logits.dtype) / temperature).log_softmax(dim=-1)  # (R, V)
+    likelihood = smoothed_likelihood(scores, rows.label, label_smoothing)  # (1, R, 1)
+    probabilities = target.exp()
+    divergence = (probabilities * target.sub(soft)).sum(dim=-1, keepdim=True)
+    loss = (rows.share * (weight * temperature**2 * divergence - (1 - weight) * likelihood)).sum()
+    if rows.gradient is not None:
+        # By the logits: (1 - w) (softmax - smoothed target) + w τ (softmax of logits / τ - the teacher's).
+        d_logits = soft.exp().mul_(weight * temperature).sub_(probabilities, alpha=weight * temperature)
+        d_logits.add_(scores.exp(), alpha=1 - weight)
+        subtract_target(d_logits, rows.label, label_smoothing, 1 - weight)
+        torch.mul(d_logits, rows.share, out=rows.gradient)
+    return loss
+
+
+def distillation_loss(
+    logits: torch.Tensor,
+    teacher_logits: torch.Tensor,
+    labels: torch.Tensor,
+    label_smoothing: float,
+    weight: float,
+    temperature: float,
+    num_items_in_batch: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """
+    (1 - w) · smoothed cross-entropy + w τ² · KL(teacher ‖ student), in nats per token, where both distributions of the
+    divergence are softmax(logits / τ). The factor τ² keeps its gradients as large as those of the cross-entropy.
+
+    Args:
+        logits: The student's (B, T, V).
+        teacher_logits: (B, T, V).
+        labels: (B, T), -100 where they do not count.
+        weight: w, from 0 to 1.
+        temperature: τ.
+        num_items_in_batch: Labels of all accumulated batches.
+    """
+    options = label_smoothing, weight, temperature, teacher_logits.flatten(0, 1)
+    return loss_by_rows(logits, labels, partial(distillation_rows, *options), num_items_in_batch)
+
+
+def open_teacher(
+    name: str, student: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, device: torch.device
+) -> PreTrainedModel:
+    """
+    The model that a student learns from, which is not trained.
+
+    Raises:
+        OSError: The model cannot be opened.
+        ValueError: Its vocabulary is not that of the student's `tokenizer`, or its logits have another width.
+    """
+    model, its = open_model(name, device, torch.float32)
+    if vocabularies(its) != vocabularies(tokenizer):
+        raise ValueError(
+            f"teacher={name}: its vocabulary is not the student's, so that their distributions cannot be compared; "
+            f"set tokenizer_name_or_path={name}, or distil its translations (vanilla-transformer distill)."
+        )
+    if model.config.vocab_size != student.config.vocab_size:
+        raise ValueError(
+            f"teacher={name}: it has logits of {model.config.vocab_size} pieces and the student of "
+            f"{student.config.vocab_size}; set vocab_size={model.config.vocab_size}."
+        )
+    return model.eval().requires_grad_(False)
+
+
+def digest_of_teacher(folder: Path) -> str:
+    """The SHA-256 of the checksums of the teacher's config and weights."""
+    files = [folder / CONFIG_NAME, *weight_paths(folder)]
+    return hashlib.sha256("".join(digest_of_all(file) for file in files).encode()).hexdigest()
+
+
+@torch.no_grad()
+def logits_of(teacher: Any, inputs: dict[str, torch.Tensor], decoder_input_ids: torch.Tensor) -> torch.Tensor:
+    """The teacher's logits (B, T, V) for a batch of the student, whose labels do not matter."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    batch = {name: inputs[name] for name in names if name in inputs}
+    return teacher(**batch, decoder_input_ids=decoder_input_ids, use_cache=False).logits

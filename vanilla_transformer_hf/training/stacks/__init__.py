@@ -1,0 +1,1 @@
+"""Runs of an encoder alone or a decoder alone."""

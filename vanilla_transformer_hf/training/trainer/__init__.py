@@ -1,0 +1,1 @@
+"""The Trainer, from what it does with checkpoints to what it publishes."""
