@@ -23,10 +23,10 @@ from .model.single_stacks.encoder_models import (
     VanillaTransformerForTokenClassification,
 )
 from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from .translation.alignment import Alignment
 from .translation.pipeline import TranslationPipeline
-from .translation.scoring import TextScore
-from .translation.texts import ConstrainedText
+from .translation.scoring.alignment import Alignment
+from .translation.scoring.scoring import TextScore
+from .translation.text.texts import ConstrainedText
 from .translation.translator import Translation, Translator
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from vanilla_transformer_hf.translation.results import join_texts
-from vanilla_transformer_hf.translation.texts import Part, without_empty
+from vanilla_transformer_hf.translation.text.texts import Part, without_empty
 
 
 def parts(*before, after=""):

@@ -13,14 +13,15 @@ from transformers import pipeline
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.matmul import available_matmuls
-from vanilla_transformer_hf.translation import alignment, parts, tally, texts
 from vanilla_transformer_hf.translation.results import is_suspicious
+from vanilla_transformer_hf.translation.scoring import alignment
 from vanilla_transformer_hf.translation.streams.lines import read_items, run_lines
 from vanilla_transformer_hf.translation.streams.resumable_output import StreamOutput
 from vanilla_transformer_hf.translation.streams.work import LineWork, translation_as_jsonl
 from vanilla_transformer_hf.translation.streams.worker_pool import LocalWorker
-from vanilla_transformer_hf.translation.tally import Tally
-from vanilla_transformer_hf.translation.texts import ConstrainedText
+from vanilla_transformer_hf.translation.text import parts, tally, texts
+from vanilla_transformer_hf.translation.text.tally import Tally
+from vanilla_transformer_hf.translation.text.texts import ConstrainedText
 from vanilla_transformer_hf.translation.translator import Translation, Translator
 
 
@@ -221,7 +222,7 @@ def test_progress_counts_lines_and_tokens(translator):
 
 def test_scores_do_not_depend_on_how_many_logits_are_held(translator, monkeypatch):
     at_once = translator.score(SOURCES[:9], TARGETS[:9])
-    monkeypatch.setattr("vanilla_transformer_hf.translation.scoring.SCORED_LOGITS", 1)
+    monkeypatch.setattr("vanilla_transformer_hf.translation.scoring.scoring.SCORED_LOGITS", 1)
     for one, other in zip(at_once, translator.score(SOURCES[:9], TARGETS[:9]), strict=True):
         assert one.token_log_probabilities == pytest.approx(other.token_log_probabilities, abs=1e-5)
 

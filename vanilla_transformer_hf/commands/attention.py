@@ -16,7 +16,7 @@ from ..common.command_line import make_parser
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
-    from ..translation.attention_maps import PARTS
+    from ..translation.scoring.attention_maps import PARTS
 
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
@@ -37,7 +37,7 @@ def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
     from .. import Translator
     from ..common.files import open_output
-    from ..translation.attention_maps import attention_maps, draw_attention
+    from ..translation.scoring.attention_maps import attention_maps, draw_attention
 
     translator = Translator.from_pretrained(arguments.model, matmul_backend="default")
     maps = attention_maps(translator.model, translator.tokenizer, arguments.source, arguments.target)

@@ -10,9 +10,9 @@ import torch
 from ..common.opening import is_own
 from ..common.white_space import normalize_space
 from ..model.attention.linformer import attends_to_pieces
-from ..translation.alignment import with_eager_attention
-from ..translation.scoring import shift_right
-from ..translation.text_model import TARGET_LANG_TAGS
+from ..translation.scoring.alignment import with_eager_attention
+from ..translation.scoring.scoring import shift_right
+from ..translation.scoring.text_model import TARGET_LANG_TAGS
 from .interventions import Copy, copy_without, parts_of
 from .requests import PairRequest, Request, RequestError, shown
 from .results import Piece

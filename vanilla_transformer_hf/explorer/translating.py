@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..model.config.generation import LENGTH_PENALTIES, SEARCH_OPTIONS
-from ..translation.scoring import shift_right
+from ..translation.scoring.scoring import shift_right
 from .beam_tree import BeamRecorder
 from .interventions import Copy
 from .requests import RequestError, ScoreRequest, TranslateRequest

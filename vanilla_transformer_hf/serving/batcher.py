@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 
 from ..translation.results import Translation
-from ..translation.texts import BATCH_SENTENCES, BATCH_TOKENS, Part
+from ..translation.text.texts import BATCH_SENTENCES, BATCH_TOKENS, Part
 from ..translation.translator import Translator
 from .fair_queue import FairQueue
 from .searches import Found, NotSharedError, SeparateSearch, SharedSearch, Work

@@ -12,7 +12,7 @@ from transformers.generation import StoppingCriteriaList
 from ..model.search.plan import StepHook
 from ..model.search.search import Search
 from ..translation.results import Translation
-from ..translation.texts import Part
+from ..translation.text.texts import Part
 from ..translation.translator import Translator
 from .turns import CallInTurns, Stopped
 

@@ -20,7 +20,7 @@ from ..common.files import read_lines
 from ..common.hosts import names_of
 from ..common.http import run_server
 from ..common.split_sentences import SplitSentences, check_split_sentences
-from ..translation.texts import WithoutLetters
+from ..translation.text.texts import WithoutLetters
 from ..translation.translator import Translator
 from .application import ServedModel, create_application
 from .batcher import Batcher

@@ -30,9 +30,9 @@ from ..common.split_sentences import MULTI_SENTENCE_SHARE
 from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..translation.splitting import sentences
-from ..translation.text_model import TARGET_LANG_TAGS
-from ..translation.texts import PART_MAX_LENGTH
+from ..translation.scoring.text_model import TARGET_LANG_TAGS
+from ..translation.text.splitting import sentences
+from ..translation.text.texts import PART_MAX_LENGTH
 from .checkpoints.averaging import AverageCheckpointsCallback
 from .checkpoints.files import EarlyStopping
 from .checkpoints.moving_average import MovingAverageCallback

@@ -10,8 +10,8 @@ from transformers.tokenization_utils_base import TruncationStrategy
 
 from ..common.split_sentences import SplitSentences
 from ..common.too_long import TooLongToTranslate
-from .tally import Tally
-from .texts import TARGET_LANG_TAGS, is_constrained
+from .text.tally import Tally
+from .text.texts import TARGET_LANG_TAGS, is_constrained
 from .translator import Translator
 
 

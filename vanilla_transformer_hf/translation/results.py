@@ -8,9 +8,9 @@ from unicodedata import category, east_asian_width
 import torch
 
 from ..common.white_space import EDGES, word_starts
-from .alignment import Alignment, join_alignments
-from .scoring import until_end
-from .texts import Part, has_letters
+from .scoring.alignment import Alignment, join_alignments
+from .scoring.scoring import until_end
+from .text.texts import Part, has_letters
 
 
 # A translation is marked that repeats a phrase so often in a row, or has more than so many tokens and so many times

@@ -16,14 +16,14 @@ from ..common.white_space import normalize_space
 from ..model.config.generation import EXTRA_TARGET_TOKENS, LENGTH_LIMITS
 from ..model.packing.packed import MAKERS
 from ..model.search.search import Search
-from .alignment import align_pairs
-from .forced_decoding import ForcedDecoding
-from .parts import constrain, translate_parts
 from .results import Translation, copied_translation, join_parts, read_translations
-from .tally import ProgressBar, Tally
-from .text_model import WINDOW, windows
-from .texts import Part, has_letters, is_constrained
-from .token_translator import TokenTranslator
+from .scoring.alignment import align_pairs
+from .scoring.forced_decoding import ForcedDecoding
+from .scoring.text_model import WINDOW, windows
+from .search.token_translator import TokenTranslator
+from .text.parts import constrain, translate_parts
+from .text.tally import ProgressBar, Tally
+from .text.texts import Part, has_letters, is_constrained
 
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class Translator(ForcedDecoding):
         kept_in = None
         if engine == "ctranslate2":
             from ..export import kept_copy  # which most users do without, as the next one
-            from .ctranslate2_translator import CTranslate2Translator
+            from .search.ctranslate2_translator import CTranslate2Translator
 
             kept_in = kept_copy(name, quantization)
         model, tokenizer = open_model(name, device, dtype, trust_remote_code, revision)

@@ -1,6 +1,6 @@
 """A translator that answers at once: its translation of a line is the line backwards."""
 
-from vanilla_transformer_hf.translation.tally import Tally
+from vanilla_transformer_hf.translation.text.tally import Tally
 from vanilla_transformer_hf.translation.translator import Translation
 
 

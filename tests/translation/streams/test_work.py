@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from vanilla_transformer_hf.translation.alignment import Alignment
-from vanilla_transformer_hf.translation.scoring import TextScore
+from vanilla_transformer_hf.translation.scoring.alignment import Alignment
+from vanilla_transformer_hf.translation.scoring.scoring import TextScore
 from vanilla_transformer_hf.translation.streams.work import WORKS, LineWork
-from vanilla_transformer_hf.translation.tally import TOLD, Tally
-from vanilla_transformer_hf.translation.texts import token_reader
+from vanilla_transformer_hf.translation.text.tally import TOLD, Tally
+from vanilla_transformer_hf.translation.text.texts import token_reader
 from vanilla_transformer_hf.translation.translator import Translation
 
 

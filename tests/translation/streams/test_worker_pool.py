@@ -17,7 +17,7 @@ from vanilla_transformer_hf.translation.streams.lines import read_windows
 from vanilla_transformer_hf.translation.streams.resumable_output import InputDigest
 from vanilla_transformer_hf.translation.streams.work import LineWork
 from vanilla_transformer_hf.translation.streams.worker_pool import WorkerPool, device_of
-from vanilla_transformer_hf.translation.tally import Tally
+from vanilla_transformer_hf.translation.text.tally import Tally
 
 
 def open_backwards(device):

@@ -16,7 +16,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ...translation.texts import TARGET_LANG_TAGS
+from ...translation.text.texts import TARGET_LANG_TAGS
 from ..source import ConversionError
 from .files import MOST_TOKENS, read_json, read_lines
 from .sentencepiece_model import (

@@ -17,8 +17,8 @@ from transformers.utils import logging
 from ...common.files import open_input, read_lines, refuse_overwriting
 from ...common.matmul import choose_matmul, describe_matmul
 from ...common.opening import vocabularies
-from ..text_model import WINDOW
-from ..texts import WithoutLetters
+from ..scoring.text_model import WINDOW
+from ..text.texts import WithoutLetters
 from ..translator import Translator
 from .lines import read_items, run_lines
 from .resumable_output import ResumableOutput, StreamOutput, open_result

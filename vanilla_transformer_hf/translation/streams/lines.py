@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from ...common.files import bounded_lines, decode_lines
-from ..tally import TOLD, ProgressBar, Tally
-from ..text_model import WINDOW
+from ..scoring.text_model import WINDOW
+from ..text.tally import TOLD, ProgressBar, Tally
 from .resumable_output import InputDigest, StreamOutput
 from .work import Answer
 from .worker_pool import LocalWorker, Window, WorkerPool

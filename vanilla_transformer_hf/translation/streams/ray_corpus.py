@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...common.files import bounded_lines, decode_lines
-from ..tally import ProgressBar, Tally
+from ..text.tally import ProgressBar, Tally
 from ..translator import Translator
 from .command import Description, OpenTranslator, describe
 from .lines import write_answers

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...common.white_space import LINE_ENDS
-from ..alignment import Alignment
 from ..results import Translation
-from ..scoring import TextScore
-from ..tally import Tally
-from ..texts import ConstrainedText, TextError, token_reader
+from ..scoring.alignment import Alignment
+from ..scoring.scoring import TextScore
+from ..text.tally import Tally
+from ..text.texts import ConstrainedText, TextError, token_reader
 from ..translator import Translator
 
 

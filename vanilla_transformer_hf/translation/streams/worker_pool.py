@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..tally import Tally
+from ..text.tally import Tally
 from ..translator import Translator
 from .work import Answer, Item, LineWork
 

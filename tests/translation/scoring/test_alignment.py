@@ -8,7 +8,7 @@ from counting_model import SIZES, SOURCES, TARGETS
 from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer_hf import Translator, VanillaTransformerTokenizer
-from vanilla_transformer_hf.translation.alignment import (
+from vanilla_transformer_hf.translation.scoring.alignment import (
     Alignment,
     align_words,
     attention_to_source,
@@ -17,7 +17,7 @@ from vanilla_transformer_hf.translation.alignment import (
     with_eager_attention,
     words_of_pieces,
 )
-from vanilla_transformer_hf.translation.attention_maps import attention_maps
+from vanilla_transformer_hf.translation.scoring.attention_maps import attention_maps
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,9 @@ from tokenizers import processors
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.translation.scoring import encode_pairs
-from vanilla_transformer_hf.translation.tally import Tally
-from vanilla_transformer_hf.translation.texts import (
-    TextEncoder,
-    has_letters,
-    pad_rows,
-    sorted_batches,
-)
+from vanilla_transformer_hf.translation.scoring.scoring import encode_pairs
+from vanilla_transformer_hf.translation.text.tally import Tally
+from vanilla_transformer_hf.translation.text.texts import TextEncoder, has_letters, pad_rows, sorted_batches
 
 
 LINE = "One two three. Four five six! Seven  eight nine ten eleven twelve thirteen? Fourteen."

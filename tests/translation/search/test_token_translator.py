@@ -9,7 +9,7 @@ from counting_model import MIXED, SIZES
 from transformers import MarianConfig, MarianMTModel, pipeline
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.translation import token_translator
+from vanilla_transformer_hf.translation.search import token_translator
 from vanilla_transformer_hf.translation.translator import Translator
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..common.white_space import normalize_space
-from ..model.search.constraints import as_ids
-from .results import Translation, read_translations
+from ...common.white_space import normalize_space
+from ...model.search.constraints import as_ids
+from ..results import Translation, read_translations
+from ..search.token_translator import TokenTranslator
 from .tally import Tally
 from .texts import Part, is_constrained, pad_rows, placed, sorted_batches
-from .token_translator import TokenTranslator
 
 
 def constrain(

@@ -8,8 +8,8 @@ from counting_model import SIZES, SOURCES, TARGETS
 from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer_hf import Translator, VanillaTransformerTokenizer
-from vanilla_transformer_hf.translation.tally import Tally
-from vanilla_transformer_hf.translation.texts import TextError
+from vanilla_transformer_hf.translation.text.tally import Tally
+from vanilla_transformer_hf.translation.text.texts import TextError
 
 
 PAIRS = list(zip(SOURCES, TARGETS))[:7]

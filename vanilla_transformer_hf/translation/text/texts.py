@@ -15,8 +15,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from ..common.too_long import TooLongToTranslate, check_too_long
-from ..common.white_space import word_starts
+from ...common.too_long import TooLongToTranslate, check_too_long
+from ...common.white_space import word_starts
 from .splitting import Segment, split_segments, split_text
 from .tally import SENSIBLE_SOURCE, Tally
 

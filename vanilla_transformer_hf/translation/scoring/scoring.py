@@ -8,15 +8,9 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel
 
-from ..common.matmul import matmul
-from .tally import Tally
-from .texts import (
-    TextEncoder,
-    check_texts,
-    pad_rows,
-    placed,
-    sorted_batches,
-)
+from ...common.matmul import matmul
+from ..text.tally import Tally
+from ..text.texts import TextEncoder, check_texts, pad_rows, placed, sorted_batches
 
 
 # Logits in memory at once while scores are computed: 256 MiB in float32.

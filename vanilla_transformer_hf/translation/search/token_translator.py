@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from ..common.matmul import matmul
-from ..common.opening import is_own
-from ..model.config.generation import EXTRA_TARGET_TOKENS, LENGTH_LIMITS, LENGTH_PENALTIES, SEARCH_OPTIONS, Settings
-from ..model.packing.packed import StepWeights
-from ..model.search.plan import REQUESTS
-from ..model.search.search import Search
-from .scoring import score_sequences
+from ...common.matmul import matmul
+from ...common.opening import is_own
+from ...model.config.generation import EXTRA_TARGET_TOKENS, LENGTH_LIMITS, LENGTH_PENALTIES, SEARCH_OPTIONS, Settings
+from ...model.packing.packed import StepWeights
+from ...model.search.plan import REQUESTS
+from ...model.search.search import Search
+from ..scoring.scoring import score_sequences
 
 
 # Arguments that `generate()` does not check itself.

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from ..export import ExportError
-from ..model.config.generation import LENGTH_LIMITS
-from ..model.search.plan import REQUESTS
-from .texts import pad_rows
+from ...export import ExportError
+from ...model.config.generation import LENGTH_LIMITS
+from ...model.search.plan import REQUESTS
+from ..text.texts import pad_rows
 from .token_translator import TokenTranslator
 
 
@@ -51,7 +51,7 @@ class CTranslate2Translator(TokenTranslator):
         try:
             import ctranslate2
 
-            from ..export.ctranslate2 import search_options
+            from ...export.ctranslate2 import search_options
         except ModuleNotFoundError as error:
             message = "engine ctranslate2 is not installed: pip install 'vanilla_transformer_hf[export]'"
             raise ExportError(message) from error

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from ..common.matmul import matmul
-from ..common.white_space import EDGES
-from ..model.attention.linformer import attends_to_pieces
+from ...common.matmul import matmul
+from ...common.white_space import EDGES
+from ...model.attention.linformer import attends_to_pieces
+from ..text.tally import Tally
+from ..text.texts import TextEncoder
 from .scoring import encode_pairs, forced_batches
-from .tally import Tally
-from .texts import TextEncoder
 
 
 @dataclass(frozen=True)

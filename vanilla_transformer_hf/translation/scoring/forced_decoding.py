@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ..common.too_long import TooLongToScore, check_too_long
+from ...common.too_long import TooLongToScore, check_too_long
+from ..search.token_translator import quantized
+from ..text.splitting import Segment, pair_segments
+from ..text.tally import ProgressBar, Tally
+from ..text.texts import TextEncoder, TextError, check_texts
 from .alignment import Alignment, align_pairs, join_alignments
 from .scoring import TextScore, join_scores, score_pairs
-from .splitting import Segment, pair_segments
-from .tally import ProgressBar, Tally
 from .text_model import WINDOW, TextModel, windows
-from .texts import TextEncoder, TextError, check_texts
-from .token_translator import quantized
 
 
 class ForcedDecoding(TextModel):

@@ -5,7 +5,7 @@ import time
 import pytest
 from machine import is_within
 
-from vanilla_transformer_hf.translation.splitting import pair_segments, sentences, split_segments, split_text
+from vanilla_transformer_hf.translation.text.splitting import pair_segments, sentences, split_segments, split_text
 
 
 def words(texts):

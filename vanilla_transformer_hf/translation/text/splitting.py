@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from unicodedata import east_asian_width
 
-from ..common.white_space import (
+from ...common.white_space import (
     LINE_ENDS,
     Span,
     line_spans,

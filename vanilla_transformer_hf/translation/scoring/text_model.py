@@ -9,12 +9,12 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
-from ..common.opening import check_fit, is_own
-from ..common.split_sentences import ENOUGH_LINES, MULTI_SENTENCE_SHARE, SplitSentences, check_split_sentences
-from ..common.too_long import TooLongToTranslate
-from ..model.configuration_vanilla_transformer import QUADRATIC_KINDS
-from .tally import Tally
-from .texts import PART_MAX_LENGTH, TARGET_LANG_TAGS, TextEncoder, WithoutLetters, pad_rows
+from ...common.opening import check_fit, is_own
+from ...common.split_sentences import ENOUGH_LINES, MULTI_SENTENCE_SHARE, SplitSentences, check_split_sentences
+from ...common.too_long import TooLongToTranslate
+from ...model.configuration_vanilla_transformer import QUADRATIC_KINDS
+from ..text.tally import Tally
+from ..text.texts import PART_MAX_LENGTH, TARGET_LANG_TAGS, TextEncoder, WithoutLetters, pad_rows
 
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""Scores, alignments and attention of given translations."""

@@ -1,0 +1,1 @@
+"""What translates ids: the models of this package, or CTranslate2's."""

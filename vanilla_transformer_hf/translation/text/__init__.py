@@ -1,0 +1,1 @@
+"""Texts in: read, split, put together, counted."""
