@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args, get_origin
@@ -24,6 +25,7 @@ import torch
 from hub_server import ROOT, Hub
 from tokenizers import Tokenizer, models
 
+from benchmarks.__main__ import SUBCOMMANDS, parse_arguments
 from vanilla_transformer_hf import (
     PRESETS,
     VanillaTransformerConfig,
@@ -36,7 +38,7 @@ from vanilla_transformer_hf.training.recipe import RecipeParser
 
 
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PROG = "vanilla-transformer"
+PROG, BENCHMARKS = "vanilla-transformer", "python -m benchmarks"
 
 
 def commands_of(block: str) -> list[str]:
@@ -68,18 +70,18 @@ RUN = "--max_steps 2 --vocab_size 300 --max_source_length 16 --max_target_length
 TURN = "--rounds 1 --seconds 0 --threads 1 --dtypes bfloat16 --beams 1 --against marian"
 # How a command begins -> what is added to it, so that it ends soon.
 SMALL = {
-    f"{PROG} benchmark generate --presets": f"--presets tiny {TURN}",
-    f"{PROG} benchmark generate": f"--loads natural {TURN}",
-    f"{PROG} benchmark serve": "--rounds 1 --seconds 0.2 --soak_seconds 2 --clients 2 --long_words 20",
-    f"{PROG} benchmark train": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32"
+    f"{BENCHMARKS} generate --presets": f"--presets tiny {TURN}",
+    f"{BENCHMARKS} generate": f"--loads natural {TURN}",
+    f"{BENCHMARKS} serve": "--rounds 1 --seconds 0.2 --soak_seconds 2 --clients 2 --long_words 20",
+    f"{BENCHMARKS} train": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32"
     " --loads step --against torch",
-    f"{PROG} benchmark variants": "--preset smoke --rounds 1 --only rotary",
+    f"{BENCHMARKS} variants": "--preset smoke --rounds 1 --only rotary",
     f"{PROG} train multi30k_student": RUN.replace("--vocab_size 300 ", ""),  # the teacher's
     # An untrained teacher's translations are long.
     f"{PROG} distill": RUN.replace("--vocab_size 300", "--too_long truncate"),
-    f"{PROG} benchmark attention": "--lengths 16 --widths 64 --layer_length 8 --window 4 --kinds full window"
+    f"{BENCHMARKS} attention": "--lengths 16 --widths 64 --layer_length 8 --window 4 --kinds full window"
     " --tasks forward layer --rounds 1",
-    f"{PROG} benchmark predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
+    f"{BENCHMARKS} predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
     f"{PROG} train look_up": "--max_steps 1 --vocab_size 300 --max_source_length 64",
     f"{PROG} train": RUN,
     f"{PROG} prune": "--heads 0",  # the workspace's model has one head
@@ -100,7 +102,7 @@ def workspace(tmp_path_factory):
     """A folder with all that the pages read: scripts/, a model in outputs/quickstart, text; and the programs."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("docs")
-    for name in ("scripts", "model_cards"):
+    for name in ("scripts", "model_cards", "benchmarks"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "bin").mkdir()
     modules = {"python": "", PROG: "-m vanilla_transformer_hf", "accelerate": "-m accelerate.commands.accelerate_cli"}
@@ -222,16 +224,22 @@ def make(name: str, workspace: Path):
 
 def in_words(command: str) -> list[str]:
     """The arguments of a command, without where the shell reads and writes, and without what reads its output."""
+    command = command.replace(BENCHMARKS, f"{PROG} benchmarks")  # as if it were a command of ours
     return shlex.split(re.sub(r" [<>] \S+|^echo [^|]*\| | \| .*", "", command))
 
 
-def help_of(*names: str) -> str:
+def benchmarks(argv: list[str]) -> None:
+    """`python -m benchmarks`, in this process."""
+    parse_arguments(BENCHMARKS, argv)
+
+
+def help_of(*names: str, command: Callable[[list[str]], None] = main) -> str:
     """What a command of ours answers to --help."""
     with pytest.MonkeyPatch.context() as patch:
         shown: list[str] = []
         patch.setattr(sys.stdout, "write", lambda text: shown.append(text))
         with pytest.raises(SystemExit):
-            main([*names, "--help"])
+            command([*names, "--help"])
     return "".join(shown)
 
 
@@ -240,11 +248,11 @@ def options() -> dict[str, set[str]]:
     """The options of each command, those of its subcommands included."""
     parts = {
         "export": ["ctranslate2", "onnx", "torch_export"],
-        "benchmark": ["train", "generate", "serve", "variants", "attention", "predecessors"],
     }
     texts = {
         name: " ".join([help_of(name), *[help_of(name, part) for part in parts.get(name, [])]]) for name in COMMANDS
     }
+    texts["benchmarks"] = " ".join(help_of(name, command=benchmarks) for name in SUBCOMMANDS)
     texts["compare"] += texts["train"]  # every field of a recipe
     texts["distill"] += texts["train"]
     return {name: set(re.findall(r"(?<![\w-])--\w[\w-]*", text)) for name, text in texts.items()}

@@ -86,7 +86,7 @@ def test_the_wheel_holds_recipes_configs_and_the_template_of_cards(wheel):
     joined = {f"vanilla_transformer_hf/model/saved_files/{name}": text for name, text in saved_files().items()}
     assert {name: archive.read(name).decode() for name in joined} == joined
     assert not (ROOT / "vanilla_transformer_hf" / "model" / "saved_files").exists(), "a checkout joins them itself"
-    assert not [name for name in names if name.startswith(("tests", "scripts"))]
+    assert not [name for name in names if name.startswith(("tests", "scripts", "benchmarks"))]
 
 
 @pytest.mark.slow

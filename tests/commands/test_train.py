@@ -9,7 +9,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from vanilla_transformer_hf.commands.benchmarks.training import SCRIPT_ENVIRONMENT
+from benchmarks.training import SCRIPT_ENVIRONMENT
 from vanilla_transformer_hf.commands.train import RECIPES, find_recipe
 
 

@@ -37,7 +37,6 @@ COMMANDS = {
     "verify": "compare a folder with the checksums that it holds",
     "push": "publish the folder of a model on the Hugging Face Hub",
     "tokenizer": "train a tokenizer on text files",
-    "benchmark": "measure the speed and the memory of training and of generation",
     "numbers-corpus": "write the quickstart's corpus of spelled-out numbers",
 }
 

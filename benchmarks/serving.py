@@ -5,7 +5,7 @@ Clients on the same machine send a sentence, wait for the answer, check it, and 
 "together" is `serve`, "one by one" is `serve --batch_size 1`, "plain" a FastAPI application around `generate()` with a
 thread for each request, if FastAPI is installed.
 
-    vanilla-transformer benchmark serve --model outputs/en-de --source test.en --json serving.json
+    python -m benchmarks serve --model outputs/en-de --source test.en --json serving.json
 
 The CPU time per request compares the servers on a busy machine, too.
 

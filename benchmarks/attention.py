@@ -7,10 +7,10 @@ weights, as an encoder has in generate(). "token" is one step of greedy search i
 of the given length. "layer" is each row of the paper's table of complexity, over the length and, at --layer_length
 tokens, over the width. The exponents are fitted to the times: an exponent of 2 over the length means n², of 1 means n.
 
-    vanilla-transformer benchmark attention --markdown attention.md --json attention.json --picture attention.png
-    vanilla-transformer benchmark attention --lengths 512 8192 --window 128 --kinds full window
-    vanilla-transformer benchmark attention --tasks layer --lengths 512 1024 2048 4096 --widths 256 512 1024
-    vanilla-transformer benchmark attention --kinds full window --clock processor --threads 1   # on a busy machine
+    python -m benchmarks attention --markdown attention.md --json attention.json --picture attention.png
+    python -m benchmarks attention --lengths 512 8192 --window 128 --kinds full window
+    python -m benchmarks attention --tasks layer --lengths 512 1024 2048 4096 --widths 256 512 1024
+    python -m benchmarks attention --kinds full window --clock processor --threads 1   # on a busy machine
 
 All kinds and peers run alike with the library of float32 products that --matmul chooses, as train chooses it, and in
 large pages of memory, as train asks for them. "full" is torch's fused kernel, which keeps no n × n scores; it is

@@ -7,8 +7,8 @@ length each. "first token" is greedy search for one token of one sentence with a
 what a further one takes. Memory is the peak in a separate process, minus what that process held before the call. The
 exponents are fitted to the times of a sentence over the lengths: 1 means that time grows with the length n, 2 with n².
 
-    vanilla-transformer benchmark predecessors --json predecessors.json --picture predecessors.png
-    vanilla-transformer benchmark predecessors --lengths 16 64 --models transformer gru_bahdanau
+    python -m benchmarks predecessors --json predecessors.json --picture predecessors.png
+    python -m benchmarks predecessors --lengths 16 64 --models transformer gru_bahdanau
 """
 
 import argparse
@@ -37,8 +37,8 @@ TASKS = ("training step", "first token", "next token")
 
 def models() -> dict[str, dict[str, Any]]:
     """Name -> fields of the recipe, of the variants file."""
-    from ...training.comparison.plan import read_variants
-    from ..compare import VARIANTS
+    from vanilla_transformer_hf.commands.compare import VARIANTS
+    from vanilla_transformer_hf.training.comparison.plan import read_variants
 
     return read_variants(str(VARIANTS["predecessors"])).variants
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def model_called(name: str, length: int) -> Any:
     """The model of a variant with random weights; a Transformer has as many positions as it needs."""
-    from ...training.recipe import CONFIGS, ConfigArguments
+    from vanilla_transformer_hf.training.recipe import CONFIGS, ConfigArguments
 
     fields = dict(models()[name])
     config = CONFIGS[fields.pop("model_type", "vanilla_transformer")]

@@ -6,7 +6,7 @@ The load "fixed" is one batch of 32 sentences of 32 tokens and exactly 32 new on
 same ones for every engine, with your trained weights. Engines get them all at once: ours goes through
 `generate_stream()`, and "batch by batch" through `generate()`.
 
-    vanilla-transformer benchmark generate --model outputs/en-de --source test.en
+    python -m benchmarks generate --model outputs/en-de --source test.en
 
 For lengths as they are with weights as large as the base model's, train that for half an hour, not for its scores:
 

@@ -1,4 +1,4 @@
-"""`vanilla-transformer benchmark`: that it measures what it says, on sizes that say nothing about speed."""
+"""`python -m benchmarks`: that it measures what it says, on sizes that say nothing about speed."""
 
 import argparse
 import contextlib
@@ -19,12 +19,7 @@ import torch
 import torch.nn.functional as F
 from transformers import GenerationMixin
 
-from vanilla_transformer_hf import (
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
-)
-from vanilla_transformer_hf.commands.benchmarks import (
+from benchmarks import (
     attention,
     attention_engines,
     corpus,
@@ -38,14 +33,19 @@ from vanilla_transformer_hf.commands.benchmarks import (
     turns,
     variants,
 )
+from vanilla_transformer_hf import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
 from vanilla_transformer_hf.common.matmul import MatmulRow
 from vanilla_transformer_hf.conversion.converter import example_batch, logits_of
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "vanilla_transformer_hf", "benchmark", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.run(command, cwd=turns.ROOT, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.slow

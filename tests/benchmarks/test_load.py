@@ -6,8 +6,8 @@ import json
 import pytest
 from counting_model import SOURCES
 
-from vanilla_transformer_hf.commands import benchmark
-from vanilla_transformer_hf.commands.benchmarks.serving_load import WRONG
+from benchmarks import __main__ as benchmark
+from benchmarks.serving_load import WRONG
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Any
 
 
 FOLDER = Path(__file__).resolve().parent
-ROOT = FOLDER.parents[2]  # holds vanilla_transformer_hf
+ROOT = FOLDER.parent  # holds vanilla_transformer_hf
 
 # Makes FOLDER a package named `benchmarks` and runs one of its modules: python -c LAUNCH FOLDER MODULE SETTINGS
 LAUNCH = """

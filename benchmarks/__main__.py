@@ -1,23 +1,28 @@
 """
 Measure speed and memory side by side, in one run, the engines taking turns:
 
-    vanilla-transformer benchmark train --source train.en.gz --target train.de.gz --json speed.json
-    vanilla-transformer benchmark train --presets tiny --dtypes float32 --loads run   # on a synthetic corpus
-    vanilla-transformer benchmark generate --model outputs/en-de --source test.en --json search.json
-    vanilla-transformer benchmark serve --model outputs/en-de --source test.en --json serving.json
-    vanilla-transformer benchmark variants --preset tiny                              # each against the paper's model
-    vanilla-transformer benchmark attention --picture attention.png                   # kinds over the length
-    vanilla-transformer benchmark predecessors --picture predecessors.png             # LSTM and GRU over the length
+    python -m benchmarks train --source train.en.gz --target train.de.gz --json speed.json
+    python -m benchmarks train --presets tiny --dtypes float32 --loads run   # on a synthetic corpus
+    python -m benchmarks generate --model outputs/en-de --source test.en --json search.json
+    python -m benchmarks serve --model outputs/en-de --source test.en --json serving.json
+    python -m benchmarks variants --preset tiny                              # each against the paper's model
+    python -m benchmarks attention --picture attention.png                   # kinds over the length
+    python -m benchmarks predecessors --picture predecessors.png             # LSTM and GRU over the length
 
 Each engine of train and generate runs in its own process, so that peak memory is measured separately. Use a quiet
 machine: each row shows the spread of its measurements.
 """
 
 import argparse
+import sys
 
-from ..common.command_line import make_parser
-from .benchmarks import attention, generation, predecessors, serving, training, variants
+from vanilla_transformer_hf.common.command_line import make_parser
+from vanilla_transformer_hf.common.command_line import run as run_command
 
+from . import attention, generation, predecessors, serving, training, variants
+
+
+PROG = "python -m benchmarks"
 
 # Name of the subcommand -> module with a docstring, `add_arguments(parser)` and `run(arguments)`.
 SUBCOMMANDS = {
@@ -47,3 +52,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
     SUBCOMMANDS[arguments.subcommand].run(arguments)
+
+
+if __name__ == "__main__":
+    run_command(lambda: main(PROG, sys.argv[1:]), PROG)

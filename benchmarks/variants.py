@@ -5,9 +5,9 @@ Random weights, a batch of 32 sentences of 32 tokens, and exactly 32 new tokens.
 process. Processor time is measured instead of wall-clock time, because other programs disturb it less. With --causal,
 the models are decoders without an encoder, and the sentences are their prompts.
 
-    vanilla-transformer benchmark variants --preset tiny --beams 1 4
-    vanilla-transformer benchmark variants --only t5_bias gated --rounds 9
-    vanilla-transformer benchmark variants --causal --preset tiny
+    python -m benchmarks variants --preset tiny --beams 1 4
+    python -m benchmarks variants --only t5_bias gated --rounds 9
+    python -m benchmarks variants --causal --preset tiny
 """
 
 import argparse
