@@ -125,7 +125,7 @@ def modules_of(place: str) -> list[str]:
 class Bundle:
     """Modules in the order of their imports, each with the file that has it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.modules: dict[str, Module] = {}
         self.homes: dict[str, str] = {}
         self.owners: dict[str, str] = {}
@@ -149,8 +149,11 @@ class Bundle:
         """One file: its contents and origin, imports, modules."""
         own = [module for name, module in self.modules.items() if self.homes[name] == file]
         own.sort(key=lambda module: [*self.homes].index(module.name))
-        borrowed = {(f".{self.homes[self.owners[name]]}", name, None) for module in own for name in module.ours
-                    if self.homes[self.owners[name]] != file}  # fmt: skip
+        borrowed: set[tuple[str, str | None, str | None]] = set()
+        for name in {name for module in own for name in module.ours}:
+            home = self.homes[self.owners[name]]
+            if home != file:
+                borrowed.add((f".{home}", name, None))
         libraries = {one for module in own for one in module.libraries}
         standard = {one for one in libraries if one[0].split(".")[0] in sys.stdlib_module_names}
         groups = [import_lines(group) for group in (standard, libraries - standard, borrowed) if group]
@@ -189,8 +192,8 @@ def import_lines(names: set[tuple[str, str | None, str | None]]) -> str:
     Raises:
         ValueError: A name has two meanings.
     """
-    meanings = {}
-    statements = defaultdict(set)
+    meanings: dict[str, tuple[str, str | None]] = {}
+    statements: dict[str, set[str]] = defaultdict(set)
     for module, name, alias in names:
         bound = alias or name or module
         if meanings.setdefault(bound, (module, name)) != (module, name):
