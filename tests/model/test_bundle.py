@@ -107,7 +107,7 @@ def test_what_cannot_be_joined_is_named(first, second, problem, sources):
 
 # The rooms of model/, from the ground up: each imports from those before it. The host's names are rooms of one file.
 FLOORS = ("bundle", "former_names", "saved_code", "config", "configuration_vanilla_transformer",
-          "tokenization_vanilla_transformer", "positions", "layers", "attention", "packing", "search",
+          "tokenizer", "tokenization_vanilla_transformer", "positions", "layers", "attention", "packing", "search",
           "modeling_vanilla_transformer", "single_stacks", "predecessors")  # fmt: skip
 
 

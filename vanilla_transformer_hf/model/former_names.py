@@ -17,14 +17,12 @@ FORMER_NAMES = {
     "beam_search": "search.beam",
     "candidates": "packing.most_likely",
     "causal_lm": "single_stacks.causal_lm",
-    "change_detection": "packing.change_detection",
     "configuration_recurrent": "predecessors.configuration",
     "constraints": "search.constraints",
     "dropout": "layers.dropout",
     "encoder_models": "single_stacks.encoder_models",
     "encoder_pooling": "attention.pooling",
     "feed_forward": "layers.feed_forward",
-    "file_pages": "packing.file_pages",
     "generation": "search.generate",
     "generation_causal": "search.generate_causal",
     "generation_config": "config.generation",
@@ -62,7 +60,9 @@ FORMER_NAMES = {
     "single_stack": "single_stacks.base",
     "synthesizer_attention": "attention.synthesizer",
 }
-FORMER_FILES = {f"{name}_vanilla_transformer.py" for name in FORMER_NAMES}
+# Modules that there are no more.
+REMOVED = ("change_detection", "file_pages")
+FORMER_FILES = {f"{name}_vanilla_transformer.py" for name in (*FORMER_NAMES, *REMOVED)}
 
 
 def alias_former_modules() -> None:
