@@ -32,7 +32,7 @@ LARGEST_NUMBER = 2**24
 MOST_REPEATS, MOST_OPTIONS = 1, 4  # in one alternative of a pattern
 LONGEST_PROBE, LONGEST_TIME = 2**15, 1.0  # characters, seconds
 
-MODELS = ("BPE", "WordPiece", "WordLevel", "Unigram")
+KINDS_OF_MODEL = ("BPE", "WordPiece", "WordLevel", "Unigram")
 KINDS = {
     "normalizer": "Sequence NFC NFD NFKC NFKD Nmt Lowercase Replace Prepend Precompiled Strip StripAccents ByteLevel "
     "BertNormalizer",
@@ -138,8 +138,8 @@ def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
 
 
 def _check_model(model: dict[str, Any]) -> None:
-    if (kind := model.get("type", "BPE")) not in MODELS:
-        raise ValueError(f"a model {kind!r}: expected one of {', '.join(MODELS)}")
+    if (kind := model.get("type", "BPE")) not in KINDS_OF_MODEL:
+        raise ValueError(f"a model {kind!r}: expected one of {', '.join(KINDS_OF_MODEL)}")
     pieces = model.get("vocab") or []
     _at_most("the number of pieces", len(pieces), MOST_PIECES)
     _at_most("the number of merges", len(model.get("merges") or []), MOST_PIECES)
