@@ -55,6 +55,8 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         has_other_names = kwargs.get("variant") or kwargs.get("distributed_checkpoint")
         if not is_main_process or has_other_names or getattr(self, "_hf_peft_config_loaded", False):
             return  # of these names, nothing was written; of an adapter, its own file
+        if not Path(save_directory).is_dir():
+            return  # of a file in the folder's place, transformers only logs
         # transformers has removed the shards of an earlier save, so those that are there were written now.
         shards = {path.name for path in Path(save_directory).iterdir() if SHARD_NAME.fullmatch(path.name)}
         remove_older_weights(save_directory, shards | {SAFE_WEIGHTS_INDEX_NAME} if shards else {SAFE_WEIGHTS_NAME})
