@@ -14,17 +14,14 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from filelock import Timeout
+
 from .checksums import write_checksums
-
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from .locks import lock_path
 
 
 logger = logging.getLogger(__name__)
@@ -334,27 +331,20 @@ def new_files(folder: str | os.PathLike) -> Iterator[Path]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """An empty folder, locked against other processes; the leftovers of a dead process are removed."""
-    if fcntl is None:  # Windows: a folder that is in use cannot be removed
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        yield
-        return
-    while True:
-        folder.mkdir(exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
+    file = folder.with_name(f"{folder.name}.lock")
+    try:
+        lock = lock_path(file)
+    except Timeout as error:
+        raise ValueError(f"{folder} is being written by another process") from error
+    with lock:
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ValueError(f"{folder} is being written by another process") from error
-            if not folder.is_dir() or not os.path.samestat(os.fstat(descriptor), folder.stat()):
-                continue  # another process has just removed it
-            for path in folder.iterdir():
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            if folder.is_dir():
+                shutil.rmtree(folder)
+            folder.mkdir()
             yield
-            return
         finally:
-            os.close(descriptor)
+            with suppress(OSError):  # Windows does not remove an open file
+                file.unlink()
 
 
 @contextmanager
@@ -384,7 +374,7 @@ def sync_tree(folder: Path):
 
 def sync(path: Path):
     """Sync a file's bytes, or a folder's entries, to disk."""
-    if path.is_symlink() or (fcntl is None and path.is_dir()):  # Windows cannot open folders
+    if path.is_symlink() or (os.name == "nt" and path.is_dir()):  # Windows cannot open folders
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
