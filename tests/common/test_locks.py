@@ -21,7 +21,7 @@ import os, sys, time
 from filelock import FileLock
 lock = FileLock(sys.argv[1])
 lock.acquire()
-if os.fork():
+if os.fork() == 0:  # which gives its copy of the lock up before it goes on
     print("held", flush=True)
 time.sleep(60)
 """
