@@ -35,7 +35,8 @@ def lock_path(path: str | os.PathLike, take_over: bool = False) -> AbstractConte
     with _unlocked_without_locks(path):
         # A marker in place of a lock (`fallback_to_soft`) would outlive a process that is killed.
         lock = FileLock(path, timeout=0, thread_local=False, is_singleton=take_over, fallback_to_soft=False)
-        lock.release(force=True)
+        if take_over:  # `lock` is then the object that holds it, if there is one
+            lock.release(force=True)
         return lock.acquire()
     return nullcontext()
 
