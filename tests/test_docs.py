@@ -92,7 +92,13 @@ SMALL = {
     f"{PROG} attention": "--target eins",  # an untrained model's translation is too long for a picture
 }
 # Options in the pages that belong to other commands.
-FOREIGN = {"--config_file": "accelerate launch", "--imports": "scripts/draw_architecture.py"}
+FOREIGN = {
+    "--config_file": "accelerate launch",
+    "--imports": "scripts/draw_architecture.py",
+    "--model": "lm_eval",
+    "--model_args": "lm_eval",
+    "--token": "a secret in a text",
+}
 ENGLISH = ["one two", "", "three four", "two one three", "four"]
 GERMAN = ["eins zwei", "", "drei vier", "zwei eins drei", "vier"]
 

@@ -329,9 +329,9 @@ def test_repetition_and_texts_without_letters_have_options(run, folder):
 def test_quantization_reaches_the_search(run, folder, monkeypatch):
     asked, made = [], StepWeights.of.__func__
 
-    def of(cls, model, read=True, quantization=None):
+    def of(cls, model, quantization=None):
         asked.append(quantization)
-        return made(cls, model, read, quantization)
+        return made(cls, model, quantization)
 
     monkeypatch.setattr(StepWeights, "of", classmethod(of))
     code, output, _ = run(folder, "--quantization", "int8", "--matmul", "default", text=TEXT)

@@ -331,8 +331,8 @@ def without_empty(parts: Sequence[Part]) -> tuple[list[Part], str]:
     kept, before = list[Part](), ""
     for part in parts:
         if not part.ids:
-            goes_on = part.before is None and part.copied and (kept or before)
-            before += (" " if goes_on else part.before or "") + (part.copied or "")
+            follows = part.before is None and part.copied and (kept or before)
+            before += (" " if follows else part.before or "") + (part.copied or "")
             continue
         if before or part.before:
             goes_on = part.before is None and not before[-1:].isspace()
