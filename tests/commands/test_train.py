@@ -46,8 +46,9 @@ def test_help_shows_examples_and_the_options_of_most_runs(train, argv):
     assert out.count("\n  --") < 40 and "--lsh_rounds" not in out
 
 
-def test_help_all_shows_every_option(train):
-    code, out, err = train("--help-all")
+@pytest.mark.parametrize("argv", [["--help-all"], ["quickstart", "--help_all", "--help"]])
+def test_help_all_shows_every_option(train, argv):
+    code, out, err = train(*argv)
     assert (code, err) == (0, "") and out.count("\n  --") > 240
     assert "rounds of lsh attention" in " ".join(out.split())
     assert all(f"  {option} " in out for option in ("--d_model", "--lsh_rounds", "--cell_type", "--fsdp", "--unset"))

@@ -31,6 +31,8 @@ TRAINING = Path(__file__).parents[1] / "training"
 # Name of a recipe -> its file.
 RECIPES = {path.stem: path for path in sorted(TRAINING.glob("recipes/*.yaml"))}
 
+# As other options, with hyphens or underscores.
+HELP_ALL = {"--help-all", "--help_all"}
 EPILOG = f"""recipes: {", ".join(RECIPES)}
   files: {TRAINING / "recipes"}
   configs for accelerate launch: {TRAINING / "accelerate"}
@@ -63,8 +65,8 @@ def find_recipe(name: str) -> str:
 
 def main(prog: str, argv: list[str]) -> None:
     usage = f"{prog} RECIPE [--field value ...]"
-    if {"-h", "--help", "--help-all", "--help_all"} & {*argv}:
-        show_help(prog, usage, everything=not {"-h", "--help"} & {*argv})
+    if {"-h", "--help", *HELP_ALL} & {*argv}:
+        show_help(prog, usage, everything=bool(HELP_ALL & {*argv}))
     from ..training.recipe import RecipeParser
 
     parser = RecipeParser(prog=prog, usage=usage)

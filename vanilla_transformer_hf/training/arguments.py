@@ -136,6 +136,7 @@ class OwnTrainingArguments:
         "checkpoint to continue from, or last, with settings that have changed; if not given, the last one, with the "
         "same settings"
     )
+    logging_nan_inf_filter: bool = _help("without effect: NaN and infinite losses stop the run", True)
     label_smoothing_factor: float = _help("refused: the model smooths labels itself; set label_smoothing", 0.0)
     learning_rate: float | None = _help(
         "peak of the learning rate; if not given, the paper's d_model^-0.5 * warmup_steps^-0.5"

@@ -75,7 +75,7 @@ def _sizes() -> list[Option]:
 def documented_fields(docstring: str) -> dict[str, str]:
     """Field -> what the `Args:` of a docstring say of it, on one line and without Markdown's marks."""
     block = re.split(r"\n+(?=\S)", cleandoc(docstring).partition("Args:\n")[2])[0]
-    texts = {}
+    texts: dict[str, str] = {}
     for names, text in re.findall(r"^ {4}(\w[\w, ]*) \(.*?\): (.*(?:\n {8}.*)*)", block, re.MULTILINE):
         text = re.sub(r'`"([^`"]+)"`', r"\1", " ".join(text.split())).replace("`", "").removesuffix(".")
         # As the other options begin, but not where it begins with a symbol, such as N.
@@ -92,9 +92,10 @@ def config_option(name: str, hint: Any, default: Any, texts: Mapping[str, str], 
     return Option(name, values_of(hint), f"{texts.get(name, '').replace('%', '%%')} (default: {shown})")
 
 
-def options_of(group: type, hints: Mapping[str, Any] | None = None) -> list[Option]:
-    """The options of a dataclass of arguments; `hints` are their types if they are not in the class as objects."""
-    return [_option(each, (hints or group.__annotations__)[each.name]) for each in fields(group) if each.init]
+def options_of(group: type) -> list[Option]:
+    """The options of a dataclass of arguments, which have their help as HfArgumentParser reads it."""
+    hints = typing.get_type_hints(group)  # not `Field.type`, which HfArgumentParser overwrites
+    return [_option(each, hints[each.name]) for each in fields(group) if each.init]
 
 
 def _option(argument: Field, hint: Any) -> Option:

@@ -302,7 +302,7 @@ CONFIG_GROUPS = (
 
 def all_options() -> dict[str, list[Option]]:
     """Every option of `train`, by group, as `train --help-all` shows them."""
-    training = options_of(TranslationTrainingArguments, typing.get_type_hints(TranslationTrainingArguments))
+    training = options_of(TranslationTrainingArguments)
     own = {argument.name for argument in fields(OwnTrainingArguments)}
     groups = {
         "text": options_of(DataArguments),
