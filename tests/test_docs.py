@@ -239,13 +239,13 @@ def benchmarks(argv: list[str]) -> None:
     parse_arguments(BENCHMARKS, argv)
 
 
-def help_of(*names: str, command: Callable[[list[str]], None] = main) -> str:
-    """What a command of ours answers to --help."""
+def help_of(*names: str, command: Callable[[list[str]], None] = main, option: str = "--help") -> str:
+    """What a command of ours answers to --help, or to another option that asks for help."""
     with pytest.MonkeyPatch.context() as patch:
         shown: list[str] = []
         patch.setattr(sys.stdout, "write", lambda text: shown.append(text))
         with pytest.raises(SystemExit):
-            command([*names, "--help"])
+            command([*names, option])
     return "".join(shown)
 
 
@@ -259,6 +259,7 @@ def options() -> dict[str, set[str]]:
         name: " ".join([help_of(name), *[help_of(name, part) for part in parts.get(name, [])]]) for name in COMMANDS
     }
     texts["benchmarks"] = " ".join(help_of(name, command=benchmarks) for name in SUBCOMMANDS)
+    texts["train"] = help_of("train", option="--help-all")
     texts["compare"] += texts["train"]  # every field of a recipe
     texts["distill"] += texts["train"]
     return {name: set(re.findall(r"(?<![\w-])--\w[\w-]*", text)) for name, text in texts.items()}
