@@ -12,7 +12,7 @@ V vocabulary.
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -89,11 +89,6 @@ def pre_norm(
 RESIDUALS = {"post": post_norm, "pre": pre_norm}
 
 
-def no_step(hidden_states: torch.Tensor, *_: Any) -> torch.Tensor:
-    """Return x unchanged, in a layer without that sublayer."""
-    return hidden_states
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Layers
 # ---------------------------------------------------------------------------------------------------------------------
@@ -118,25 +113,21 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardMaps):
         norm_position: str,
         alpha: float,
         lender: SharedFeedForward | None,
-        has_feed_forward: bool = True,
+        has_feed_forward: bool,
     ):
         super().__init__()
         norm = NORMS[config.norm_type]
         self.residual = RESIDUALS[norm_position]
-        self.feed_forward_residual = self.residual if has_feed_forward else no_step
+        self.has_feed_forward = has_feed_forward
         self.alpha = alpha
         self.dropout = Dropout(config.dropout)
         self.self_attn = self_attn
         self.self_attn_layer_norm = norm(width, config.layer_norm_eps)
-        self.feed_forward = FEED_FORWARDS[config.feed_forward_type][0]
+        self.feed_forward = FEED_FORWARDS[config.feed_forward_type].function
         self.borrow(lender)
         if has_feed_forward and lender is None:
             self.add_feed_forward(config, width, ffn_dim, activation_function)
         self.final_layer_norm = norm(width, config.layer_norm_eps) if has_feed_forward else nn.Identity()
-
-    def step(self, hidden_states: torch.Tensor, norm: nn.Module, sublayer: Callable) -> torch.Tensor:
-        """One residual step (B, T, D) to (B, T, D) around `sublayer`."""
-        return self.residual(hidden_states, sublayer, norm, self.dropout, self.alpha)
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
@@ -155,13 +146,14 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         self_attn = encoder_attention(config, place)(config, width, width, heads, kept_heads=kept)
         super().__init__(
             config,
-            width,
-            self_attn,
-            config.encoder_ffn_dim,
-            config.activation_function,
-            config.encoder_norm_position,
-            config.encoder_residual_alpha,
-            lender,
+            width=width,
+            self_attn=self_attn,
+            ffn_dim=config.encoder_ffn_dim,
+            activation_function=config.activation_function,
+            norm_position=config.encoder_norm_position,
+            alpha=config.encoder_residual_alpha,
+            lender=lender,
+            has_feed_forward=True,
         )
 
     def forward(
@@ -174,12 +166,13 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, S, D) to (B, S, D). A layer that pools takes those before pooling as `memory`."""
-        hidden_states = self.step(
-            hidden_states,
-            self.self_attn_layer_norm,
-            lambda x: self.self_attn(x, attention_mask, *memory, turn=turn, relation=relation, **kwargs)[0],
-        )
-        return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self.maps, x))
+
+        def attend(states: torch.Tensor) -> torch.Tensor:
+            return self.self_attn(states, attention_mask, *memory, turn=turn, relation=relation, **kwargs)[0]
+
+        residual = partial(self.residual, dropout=self.dropout, alpha=self.alpha)
+        hidden_states = residual(hidden_states, attend, norm=self.self_attn_layer_norm)
+        return residual(hidden_states, partial(self.feed_forward, self.maps), norm=self.final_layer_norm)
 
 
 class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
@@ -198,14 +191,14 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         self_attn = kind(config, width, width, heads, is_causal=True, kept_heads=own)
         super().__init__(
             config,
-            width,
-            self_attn,
-            config.decoder_ffn_dim,
-            str(config.decoder_activation_function),
-            config.decoder_norm_position,
-            config.decoder_residual_alpha,
-            lender,
-            FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] != "nobody",
+            width=width,
+            self_attn=self_attn,
+            ffn_dim=config.decoder_ffn_dim,
+            activation_function=str(config.decoder_activation_function),
+            norm_position=config.decoder_norm_position,
+            alpha=config.decoder_residual_alpha,
+            lender=lender,
+            has_feed_forward=FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder != "nobody",
         )
         memory_width: Any = config.encoder_d_model
         # Self-attention and cross-attention share their projections.
@@ -229,14 +222,18 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
     ) -> torch.Tensor:
         """Hidden states (B, T, D) and the encoder's output (B, S, D) to (B, T, D)."""
         past = past_key_values.self_attention_cache if past_key_values is not None else None
-        own = attention_mask, past, layer_idx, turn, relation
-        memory = encoder_hidden_states, encoder_attention_mask, past_key_values, layer_idx
-        return self.run(
-            hidden_states,
-            lambda x: self.self_attn(x, *own, **kwargs)[0],
-            lambda x: self.encoder_attn(x, *memory, **kwargs)[0],
-            self.maps,
-        )
+
+        def attend_to_target(states: torch.Tensor) -> torch.Tensor:
+            return self.self_attn(
+                states, attention_mask, past, layer_idx=layer_idx, turn=turn, relation=relation, **kwargs
+            )[0]
+
+        def attend_to_source(states: torch.Tensor) -> torch.Tensor:
+            return self.encoder_attn(
+                states, encoder_hidden_states, encoder_attention_mask, past_key_values, layer_idx=layer_idx, **kwargs
+            )[0]
+
+        return self.run(hidden_states, attend_to_target, attend_to_source, self.maps)
 
     @property
     def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
@@ -257,13 +254,12 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
             attend_to_target, attend_to_source: The two attentions, (B, T, D) to (B, T, D).
             maps: The object with the feed-forward's maps and dropout: the layer, or the packed maps of a step.
         """
-        for residual, norm, sublayer in (
-            (self.residual, self.self_attn_layer_norm, attend_to_target),
-            (self.residual, self.encoder_attn_layer_norm, attend_to_source),
-            (self.feed_forward_residual, self.final_layer_norm, lambda x: self.feed_forward(maps, x)),
-        ):
-            hidden_states = residual(hidden_states, sublayer, norm, maps.dropout, self.alpha)
-        return hidden_states
+        residual = partial(self.residual, dropout=maps.dropout, alpha=self.alpha)
+        hidden_states = residual(hidden_states, attend_to_target, norm=self.self_attn_layer_norm)
+        hidden_states = residual(hidden_states, attend_to_source, norm=self.encoder_attn_layer_norm)
+        if not self.has_feed_forward:
+            return hidden_states
+        return residual(hidden_states, partial(self.feed_forward, maps), norm=self.final_layer_norm)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -402,7 +398,7 @@ class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel
         self.layer_norm = norm(width, config.layer_norm_eps) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
-        for name in FEED_FORWARDS[config.feed_forward_type][1]:
+        for name in FEED_FORWARDS[config.feed_forward_type].inner_maps:
             self.tp_plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
         own: Any = self.layers[0].self_attn
         if embed_positions.is_relative or not own.divides_heads:  # scores of all heads: each device computes all
@@ -462,8 +458,9 @@ class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel
         if position_ids is None:
             position_ids = positions(embeddings, attention_mask, 0 if cache is None else cache.get_seq_length())
         scheme = self.embed_positions
-        mask = self.layers_in_order[0].self_attn.mask(embeddings, attention_mask, cache, scheme.is_relative)
-        mask, relations = scheme.act(mask, position_ids, attention_mask, cache, embeddings.dtype)
+        own = self.layers_in_order[0].self_attn
+        mask = own.mask(embeddings, attention_mask, cache=cache, is_needed=scheme.is_relative)
+        mask, relations = scheme.act(mask, position_ids, padding=attention_mask, cache=cache, dtype=embeddings.dtype)
         return self.embed(embeddings, position_ids), mask, scheme.turn_at(position_ids), relations
 
 
@@ -487,20 +484,28 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     }
 
     def __init__(self, config: VanillaTransformerConfig):
-        feed_forward, order = SharedFeedForward.of(config, 0), layer_order(config, "encoder")
-        layers = [VanillaTransformerEncoderLayer(config, feed_forward, place) for place in sorted(set(order))]
+        feed_forward, order = SharedFeedForward.of_encoder(config), layer_order(config, "encoder")
+        layers = [
+            VanillaTransformerEncoderLayer(config, lender=feed_forward, place=place) for place in sorted(set(order))
+        ]
         width: Any = config.encoder_d_model
         scheme = POSITION_ENCODINGS[config.position_encoding]
         super().__init__(
             config,
-            config.source_vocab_size or config.vocab_size,
-            width,
-            scheme.of(config, width, config.encoder_attention_heads, config.max_position_embeddings, False),
-            layers,
-            order,
-            feed_forward,
-            bool(config.encoder_final_norm),
-            config.type_vocab_size,
+            vocab_size=config.source_vocab_size or config.vocab_size,
+            width=width,
+            embed_positions=scheme.of(
+                config,
+                width,
+                heads=config.encoder_attention_heads,
+                longest=config.max_position_embeddings,
+                is_causal=False,
+            ),
+            layers=layers,
+            layer_order=order,
+            feed_forward=feed_forward,
+            final_norm=bool(config.encoder_final_norm),
+            type_vocab_size=config.type_vocab_size,
         )
 
     @property
@@ -532,9 +537,9 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             position_ids = positions(embeddings, attention_mask, past_length=0)
         scheme = self.embed_positions
         own = self.layers_in_order[0].self_attn
-        mask = own.mask(embeddings, attention_mask, None, scheme.is_relative)
+        mask = own.mask(embeddings, attention_mask, cache=None, is_needed=scheme.is_relative)
         mask = own.show_globals(mask, embeddings, attention_mask, global_attention_mask)
-        mask, relations = scheme.act(mask, position_ids, None, None, embeddings.dtype)
+        mask, relations = scheme.act(mask, position_ids, padding=None, cache=None, dtype=embeddings.dtype)
         turn = scheme.turn_at(position_ids)
         hidden_states = self.embed(embeddings, position_ids, token_type_ids)
         for run, layer, relation in zip(stages(own, mask, attention_mask), self.layers_in_order, relations):
@@ -568,21 +573,25 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     }
 
     def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
-        feed_forward = SharedFeedForward.of(config, 1) if lender is None else None
+        feed_forward = SharedFeedForward.of_decoder(config) if lender is None else None
         order = layer_order(config, "decoder")
-        places = sorted(set(order))
-        layers = [VanillaTransformerDecoderLayer(config, lender or feed_forward, place) for place in places]
+        layers = [
+            VanillaTransformerDecoderLayer(config, lender=lender or feed_forward, place=place)
+            for place in sorted(set(order))
+        ]
         longest: Any = config.decoder_max_position_embeddings
         scheme = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
         super().__init__(
             config,
-            config.vocab_size,
-            config.d_model,
-            scheme.of(config, config.d_model, config.decoder_attention_heads, longest, True),
-            layers,
-            order,
-            feed_forward,
-            bool(config.decoder_final_norm),
+            vocab_size=config.vocab_size,
+            width=config.d_model,
+            embed_positions=scheme.of(
+                config, config.d_model, heads=config.decoder_attention_heads, longest=longest, is_causal=True
+            ),
+            layers=layers,
+            layer_order=order,
+            feed_forward=feed_forward,
+            final_norm=bool(config.decoder_final_norm),
         )
 
     @merge_with_config_defaults
@@ -642,7 +651,7 @@ class VanillaTransformerModel(SharedEmbeddings, VanillaTransformerPreTrainedMode
         super().__init__(config)
         check_stacks(config, "encoder_decoder", type(self).__name__)
         self.encoder = VanillaTransformerEncoder(config)
-        is_lent = FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] == "encoder"
+        is_lent = FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder == "encoder"
         lender: Any = self.encoder.feed_forward if is_lent else None
         self.decoder = VanillaTransformerDecoder(config, lender)
         self.share_embeddings()
@@ -793,8 +802,15 @@ class VanillaTransformerForConditionalGeneration(
             global_attention_mask=global_attention_mask,
             **kwargs,
         )
-        wanted = num_items_in_batch, return_logits, logits_to_keep, row_loss, weight
-        loss, logits = self.predict(outputs[0], labels, *wanted)
+        loss, logits = self.predict(
+            outputs[0],
+            labels,
+            num_items_in_batch=num_items_in_batch,
+            return_logits=return_logits,
+            logits_to_keep=logits_to_keep,
+            row_loss=row_loss,
+            weight=weight,
+        )
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
