@@ -1,10 +1,12 @@
 """The model against the paper's equations, against other implementations, and in everything transformers offers."""
 
+import contextlib
 import copy
 import json
 
 import pytest
 import torch
+from plain_transformer import build
 from reference import Reference
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -205,6 +207,10 @@ def test_equals_the_papers_equations(fields, tiny_model, batch):
         target = batch["decoder_input_ids"][row][real(batch)[row]].tolist()
         expected = reference.logits(source, target).float()
         torch.testing.assert_close(ours[row, : len(target)], expected, atol=1e-5, rtol=0)
+    with contextlib.suppress(ValueError):  # the plain model of examples/ refuses what it does not compute
+        plain = build(model.config.to_dict(), model.state_dict())
+        found = plain(batch["input_ids"], batch["decoder_input_ids"])
+        torch.testing.assert_close(found[real(batch)], ours[real(batch)], atol=1e-5, rtol=0)
 
 
 # -------------------------------------------------------------------------------------- proof by other implementations
