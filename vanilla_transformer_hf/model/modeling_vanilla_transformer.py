@@ -2,23 +2,21 @@
 The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762), encoder and decoder.
 
 Read it from top to bottom: residual step, layers, stacks, model, language-model head. Positions, attention, norms,
-feed-forward, dropout and the loss have files of their own in this folder. A choice is a table: a variant is one row of
-it, named by one field of the config and chosen when the model is built.
+feed-forward, dropout and the loss have files of their own in this folder; what transformers asks of every model is in
+`pretrained_model.py` and `parallel_plans.py`. A choice is a table: a variant is one row of it, named by one field of
+the config and chosen when the model is built.
 
 Shapes: B sentences, S source positions, T target positions, D = d_model (encoder_d_model in the encoder), H heads,
 V vocabulary.
 """
 
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
-from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -40,7 +38,6 @@ from .config.kept_heads import heads_of_layers
 from .config.sharing import FEED_FORWARD_OWNERS, layer_order
 from .configuration_vanilla_transformer import VanillaTransformerConfig, check_stacks
 from .layers.base_model import (
-    SharedBase,
     SharedEmbeddings,
     ShiftedLabels,
     StackEmbeddings,
@@ -53,17 +50,23 @@ from .layers.loss import RowLoss
 from .layers.norms import NORMS
 from .layers.segments import segments
 from .layers.shared_maps import is_plain
-from .packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
+from .parallel_plans import (
+    DECODER_PP_PLAN,
+    DECODER_TP_PLAN,
+    ENCODER_PP_PLAN,
+    ENCODER_TP_PLAN,
+    fit_tensor_parallel_plan,
+)
 from .positions.absolute import (
     POSITION_ENCODINGS,
     PositionEncoding,
     Relation,
-    TrainedPositionEncoding,
     Turn,
     keep,
     look_up,
     positions,
 )
+from .pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from .search.generate import VanillaTransformerGenerationMixin
 
 
@@ -266,98 +269,6 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 # Stacks
 # ---------------------------------------------------------------------------------------------------------------------
 
-_ATTENTION_TP_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "out_proj": "rowwise"}
-_ATTENTION_TP_PLAN |= {f"global_{name}": "colwise" for name in ("q_proj", "k_proj", "v_proj")}
-_FEED_FORWARD_TP_PLAN = {"layers.*.fc2": "rowwise", "feed_forward.fc2": "rowwise"}
-
-
-@cache
-def name_lora_targets(model_type: str) -> None:
-    """
-    Add the projections that Hu et al. 2021 (arXiv 2106.09685) adapt to PEFT's table, if PEFT is installed, so that
-    LoraConfig() works without target_modules. PEFT has no public function for this.
-    """
-    try:
-        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
-    except ImportError:
-        return
-    LORA_TARGETS[model_type] = ["q_proj", "v_proj"]
-
-
-def check_attention(config: VanillaTransformerConfig):
-    """
-    Raises:
-        ValueError: The attention implementation is a fused kernel that cannot add the scores of the position encoding.
-    """
-    name = config._attn_implementation or ""
-    for field in ("position_encoding", "decoder_position_encoding"):
-        encoding = str(getattr(config, field))
-        if name.startswith(("flash", "flex")) and POSITION_ENCODINGS[encoding].is_relative:
-            raise ValueError(
-                f"attn_implementation={name!r} with {field}={encoding!r}: this kernel cannot add the scores of the "
-                "position encoding; set attn_implementation to 'eager' or 'sdpa'"
-            )
-
-
-class VanillaTransformerPreTrainedModel(SharedBase):
-    """The base class: how transformers initialises, splits, quantizes and records every model of this package."""
-
-    config: VanillaTransformerConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
-    _no_split_modules = [
-        "VanillaTransformerEncoderLayer",
-        "VanillaTransformerDecoderLayer",
-        "VanillaTransformerCausalLayer",
-    ]
-    _skip_keys_device_placement = ["past_key_values"]
-    _supports_flash_attn = True
-    _supports_sdpa = True
-    _supports_flex_attn = True
-    _can_compile_fullgraph = True
-
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
-        super().__init__(config, *args, **kwargs)
-        check_attention(config)
-        # Not when this file is imported: importing PEFT creates tensors, and `train` must configure torch's allocator
-        # first.
-        name_lora_targets(config.model_type)
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
-        """
-        Open a saved model, as in every transformers model.
-
-        Raises:
-            OSError: A weights file is truncated or damaged; safetensors' own message does not name the folder.
-        """
-        try:
-            return super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
-        except SafetensorError as error:
-            raise OSError(
-                f"{pretrained_model_name_or_path}: the weights are truncated or damaged ({error}); copy them again"
-            ) from error
-
-    def _init_weights(self, module: nn.Module):
-        """
-        Xavier-uniform projections (Glorot and Bengio 2010), queries, keys and values as one matrix; embeddings,
-        learned positions and an untied output with deviation D^-0.5.
-        """
-        super()._init_weights(module)
-        if isinstance(module, (TrainedPositionEncoding, VanillaTransformerAttention)):
-            module.draw()
-        elif isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
-            init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
-        elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
-
-
-def forwards(*kinds: type[nn.Module]) -> dict[type[nn.Module], Callable]:
-    """The modules that a step of the search may replace, and their `forward`, for those of one kind of model."""
-    others: tuple[type[nn.Module], ...] = (*ATTENTION_TYPES.values(), SharedFeedForward, Dropout, nn.Dropout)
-    return {kind: kind.forward for kind in (*kinds, *others)}
-
 
 class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel):
     """
@@ -398,16 +309,7 @@ class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel
         self.layer_norm = norm(width, config.layer_norm_eps) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
-        for name in FEED_FORWARDS[config.feed_forward_type].inner_maps:
-            self.tp_plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
-        own: Any = self.layers[0].self_attn
-        if embed_positions.is_relative or not own.divides_heads:  # scores of all heads: each device computes all
-            for name in [name for name in self.tp_plan if ".self_attn." in name]:
-                del self.tp_plan[name]
-        # A shared tensor occurs under one of its names.
-        there = {re.sub(r"\.\d+\.", ".*.", name.rpartition(".")[0]) for name, _ in self.named_parameters()}
-        for name in self.tp_plan.keys() - there:
-            del self.tp_plan[name]
+        fit_tensor_parallel_plan(self)
 
     @property
     def longest(self) -> int | None:
@@ -443,7 +345,7 @@ class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel
         hidden_states = self.embed_positions(hidden_states, position_ids)
         return self.dropout(self.layernorm_embedding(hidden_states))
 
-    def look_back(
+    def prepare_decoder_inputs(
         self,
         embeddings: torch.Tensor,
         attention_mask: torch.Tensor | None,
@@ -472,16 +374,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         "hidden_states": VanillaTransformerEncoderLayer,
         "attentions": VanillaTransformerAttention,
     }
-    _tp_plan: dict[str, str] = {
-        "embed_tokens": "embedding_rowwise",
-        **{f"layers.*.self_attn.{name}": style for name, style in _ATTENTION_TP_PLAN.items()},
-        **_FEED_FORWARD_TP_PLAN,
-    }
-    _pp_plan: dict[str, Any] = {
-        "embed_tokens": (["input_ids"], ["inputs_embeds"]),
-        "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
-        "layer_norm": (["hidden_states"], ["hidden_states"]),
-    }
+    _tp_plan, _pp_plan = ENCODER_TP_PLAN, ENCODER_PP_PLAN
 
     def __init__(self, config: VanillaTransformerConfig):
         feed_forward, order = SharedFeedForward.of_encoder(config), layer_order(config, "encoder")
@@ -560,17 +453,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(VanillaTransformerCrossAttention, index=1, layer_name="encoder_attn"),
     }
-    _tp_plan = {
-        **VanillaTransformerEncoder._tp_plan,
-        **{f"layers.*.encoder_attn.{name}": style for name, style in _ATTENTION_TP_PLAN.items()},
-    }
-    _pp_plan: dict[str, Any] = {
-        **VanillaTransformerEncoder._pp_plan,
-        "layers": (
-            ["hidden_states", "attention_mask", "encoder_hidden_states", "encoder_attention_mask"],
-            ["hidden_states"],
-        ),
-    }
+    _tp_plan, _pp_plan = DECODER_TP_PLAN, DECODER_PP_PLAN
 
     def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
         feed_forward = SharedFeedForward.of_decoder(config) if lender is None else None
@@ -616,7 +499,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         cache = past_key_values.self_attention_cache if past_key_values is not None else None
-        hidden_states, attention_mask, turn, relations = self.look_back(
+        hidden_states, attention_mask, turn, relations = self.prepare_decoder_inputs(
             embeddings, attention_mask, position_ids, cache
         )
         encoder_attention_mask = self.layers_in_order[0].encoder_attn.mask(

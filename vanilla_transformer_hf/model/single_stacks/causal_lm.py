@@ -28,11 +28,10 @@ from ..layers.feed_forward import SharedFeedForward
 from ..modeling_vanilla_transformer import (
     VanillaTransformerEncoder,
     VanillaTransformerLayer,
-    VanillaTransformerPreTrainedModel,
     VanillaTransformerStack,
-    forwards,
 )
 from ..positions.absolute import POSITION_ENCODINGS, Relation, Turn, keep
+from ..pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from ..search.generate_causal import VanillaTransformerCausalGenerationMixin
 from .base import SingleStackModel, of_one_stack
 
@@ -137,7 +136,7 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        hidden_states, attention_mask, turn, relations = self.look_back(
+        hidden_states, attention_mask, turn, relations = self.prepare_decoder_inputs(
             embeddings, attention_mask, position_ids, past_key_values
         )
         for layer_idx, (layer, relation) in enumerate(zip(self.layers_in_order, relations)):
