@@ -907,3 +907,11 @@ def test_a_config_of_another_model_type_is_refused(tmp_path):
     MarianConfig(vocab_size=99, pad_token_id=0, decoder_start_token_id=0).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=f"{tmp_path}: config.json describes a 'marian' model"):
         VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+
+
+def test_layers_have_the_attributes_that_pickles_of_earlier_versions_have(tiny_model):
+    """A pickle of a whole model has the attributes of its version; `forward` may read no others."""
+    ours = {"residual", "feed_forward_residual", "alpha", "feed_forward", "activation_fn", "activation_dropout"}
+    model = tiny_model()
+    for layer in (model.model.encoder.layers[0], model.model.decoder.layers[0]):
+        assert {name for name in vars(layer) if name[0] != "_"} <= {*ours, "training", "gradient_checkpointing"}

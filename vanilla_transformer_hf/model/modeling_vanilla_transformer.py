@@ -92,6 +92,11 @@ def pre_norm(
 RESIDUALS = {"post": post_norm, "pre": pre_norm}
 
 
+def no_step(hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """Return x unchanged, in a layer without that sublayer."""
+    return hidden_states
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Layers
 # ---------------------------------------------------------------------------------------------------------------------
@@ -121,7 +126,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardMaps):
         super().__init__()
         norm = NORMS[config.norm_type]
         self.residual = RESIDUALS[norm_position]
-        self.has_feed_forward = has_feed_forward
+        self.feed_forward_residual = self.residual if has_feed_forward else no_step
         self.alpha = alpha
         self.dropout = Dropout(config.dropout)
         self.self_attn = self_attn
@@ -260,8 +265,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         residual = partial(self.residual, dropout=maps.dropout, alpha=self.alpha)
         hidden_states = residual(hidden_states, attend_to_target, norm=self.self_attn_layer_norm)
         hidden_states = residual(hidden_states, attend_to_source, norm=self.encoder_attn_layer_norm)
-        if not self.has_feed_forward:
-            return hidden_states
+        residual = partial(self.feed_forward_residual, dropout=maps.dropout, alpha=self.alpha)
         return residual(hidden_states, partial(self.feed_forward, maps), norm=self.final_layer_norm)
 
 

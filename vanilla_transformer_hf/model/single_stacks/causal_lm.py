@@ -86,8 +86,7 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
         """The layer, in `forward` and in the steps of a search, as `VanillaTransformerDecoderLayer.run`."""
         residual = partial(self.residual, dropout=maps.dropout, alpha=self.alpha)
         hidden_states = residual(hidden_states, attend, norm=self.self_attn_layer_norm)
-        if not self.has_feed_forward:
-            return hidden_states
+        residual = partial(self.feed_forward_residual, dropout=maps.dropout, alpha=self.alpha)
         return residual(hidden_states, partial(self.feed_forward, maps), norm=self.final_layer_norm)
 
 
