@@ -7,7 +7,7 @@ of its models are imported when they are used.
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .common.version import __version__
 
@@ -90,11 +90,13 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    return value
+if not TYPE_CHECKING:  # to whom a misspelt name would else be right
+
+    def __getattr__(name: str):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -3,7 +3,7 @@ Registration with transformers: Auto classes, the "translation" pipeline; and wh
 where it is installed. What PEFT knows of them comes with the first model.
 
 Importing the package costs little more than importing transformers' Auto classes. So what opens models stands in their
-tables by name, until its module is imported; and tables that are heavy to import are filled when they are imported
+tables by name; and tables that are heavy to import are filled when they are imported
 already: at once, or as soon as a config of ours is made, which whoever opens a folder does first.
 """
 
@@ -60,7 +60,10 @@ MODELS: dict[Any, ModelByName] = {
     for auto, name in (
         (AutoModelForSeq2SeqLM, "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration"),
         (AutoModelForMaskedLM, "single_stacks.encoder_models.VanillaTransformerForMaskedLM"),
-        (AutoModelForSequenceClassification, "single_stacks.encoder_models.VanillaTransformerForSequenceClassification"),
+        (
+            AutoModelForSequenceClassification,
+            "single_stacks.encoder_models.VanillaTransformerForSequenceClassification",
+        ),
         (AutoModelForTokenClassification, "single_stacks.encoder_models.VanillaTransformerForTokenClassification"),
         (AutoModelForCausalLM, "single_stacks.causal_lm.VanillaTransformerForCausalLM"),
     )
@@ -157,18 +160,10 @@ def register_heavy() -> None:
             fill()
 
 
-def enter_model(model_class: Any) -> None:
-    """Put a model class, once it is defined, in the place of its name."""
-    for models in (MODELS, RECURRENT_MODELS):
-        for auto, named in models.items():
-            if (model_class.__module__, model_class.__name__) == (named.__module__, named.__name__):
-                auto.register(named.config_class, model_class, exist_ok=True)
-
-
-def offer_pipeline(_: Any) -> None:
-    """Register the pipeline with the first model class: a model may be given to a pipeline that is imported later."""
+def offer_pipeline() -> None:
+    """Register the pipeline with the first model class: pipelines may be imported later, and be given a model."""
     if "transformers.pipelines" not in _filled:
-        import_module("transformers.pipelines")  # which takes little once models are imported
+        import_module("transformers.pipelines")  # which takes little where models are imported
         register_heavy()
 
 
@@ -195,14 +190,14 @@ def register(with_pipeline: bool = True) -> None:
     for config_class in (VanillaTransformerConfig, RecurrentSeq2SeqConfig):
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
         AutoTokenizer.register(config_class, VanillaTransformerTokenizer, exist_ok=True)
-    if MODEL_DEFINED:
-        return
     AutoModel.register(VanillaTransformerConfig, BareModel, exist_ok=True)
     for models in (MODELS, RECURRENT_MODELS):
         for auto, named in models.items():
             auto.register(named.config_class, named, exist_ok=True)
     register_names()
     alias_former_modules()
-    MODEL_DEFINED.extend([enter_model, offer_pipeline] if with_pipeline else [enter_model])
-    CONFIG_MADE.append(register_heavy)
+    if register_heavy not in CONFIG_MADE:
+        CONFIG_MADE.append(register_heavy)
+    if with_pipeline and offer_pipeline not in MODEL_DEFINED:
+        MODEL_DEFINED.append(offer_pipeline)
     register_heavy()

@@ -8,4 +8,4 @@ from collections.abc import Callable
 
 
 CONFIG_MADE: list[Callable[[], None]] = []
-MODEL_DEFINED: list[Callable[[type], None]] = []
+MODEL_DEFINED: list[Callable[[], None]] = []

@@ -90,7 +90,7 @@ class ModelSavesCode(SavesCode):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for tell in MODEL_DEFINED:
-            tell(cls)
+            tell()
 
     def write_code(self, folder: str | os.PathLike[str]) -> None:
         """Write the files, and remove those of the former layout."""
