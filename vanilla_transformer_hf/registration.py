@@ -37,7 +37,7 @@ from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 class ModelByName:
     """A model class in the tables of the Auto classes, which is imported when something is taken from it."""
 
-    def __init__(self, config_class: type, name: str):
+    def __init__(self, config_class: Any, name: str):
         module, self.__name__ = name.rsplit(".", 1)
         self.__module__ = f"{__package__}.model.{module}"
         self.config_class = config_class
