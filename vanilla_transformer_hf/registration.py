@@ -2,9 +2,9 @@
 Registration with transformers: Auto classes, the "translation" pipeline; and what CTranslate2 knows of our models,
 where it is installed. What PEFT knows of them comes with the first model.
 
-Importing the package costs little more than importing transformers' Auto classes. So what opens models stands in their
-tables by name; and tables that are heavy to import are filled when they are imported
-already: at once, or as soon as a config of ours is made, which whoever opens a folder does first.
+Importing the package costs little more than importing transformers' Auto classes. So the models stand in their tables
+by name, and a table that is heavy to import is filled only where somebody has imported it: at once, or as soon as a
+config of ours is made, with which every opening of a folder begins.
 """
 
 import re
