@@ -1,8 +1,8 @@
 """
 The console command `vanilla-transformer`.
 
-It lies beside the package, which registers with transformers as soon as anything in it is imported. That takes seconds,
-and help does without: once a command has started, `commands/main.py` registers when it runs.
+It lies beside the package, which registers with transformers as soon as anything in it is imported. That takes
+seconds, and help does without: once a command has started, `commands/main.py` registers when it runs.
 """
 
 has_started = False  # as a command; the package reads it
