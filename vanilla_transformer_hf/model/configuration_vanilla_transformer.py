@@ -12,7 +12,6 @@ from huggingface_hub.errors import (
     StrictDataclassError,
     StrictDataclassFieldValidationError,
 )
-from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
@@ -604,6 +603,8 @@ class VanillaTransformerConfig(ConfigSavesCode, PreTrainedConfig):
         for name in ("position_offset", "type_vocab_size"):
             if not 0 <= (value := getattr(self, name)) <= LARGEST_SIZE:
                 raise ValueError(f"{name}={value!r}: must be at least 0 and at most {LARGEST_SIZE:,}")
+        from transformers.activations import ACT2FN  # heavy: it brings torch.distributed and torch's compiler
+
         for name in ("activation_function", "decoder_activation_function"):
             if (value := getattr(self, name)) not in ACT2FN:
                 hint = _nearest(value, ACT2FN)
