@@ -6,7 +6,7 @@ import datasets
 import numpy as np
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.common.files import read_lines
+from vanilla_transformer_hf.common.lines import read_lines
 
 
 # Multi30k's training captions (tokenized), English and German: mean and standard deviation of the words per sentence,

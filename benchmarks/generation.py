@@ -38,7 +38,8 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.common.files import open_output, read_lines, refuse_overwriting
+from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
+from vanilla_transformer_hf.common.lines import read_lines
 from vanilla_transformer_hf.common.matmul import (
     MATMULS,
     choose_matmul,

@@ -23,7 +23,8 @@ from typing import Any
 from transformers.utils import logging
 
 from vanilla_transformer_hf import Translator
-from vanilla_transformer_hf.common.files import open_output, read_lines, refuse_overwriting
+from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
+from vanilla_transformer_hf.common.lines import read_lines
 
 from .serving_load import Load, Server
 

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.common.command_line import make_parser, run
-from vanilla_transformer_hf.common.files import read_lines
+from vanilla_transformer_hf.common.lines import read_lines
 from vanilla_transformer_hf.evaluation.scores import score_translations
 
 

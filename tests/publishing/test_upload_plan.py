@@ -3,14 +3,12 @@
 import hashlib
 import json
 import runpy
-import shutil
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
 from pictures import png
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 from travelling_code import CODE, MODEL_CODE
@@ -21,7 +19,6 @@ from vanilla_transformer_hf.model.bundle import saved_files
 from vanilla_transformer_hf.publishing import remote_code
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
-from vanilla_transformer_hf.publishing.weight_files import Shard
 from vanilla_transformer_hf.training.checkpoints.files import resumable_files
 
 
@@ -223,33 +220,6 @@ def test_other_refusals(folder, tmp_path):
         plan_upload(folder, NAME)
 
 
-@pytest.mark.parametrize("limit", [1, 20_000, 60_000])
-def test_large_weights_are_split(limit, folder, tmp_path):
-    plan = plan_upload(folder, NAME, max_shard_size=limit)
-    assert plan.left_out["model.safetensors"] == "split into several files"
-    shards = [file for file in plan.files if isinstance(file.source, Shard)]
-    assert len(shards) > 1
-    split = tmp_path / "split"
-    shutil.copytree(folder, split)
-    (split / "model.safetensors").unlink()
-    for file in plan.files:
-        if isinstance(file.source, Shard):
-            file.source.write(split / file.name)
-            assert (split / file.name).stat().st_size == file.size
-            with safe_open(split / file.name, "pt") as shard:
-                bytes_of_tensors = sum(shard.get_tensor(name).nbytes for name in shard.keys())  # noqa: SIM118
-                assert bytes_of_tensors <= limit or len(shard.keys()) == 1
-        elif isinstance(file.source, bytes):
-            (split / file.name).write_bytes(file.source)
-    whole, parts = (AutoModelForSeq2SeqLM.from_pretrained(place).state_dict() for place in (folder, split))
-    assert all(torch.equal(whole[name], parts[name]) for name in whole | parts)
-    assert contents_of_names(plan_upload(split, NAME)) == contents_of_names(plan), "published as it is then"
-
-
-def contents_of_names(plan):
-    return [(file.name, file.size) for file in plan.files]
-
-
 def test_the_card_is_written_with_what_is_stated(folder):
     plan = plan_upload(folder, NAME, license="cc-by-4.0", datasets=["someone/pairs"])
     data = ModelCard(plan.card).data
@@ -334,7 +304,6 @@ SCRIPT = str(remote_code.PACKAGE.parent / "scripts" / "push_to_hub.py")
     [
         (["--license", "cc-by-4.0"], None, "license: cc-by-4.0"),
         (["--datasets", "a/b", "c/d", "--example", "one"], None, "datasets:\n- a/b\n- c/d\n"),
-        (["--max_shard_size", "20KB"], None, "model.safetensors.index.json"),
         (["--strict"], 2, "missing in the card:\n  Licence:"),
         (["--license", "CC BY"], 2, ""),
         (["--project_url", "https://example.org/a/b"], None, '"vanilla_transformer_hf @ git+https://example.org/a/b"'),

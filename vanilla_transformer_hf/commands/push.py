@@ -8,17 +8,8 @@ Without a token (`hf auth login`, or HF_TOKEN) it is a dry run: files with sizes
 """
 
 import argparse
-import re
 
 from ..common.command_line import make_parser
-
-
-def parse_size(text: str) -> int:
-    """Bytes of "5GB"."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)B?", text.strip().upper())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size: expected a number with K, M or G, such as 5GB")
-    return int(float(found[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[found[2]])
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
@@ -33,7 +24,6 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     place.add_argument("--create_pr", action="store_true", help="open a pull request instead")
     place.add_argument("--tag", help="tag the commit with this name")
     place.add_argument("--message", default="Upload model", help="message of the commit (default: %(default)s)")
-    place.add_argument("--max_shard_size", type=parse_size, help="weights that are larger are split (default: 5GB)")
     card = parser.add_argument_group("metadata of the card, which is never guessed")
     card.add_argument("--license", help="the Hub's identifier, such as cc-by-4.0; or other, with name and link")
     card.add_argument("--license_name")

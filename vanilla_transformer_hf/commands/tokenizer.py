@@ -52,7 +52,8 @@ def train(output: Path, source: list[str], target: list[str], **choices: Any) ->
         OSError, ValueError: See `VanillaTransformerTokenizer.train`; or `output` exists already.
     """
     from .. import VanillaTransformerTokenizer
-    from ..common.files import check_new, new_folder, read_lines
+    from ..common.files import check_new, new_folder
+    from ..common.lines import read_lines
     from ..common.white_space import normalize_space
 
     def lines(files: list[str]):

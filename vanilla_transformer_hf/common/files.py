@@ -1,128 +1,20 @@
-"""
-Text files, line by line: only `\\n` and `\\r\\n` end a line, so that Unicode line separators inside a sentence
-(U+2028, U+0085, …) never split it. Also new files and folders, written completely or not at all.
-"""
+"""Files and folders: which may be read, and new ones, written completely or not at all."""
 
-import codecs
-import gzip
-import logging
 import os
 import shutil
 import signal
 import stat
 import sys
 import threading
-import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from filelock import Timeout
+
 from .checksums import write_checksums
-
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-
-logger = logging.getLogger(__name__)
-
-LONGEST_LINE = 16 * 2**20  # bytes
-# Names under which a shell passes pipes, such as those of `<(zcat file)`.
-PIPES_OF_THE_SHELL = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
-
-# Treatment of bytes that are not UTF-8 -> the `errors` of `bytes.decode`, and the word for it in warnings.
-ON_BAD_BYTES = {"error": ("strict", ""), "replace": ("replace", "replaced by U+FFFD"), "skip": ("ignore", "left out")}
-
-
-def decode_lines(
-    lines: Iterable[bytes], name: str | os.PathLike, keep_ends: bool = False, on_bad_bytes: str = "error"
-) -> Iterator[str]:
-    """
-    The lines of UTF-8 text, such as an open binary file, without their ends unless `keep_ends`.
-
-    A byte-order mark at the start is dropped.
-
-    Args:
-        lines: The lines, with their ends.
-        name: Name of the file in messages.
-        keep_ends: Keep the ends of lines.
-        on_bad_bytes: Treatment of bytes that are not UTF-8: "error"; "replace" by U+FFFD, or "skip" them, with a
-            warning that counts the lines.
-
-    Raises:
-        ValueError: A line is not UTF-8 or longer than `LONGEST_LINE`, or a gzip file is not complete; the message
-            names the file.
-    """
-    errors, what_happened = ON_BAD_BYTES[on_bad_bytes]
-    first_bad = bad = 0
-    try:
-        for number, line in enumerate(bounded_lines(lines, name), start=1):
-            if not keep_ends:
-                line = line.removesuffix(b"\n").removesuffix(b"\r")
-            begin = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
-            try:
-                text = line[begin:].decode("utf-8")
-            except UnicodeDecodeError as error:
-                if errors == "strict":
-                    raise ValueError(
-                        f"{name}, line {number}: not valid UTF-8 (byte 0x{line[begin + error.start]:02x} at position "
-                        f"{begin + error.start}); convert the file to UTF-8"
-                    ) from error
-                text = line[begin:].decode("utf-8", errors)
-                first_bad, bad = first_bad or number, bad + 1
-            yield text
-        if bad:
-            where = f"line {first_bad}" if bad == 1 else f"{bad:,} lines, the first is line {first_bad}"
-            logger.warning("%s: not valid UTF-8 in %s; these bytes were %s", name, where, what_happened)
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"{name}: not a complete gzip file ({error})") from error
-
-
-def bounded_lines(lines: Iterable[bytes], name: str | os.PathLike) -> Iterator[bytes]:
-    """
-    The lines of an open file or of a list, of limited length.
-
-    Raises:
-        ValueError: A line has more than `LONGEST_LINE` bytes.
-    """
-    read = getattr(lines, "readline", None)
-    found = lines if read is None else iter(lambda: read(LONGEST_LINE + 1), b"")
-    for number, line in enumerate(found, start=1):
-        if len(line) > LONGEST_LINE:
-            raise ValueError(
-                f"{name}, line {number}: longer than the {LONGEST_LINE:,} bytes that a line may have; is it "
-                "a text with one sentence per line?"
-            )
-        yield line
-
-
-def open_input(path: str | os.PathLike) -> BinaryIO:
-    """
-    A file to read bytes from (`.gz`: compressed).
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is a named pipe, which may never be written to, or a device, which may never end.
-    """
-    is_odd = not (stat.S_ISREG(mode := os.stat(path).st_mode) or stat.S_ISDIR(mode))
-    if is_odd and not os.path.abspath(path).startswith((*PIPES_OF_THE_SHELL, os.devnull)):
-        raise ValueError(f"{path} is not a regular file: read a pipe from standard input")
-    return gzip.open(path, "rb") if Path(path).suffix.lower() == ".gz" else open(path, "rb")  # type: ignore[return-value]
-
-
-def read_lines(path: str | os.PathLike, keep_ends: bool = False) -> Iterator[str]:
-    """
-    The lines of a UTF-8 text file (`.gz`: compressed), as `decode_lines` gives them.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: As `open_input` and `decode_lines`.
-    """
-    with open_input(path) as file:
-        yield from decode_lines(file, path, keep_ends)
+from .locks import lock_path
 
 
 def beside(folder: str | os.PathLike, name: object) -> Path:
@@ -334,27 +226,20 @@ def new_files(folder: str | os.PathLike) -> Iterator[Path]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """An empty folder, locked against other processes; the leftovers of a dead process are removed."""
-    if fcntl is None:  # Windows: a folder that is in use cannot be removed
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        yield
-        return
-    while True:
-        folder.mkdir(exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
+    file = folder.with_name(f"{folder.name}.lock")
+    try:
+        lock = lock_path(file)
+    except Timeout as error:
+        raise ValueError(f"{folder} is being written by another process") from error
+    with lock:
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ValueError(f"{folder} is being written by another process") from error
-            if not folder.is_dir() or not os.path.samestat(os.fstat(descriptor), folder.stat()):
-                continue  # another process has just removed it
-            for path in folder.iterdir():
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            if folder.is_dir():
+                shutil.rmtree(folder)
+            folder.mkdir()
             yield
-            return
         finally:
-            os.close(descriptor)
+            with suppress(OSError):  # Windows does not remove an open file
+                file.unlink()
 
 
 @contextmanager
@@ -384,7 +269,7 @@ def sync_tree(folder: Path):
 
 def sync(path: Path):
     """Sync a file's bytes, or a folder's entries, to disk."""
-    if path.is_symlink() or (fcntl is None and path.is_dir()):  # Windows cannot open folders
+    if path.is_symlink() or (os.name == "nt" and path.is_dir()):  # Windows cannot open folders
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

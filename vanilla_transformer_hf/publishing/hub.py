@@ -24,7 +24,7 @@ from ..common.files import check_regular_file, read_regular_file
 from ..common.hub_waits import LONGEST_WAIT, bounded_waits, wanted_wait
 from .private_text import find_private_text, hide_secrets
 from .upload_plan import Plan, plan_upload
-from .weight_files import Shard
+from .weight_files import CleanedWeights
 
 
 try:  # huggingface_hub 2 has moved to the second generation of its HTTP library
@@ -138,10 +138,10 @@ def _check_beside(files: dict[str, Path | bytes]):
 
 
 def _on_disk(plan: Plan, place: Path) -> dict[str, Path | bytes]:
-    """The files of a plan; shards are written to `place`."""
+    """The files of a plan; weights with a new header are written to `place`."""
     files: dict[str, Path | bytes] = {}
     for file in plan.files:
-        if isinstance(file.source, Shard):
+        if isinstance(file.source, CleanedWeights):
             file.source.write(place / file.name)
             files[file.name] = place / file.name
         else:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
-from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 
 from ..common.files import check_regular_file, read_regular_file
 from ..common.model_settings import check_model_settings
@@ -37,8 +37,7 @@ from .pictures import clean_picture
 from .private_text import find_private_text, hide_secrets, parse_json
 from .remote_code import find_code
 from .weight_files import (
-    MAX_SHARD_SIZE,
-    Shard,
+    CleanedWeights,
     check_weights,
     find_weights,
     tensor_names,
@@ -86,7 +85,7 @@ class PlannedFile:
     """A file that is published, either unchanged or with replaced content."""
 
     name: str
-    source: Path | bytes | Shard
+    source: Path | bytes | CleanedWeights
 
     @property
     def size(self) -> int:
@@ -134,7 +133,6 @@ def plan_upload(
     name: str | None = None,
     *,
     facts: CardFacts | None = None,
-    max_shard_size: int = MAX_SHARD_SIZE,
     curves: bytes | None = None,
     **stated: Any,
 ) -> Plan:
@@ -150,7 +148,6 @@ def plan_upload(
     Args:
         name: The model's name in the card: the repository's id, or the folder's name if not given.
         facts: Of the card, in place of those beside the model.
-        max_shard_size: Weights of more bytes are split into several files.
         curves: The picture of the training's curves (PNG), in place of that of the folder; empty for none.
         stated: More facts, as fields of `CardFacts`, such as `license`.
 
@@ -168,7 +165,7 @@ def plan_upload(
     if curves is None and (folder / CURVES_FILE).is_file():
         curves = read_regular_file(folder / CURVES_FILE)
     if (folder / CONFIG_NAME).is_file():
-        sources, problems = _model(folder, max_shard_size)
+        sources, problems = _model(folder)
         card, missing = _card(folder, name, facts, stated, bool(curves))
     elif (folder / ADAPTER_CONFIG_NAME).is_file():
         sources, card, missing = _adapter(folder, facts or CardFacts(), stated)
@@ -211,11 +208,11 @@ def _refuse_links(folder: Path):
         raise ValueError(f"{folder} cannot be published: {'; '.join(wrong)}.")
 
 
-def _model(folder: Path, max_shard_size: int) -> tuple[dict[str, Path | bytes | Shard], list[str]]:
+def _model(folder: Path) -> tuple[dict[str, Path | bytes | CleanedWeights], list[str]]:
     """Weights, configs, tokenizer and code, and their problems."""
     check_model_settings(folder)
     config = read_config(folder)
-    sources: dict[str, Path | bytes | Shard] = {**find_weights(folder, max_shard_size)}
+    sources: dict[str, Path | bytes | CleanedWeights] = {**find_weights(folder)}
     problems = check_weights(config, sources)
     texts = _configs(folder, config) | _tokenizer(folder)
     code, wrong = find_code(folder, _modules(texts))
@@ -234,7 +231,7 @@ def _modules(texts: dict[str, bytes]) -> set[str]:
 
 def _adapter(
     folder: Path, facts: CardFacts, stated: dict[str, Any]
-) -> tuple[dict[str, Path | bytes | Shard], ModelCard, list[str]]:
+) -> tuple[dict[str, Path | bytes | CleanedWeights], ModelCard, list[str]]:
     """
     The files of a PEFT adapter, which are published without the base model, their card, and its missing facts.
 
@@ -273,13 +270,10 @@ def _tokenizer(folder: Path) -> dict[str, bytes]:
 
 def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
     """The other files of the folder, with the reasons why they are not published."""
-    split = isinstance(sources.get(SAFE_WEIGHTS_INDEX_NAME), bytes)
     found = {}
     for path in sorted(folder.iterdir()):
         shown = f"{path.name}/" if path.is_dir() else path.name
-        if path.name == SAFE_WEIGHTS_NAME and split:
-            found[shown] = "split into several files"
-        elif path.name not in sources:
+        if path.name not in sources:
             found[shown] = next(why for pattern, why in LEFT_OUT.items() if fnmatch(shown, pattern))
     return found
 

@@ -1,6 +1,7 @@
-"""The safetensors files of a model's folder: found, checked against the config, and split if they are large."""
+"""The safetensors files of a model's folder: found, and checked against the config."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,38 +18,31 @@ from ..model.predecessors import modeling as recurrent
 from .private_text import parse_json
 
 
-# Bytes above which weights are split into several files.
-MAX_SHARD_SIZE = 5 * 10**9
-
 METADATA = {"format": "pt"}
 
 
 @dataclass(frozen=True)
-class Shard:
-    """A safetensors file with some of the tensors of another one: `parts` are its places there, (start, bytes)."""
+class CleanedWeights:
+    """A safetensors file with a new header; its tensors begin at byte `start` of the old file."""
 
     weights: Path
     header: bytes
-    parts: tuple[tuple[int, int], ...]
+    start: int
 
     @property
     def size(self) -> int:
         """In bytes."""
-        return 8 + len(self.header) + sum(length for _, length in self.parts)
+        return 8 + len(self.header) + self.weights.stat().st_size - self.start
 
     def write(self, path: Path):
         """Write the file without loading tensors into memory."""
         with self.weights.open("rb") as source, path.open("wb") as target:
             target.write(len(self.header).to_bytes(8, "little") + self.header)
-            for start, length in self.parts:
-                source.seek(start)
-                while length:
-                    block = source.read(min(length, 2**22))
-                    target.write(block)
-                    length -= len(block)
+            source.seek(self.start)
+            shutil.copyfileobj(source, target)
 
 
-def find_weights(folder: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard]:
+def find_weights(folder: Path) -> dict[str, Path | bytes | CleanedWeights]:
     """
     The files with the weights; a header with additional metadata is replaced by a clean one.
 
@@ -60,8 +54,6 @@ def find_weights(folder: Path, max_shard_size: int) -> dict[str, Path | bytes | 
     check_one_set(folder)
     single = folder / SAFE_WEIGHTS_NAME
     if single.is_file():
-        if single.stat().st_size > max_shard_size:
-            return _split(single, max_shard_size)
         return {single.name: without_metadata(single)}
     index = folder / SAFE_WEIGHTS_INDEX_NAME
     text, names = _read_index(index)
@@ -131,12 +123,7 @@ def _read_header(weights: Path) -> tuple[int, dict[str, dict[str, Any]], Any]:
     return 8 + size, plain, rest
 
 
-def _header(tensors: dict[str, dict[str, Any]]) -> bytes:
-    text = json.dumps({"__metadata__": METADATA, **tensors}, separators=(",", ":")).encode()
-    return text + b" " * (-len(text) % 8)  # the format aligns the data
-
-
-def without_metadata(weights: Path) -> Path | Shard:
+def without_metadata(weights: Path) -> Path | CleanedWeights:
     """
     A safetensors file with a clean header if its own has more than tensors and their format.
 
@@ -144,45 +131,20 @@ def without_metadata(weights: Path) -> Path | Shard:
         ValueError: The file is damaged.
     """
     start, tensors, rest = _read_header(weights)
-    return weights if rest is None else Shard(weights, _header(tensors), ((start, weights.stat().st_size - start),))
+    if rest is None:
+        return weights
+    header = json.dumps({"__metadata__": METADATA, **tensors}, separators=(",", ":")).encode()
+    return CleanedWeights(weights, header + b" " * (-len(header) % 8), start)  # the format aligns the data
 
 
-def tensor_names(weights: Path | Shard) -> list[str]:
+def tensor_names(weights: Path | CleanedWeights) -> list[str]:
     """The names of the tensors of a safetensors file."""
-    return list(_read_header(weights.weights if isinstance(weights, Shard) else weights)[1])
+    return list(_read_header(weights.weights if isinstance(weights, CleanedWeights) else weights)[1])
 
 
-def _split(weights: Path, max_shard_size: int) -> dict[str, Path | bytes | Shard]:
-    """Split a file into several, in the order of its tensors, with an index; the names are those of transformers."""
-    start, header, _ = _read_header(weights)
-    groups: list[dict[str, Any]] = [{}]
-    filled = 0
-    for name, tensor in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        length = tensor["data_offsets"][1] - tensor["data_offsets"][0]
-        if filled + length > max_shard_size and groups[-1]:
-            groups.append({})
-            filled = 0
-        groups[-1][name] = tensor
-        filled += length
-    sources: dict[str, Path | bytes | Shard] = {}
-    places: dict[str, str] = {}
-    for number, group in enumerate(groups, start=1):
-        file_name = f"model-{number:05}-of-{len(groups):05}.safetensors"
-        first = min(tensor["data_offsets"][0] for tensor in group.values())
-        moved = {
-            name: {**tensor, "data_offsets": [offset - first for offset in tensor["data_offsets"]]}
-            for name, tensor in group.items()
-        }
-        end = max(tensor["data_offsets"][1] for tensor in group.values())
-        sources[file_name] = Shard(weights, _header(moved), ((start + first, end - first),))
-        places |= dict.fromkeys(group, file_name)
-    total = max(tensor["data_offsets"][1] for tensor in header.values())
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-    sources[SAFE_WEIGHTS_INDEX_NAME] = (json.dumps(index, indent=2) + "\n").encode()
-    return sources
-
-
-def check_weights(config: OwnConfig, sources: dict[str, Path | bytes | Shard], may_repeat: bool = False) -> list[str]:
+def check_weights(
+    config: OwnConfig, sources: dict[str, Path | bytes | CleanedWeights], may_repeat: bool = False
+) -> list[str]:
     """
     Problems of the weights for this config, a sentence each: every tensor must occur once, with its shape and finite
     values.
@@ -203,7 +165,7 @@ def check_weights(config: OwnConfig, sources: dict[str, Path | bytes | Shard], m
     expected = {name: list(value.shape) for name, value in model.state_dict().items() if name not in tied}
     found: dict[str, list[int]] = {}
     not_finite: set[str] = set()
-    for path in {value.weights if isinstance(value, Shard) else value for value in sources.values()}:
+    for path in {value.weights if isinstance(value, CleanedWeights) else value for value in sources.values()}:
         if isinstance(path, Path) and path.suffix == ".safetensors":
             try:
                 with safe_open(path, framework="pt") as file:
@@ -238,6 +200,6 @@ def open_config(folder: Path) -> VanillaTransformerConfig:
     config = VanillaTransformerConfig.from_pretrained(folder)
     if (what := other_class(config)) is not None:
         raise ValueError(f"{folder} cannot translate, it is {what}")
-    if problems := check_weights(config, find_weights(folder, 2**62), may_repeat=True):
+    if problems := check_weights(config, find_weights(folder), may_repeat=True):
         raise ValueError(f"{folder}: weights and {CONFIG_NAME} do not belong together:\n  " + "\n  ".join(problems))
     return config

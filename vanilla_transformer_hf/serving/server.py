@@ -16,9 +16,9 @@ from starlette.applications import Starlette
 from transformers.utils.logging import disable_progress_bar
 
 from ..common.connections import ending_in_time
-from ..common.files import read_lines
 from ..common.hosts import names_of
 from ..common.http import run_server
+from ..common.lines import read_lines
 from ..common.split_sentences import SplitSentences, check_split_sentences
 from ..translation.text.texts import WithoutLetters
 from ..translation.translator import Translator

@@ -1,10 +1,10 @@
 """Training of translation models with transformers' Trainer, from parallel text to a folder ready to publish."""
 
 import copy
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -121,7 +121,7 @@ class TrainingJob:
     A run that is ready to start.
 
     Its given arguments, the Trainer with its data, the start, and the record of an earlier run in `folder`, if any.
-    While `lock` is open, no other process can train in this folder.
+    Until `lock` ends, no other process can train in this folder.
     """
 
     run: RunArguments
@@ -131,7 +131,7 @@ class TrainingJob:
     trainer: TranslationTrainer
     scored_data: dict[str, Any]
     earlier: CardFacts
-    lock: BinaryIO | None = None
+    lock: AbstractContextManager | None = None
 
     @property
     def checkpoint(self) -> str | None:
@@ -201,7 +201,7 @@ def _prepare_start(
     training: TranslationTrainingArguments,
     checkpoints: Path,
     corpora: dict[str, Any],
-) -> tuple[Start, BinaryIO | None]:
+) -> tuple[Start, AbstractContextManager | None]:
     """
     Find where the run continues, lock and prepare its folder, and choose the library of matrix products on a
     CPU.

@@ -134,7 +134,8 @@ def test_one_process_trains_in_a_folder(tmp_path):
             lock_folder(tmp_path / "new")
         other.stdin.close()
         other.wait()
-    lock_folder(tmp_path / "new").close()
+    with lock_folder(tmp_path / "new"):
+        pass
 
 
 def test_a_run_of_an_earlier_version_goes_on(trained):

@@ -157,11 +157,10 @@ def test_a_comparison_measures_what_runs_and_reports_what_does_not(recipe, varia
 
 
 HOLD = """
-import fcntl, sys
-file = open(sys.argv[1], "a+b")
-fcntl.lockf(file, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
+import filelock, sys
+with filelock.FileLock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -169,7 +168,7 @@ def test_one_process_at_a_time_compares_in_a_folder(recipe, variants, started, t
     output = tmp_path / "out"
     output.mkdir()
     plan = plan_comparison(str(recipe), variants("variants: {paper: {}}"), [], 1, output)
-    command = [sys.executable, "-S", "-c", HOLD, str(output / ".lock")]
+    command = [sys.executable, "-c", HOLD, str(output / ".lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(OSError, match="another process is training in this folder"):

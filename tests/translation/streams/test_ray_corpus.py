@@ -58,7 +58,7 @@ def test_a_corpus_that_cannot_be_read_is_named(name, content, message, tmp_path)
 
 
 def test_a_line_of_a_file_that_is_no_text_is_too_long(tmp_path, monkeypatch):
-    monkeypatch.setattr("vanilla_transformer_hf.common.files.LONGEST_LINE", 5)
+    monkeypatch.setattr("vanilla_transformer_hf.common.lines.LONGEST_LINE", 5)
     (tmp_path / "a.en").write_bytes(b"a\n" + 6 * b"b")
     with pytest.raises(ValueError, match=r"a\.en, line 2: longer than the 5 bytes"):
         plan([str(tmp_path / "a.en")], 5)

@@ -224,15 +224,14 @@ def test_two_runs_do_not_write_one_file(run, path):
 
 def test_a_run_that_comes_as_another_ends_does_not_touch_its_file(run, path, monkeypatch):
     """It has opened the file that is written, and gets the lock once that has its last name."""
-    pytest.importorskip("fcntl")
-    lock = resumable_output._lock
+    lock = resumable_output.lock_open_file
 
-    def late(file):
+    def late(file, name):
         path.with_name("output.partial").replace(path)
-        lock(file)
+        lock(file, name)
 
     path.with_name("output.partial").write_bytes(b"whole")
-    monkeypatch.setattr(resumable_output, "_lock", late)
+    monkeypatch.setattr(resumable_output, "lock_open_file", late)
     with pytest.raises(OSError, match="another run is writing this file"):
         run()
     assert path.read_bytes() == b"whole"

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ...common import files, settings
+from ...common import files, lines, settings
 from ..source import ConversionError
 
 
@@ -70,14 +70,14 @@ def read_bounded(path: Path) -> bytes:
 
 def read_lines(path: Path) -> Iterator[str]:
     """
-    The lines of a text file, as `common.files.decode_lines` gives them.
+    The lines of a text file, as `common.lines.decode_lines` gives them.
 
     Raises:
         FileNotFoundError: The file does not exist.
         ConversionError: The file may not be read, is too large, or is not UTF-8 text.
     """
     with _refusals():
-        yield from files.decode_lines(io.BytesIO(read_bounded(path)), path)
+        yield from lines.decode_lines(io.BytesIO(read_bounded(path)), path)
 
 
 def read_text(path: Path) -> str:

@@ -120,6 +120,10 @@ class Nesting:
     """
     The nesting of a pickle's containers, found from its instructions only: each container is a list of those inside
     it.
+
+    It is counted because `torch.load(weights_only=True)` does not: it reads 300,000 lists or tuples in each other, but
+    such a tuple as a key of a dict is hashed, level by level in C, and overflows the C stack: the process dies of a
+    segmentation fault, which no `except` sees. `test_hostile_costs.py` has that file ("a deep key").
     """
 
     _MARK = object()

@@ -369,7 +369,7 @@ class StepWeights:
         maps: list[Any] = [module for module in model.modules() if is_plain(module)]
         if quantization is None and not any(is_packable(module.weight) for module in maps):
             return cls(model)
-        tensors = [tensor for module in maps for tensor in module._parameters.values() if tensor is not None]
+        tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
         weights, signature = cls._kept.get(model, (None, None))
         if weights is not None and weights.quantization == quantization and signature.fits(modules, tensors):
             return weights

@@ -7,16 +7,19 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import datasets
 import yaml
+from filelock import Timeout
 from transformers import SchedulerType
 
 from ...common.checksums import digest_of_all
 from ...common.files import UNFINISHED, open_output
+from ...common.locks import lock_path
 from ...common.settings import read_yaml
 from ...common.too_long import current_name
 from ...publishing.model_card import EMISSIONS_FILE
@@ -241,25 +244,18 @@ def settings_of_all_parts(settings: dict[str, Any], earlier: list[tuple[int, dic
     return told
 
 
-def lock_folder(folder: Path) -> BinaryIO | None:
+def lock_folder(folder: Path) -> AbstractContextManager:
     """
-    Lock a folder against training by other processes while the returned file is open, on systems with file locks.
+    Lock a folder against training by other processes until the returned context ends.
 
     Raises:
-        OSError: Another process trains there.
+        OSError: Another process trains there, or the folder cannot be written.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return None
     folder.mkdir(parents=True, exist_ok=True)
-    file = open(folder / LOCK_FILE, "a+b")  # noqa: SIM115
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
+        return lock_path(folder / LOCK_FILE, take_over=True)
+    except Timeout as error:
         raise OSError(f"{folder}: another process is training in this folder; choose another output_dir.") from error
-    return file
 
 
 @dataclass(frozen=True)

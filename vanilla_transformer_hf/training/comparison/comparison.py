@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def run_comparison(
         ValueError: The text is unusable, or `output` belongs to another comparison.
     """
     continue_record(plan, output)
-    with lock_folder(output) or nullcontext():
+    with lock_folder(output):
         return _run_waiting(plan, output, seconds, processes, tell)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ...common.checksums import digest_of_all
-from ...common.files import open_output, read_lines
+from ...common.files import open_output
+from ...common.lines import read_lines
 from ...common.settings import read_object
 from ...translation.streams.arguments import add_arguments
 from ...translation.streams.command import run_command

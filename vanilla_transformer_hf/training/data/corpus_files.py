@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from ...common.files import read_lines
+from ...common.lines import read_lines
 from .column_names import SIDES, Names, find_columns, is_header
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, ProgressCallback, set_seed
 
-from ...common.files import new_folder, read_lines
+from ...common.files import new_folder
+from ...common.lines import read_lines
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ...publishing.model_card import CardFacts, public_settings

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from ...common.files import open_input, read_lines, refuse_overwriting
+from ...common.files import refuse_overwriting
+from ...common.lines import open_input, read_lines
 from ...common.matmul import choose_matmul, describe_matmul
 from ...common.opening import vocabularies
 from ..scoring.text_model import WINDOW

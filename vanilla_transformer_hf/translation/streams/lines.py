@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from ...common.files import bounded_lines, decode_lines
+from ...common.lines import bounded_lines, decode_lines
 from ..scoring.text_model import WINDOW
 from ..text.tally import TOLD, ProgressBar, Tally
 from .resumable_output import InputDigest, StreamOutput

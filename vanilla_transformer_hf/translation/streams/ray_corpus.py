@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...common.files import bounded_lines, decode_lines
+from ...common.lines import bounded_lines, decode_lines
 from ..text.tally import ProgressBar, Tally
 from ..translator import Translator
 from .command import Description, OpenTranslator, describe

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...common.files import open_output
+from ...common.locks import lock_open_file
 from ...common.settings import read_object
 from ...common.too_long import current_name
 
@@ -73,7 +74,7 @@ class ResumableOutput(StreamOutput):
         descriptor = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
         super().__init__(os.fdopen(descriptor, "r+b", buffering=0))
         try:
-            _lock(self._file)
+            lock_open_file(self._file, self.partial)
             if not os.path.samestat(os.fstat(descriptor), os.stat(self.partial)):
                 raise OSError("it has just been finished")
         except OSError as error:
@@ -199,15 +200,6 @@ def open_result(path: str | os.PathLike | None, restart: bool = False) -> Iterat
     else:
         with ResumableOutput(path, restart) as output:
             yield output
-
-
-def _lock(file: BinaryIO) -> None:
-    """Lock this file against other runs while it is open, on systems with file locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class InputDigest:
