@@ -1,7 +1,8 @@
 """
 A second Transformer, written only from the equations of "Attention Is All You Need" (arXiv 1706.03762) and, for the
 switches that the paper does not have, from their definitions. One sentence at a time, one head at a time, in float64.
-It shares nothing with the package but the names of the weights.
+It shares nothing with the package but the names of the weights. `examples/plain_transformer.py` is the paper's model
+alone, in tensors of whole batches, to be read and run; this one is for the proof of every switch.
 """
 
 import math

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
@@ -34,6 +35,7 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.commands.main import COMMANDS, main
 from vanilla_transformer_hf.conversion.targets import export
+from vanilla_transformer_hf.model import modeling_vanilla_transformer
 from vanilla_transformer_hf.training.recipe import RecipeParser
 
 
@@ -108,7 +110,7 @@ def workspace(tmp_path_factory):
     """A folder with all that the pages read: scripts/, a model in outputs/quickstart, text; and the programs."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("docs")
-    for name in ("scripts", "model_cards", "benchmarks"):
+    for name in ("scripts", "model_cards", "benchmarks", "examples"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "bin").mkdir()
     modules = {"python": "", PROG: "-m vanilla_transformer_hf", "accelerate": "-m accelerate.commands.accelerate_cli"}
@@ -239,13 +241,13 @@ def benchmarks(argv: list[str]) -> None:
     parse_arguments(BENCHMARKS, argv)
 
 
-def help_of(*names: str, command: Callable[[list[str]], None] = main) -> str:
-    """What a command of ours answers to --help."""
+def help_of(*names: str, command: Callable[[list[str]], None] = main, option: str = "--help") -> str:
+    """What a command of ours answers to --help, or to another option that asks for help."""
     with pytest.MonkeyPatch.context() as patch:
         shown: list[str] = []
         patch.setattr(sys.stdout, "write", lambda text: shown.append(text))
         with pytest.raises(SystemExit):
-            command([*names, "--help"])
+            command([*names, option])
     return "".join(shown)
 
 
@@ -259,6 +261,7 @@ def options() -> dict[str, set[str]]:
         name: " ".join([help_of(name), *[help_of(name, part) for part in parts.get(name, [])]]) for name in COMMANDS
     }
     texts["benchmarks"] = " ".join(help_of(name, command=benchmarks) for name in SUBCOMMANDS)
+    texts["train"] = help_of("train", option="--help-all")
     texts["compare"] += texts["train"]  # every field of a recipe
     texts["distill"] += texts["train"]
     return {name: set(re.findall(r"(?<![\w-])--\w[\w-]*", text)) for name, text in texts.items()}
@@ -325,6 +328,8 @@ def test_command_runs(command, workspace, tmp_path):
         assert "listening on http://127.0.0.1:5000" in run_until_ready(command, workspace)
     elif arguments[0] == "explore" and "--html" not in arguments:
         assert explores(arguments, workspace)
+    elif arguments[0] == "examples/plain_transformer.py":
+        assert run(command, workspace, dict(os.environ)) == "Ein brauner Hund rennt durch den Schnee.\n"
     elif program in (PROG, "accelerate"):
         if arguments[0] == "export-checkpoint":
             make(arguments[2], workspace)
@@ -373,6 +378,21 @@ def test_python_of_readme(workspace):
     batch, translations = [ast.literal_eval(line) for line in printed]
     assert batch == ["Ein brauner Hund rennt durch den Schnee."]
     assert [type(text) for text in translations] == [str] * 2
+
+
+def test_the_model_in_code_has_the_shapes_that_its_page_says(monkeypatch, capsys):
+    """Each line `name = …  # (1, 10)` makes a tensor of that shape, and the last token of the page is right."""
+    page = PAGES["the_model_in_code.md"]
+    source = "\n".join(page.blocks("python"))
+    check = r"\g<0>\nassert tuple(\1.shape) == \2, '\1'"
+    checked, count = re.subn(r"^(\w+) = .+  # (\([\d, ]*\))$", check, source, flags=re.MULTILINE)
+    assert count == source.count("  # (")
+    monkeypatch.chdir(ROOT)
+    names: dict = {}
+    exec(compile(checked, page.path.name, "exec"), names)
+    assert capsys.readouterr().out == "rennt\n"
+    for span in [span for span in page.spans if re.fullmatch(r"[A-Z]\w+(?:\.\w+)*", span)]:
+        assert attrgetter(span)(modeling_vanilla_transformer) is not None, span
 
 
 @pytest.mark.slow

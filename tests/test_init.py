@@ -1,17 +1,19 @@
 """Registration with transformers: in every order of imports, and in saved folders without the package."""
 
 import ast
+import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import vanilla_transformer_hf
-from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerModel, VanillaTransformerTokenizer
 
 
 PACKAGE = Path(vanilla_transformer_hf.__file__).parent
@@ -54,14 +56,16 @@ sys.modules["vanilla_transformer_hf"] = None
 """
 
 
-def test_importing_the_package_imports_nothing_that_a_model_does_without():
-    code = "import sys, vanilla_transformer_hf; print(*{name.split('.')[0] for name in sys.modules}, *sys.modules)"
+def test_importing_the_package_imports_no_model_and_nothing_that_a_model_does_without():
+    code = "import sys, vanilla_transformer_hf; print(*sys.modules)"
     imported = run_python(code).split()
     heavy = {"datasets", "evaluate", "matplotlib", "sacrebleu", "sacremoses", "onnx", "onnxruntime", "pandas"}
+    # What transformers' models, pipelines and adapters bring.
+    heavy |= {"transformers.modeling_utils", "transformers.pipelines", "torch._dynamo", "torch.distributed.tensor"}
+    heavy |= {"sympy", "peft", "ctranslate2", "accelerate"}
     assert not heavy.intersection(imported)
-    later = tuple(
-        f"vanilla_transformer_hf.{room}" for room in ("commands", "conversion", "export", "serving", "training")
-    )
+    rooms = ("commands", "conversion", "export", "serving", "training", "translation", "evaluation", "explorer")
+    later = tuple(f"vanilla_transformer_hf.{room}" for room in (*rooms, "model.modeling_vanilla_transformer"))
     assert not [name for name in imported if name.startswith(later)]
 
 
@@ -69,15 +73,69 @@ def test_registering_again_changes_nothing_and_leaves_the_imports_of_python_alon
     code = """
 import sys
 before = list(sys.meta_path)
-import vanilla_transformer_hf, transformers
 from transformers.pipelines import PIPELINE_REGISTRY, SUPPORTED_TASKS
-pipeline = SUPPORTED_TASKS["translation"]
+import vanilla_transformer_hf, transformers
+pipeline, listeners = SUPPORTED_TASKS["translation"], vanilla_transformer_hf.model.listeners
 vanilla_transformer_hf.registration.register()
 assert SUPPORTED_TASKS["translation"] is pipeline
+assert len(listeners.CONFIG_MADE) == len(listeners.MODEL_DEFINED) == 1
 print([type(finder).__name__ for finder in sys.meta_path if finder not in before], *sys.modules)
 """
     finders, *modules = run_python(code).split()
     assert "vanilla" not in finders.lower() and "transformers.models.vanilla_transformer" not in modules
+
+
+OPEN_OBJECTS = """
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+given = {"model": AutoModelForSeq2SeqLM.from_pretrained(folder), "tokenizer": AutoTokenizer.from_pretrained(folder)}
+"""
+UNPICKLE = """
+import pickle
+from pathlib import Path
+given = pickle.loads(Path(folder, "pickled").read_bytes())
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import vanilla_transformer_hf\ngiven = {'model': folder}",
+        pytest.param(
+            "import transformers.pipelines, vanilla_transformer_hf\ngiven = {'model': folder}", marks=pytest.mark.slow
+        ),
+        pytest.param("import vanilla_transformer_hf" + OPEN_OBJECTS, marks=pytest.mark.slow),
+        pytest.param(UNPICKLE, marks=pytest.mark.slow),
+    ],
+)
+def test_pipelines_and_converters_know_our_models_whenever_they_are_imported(before, saved_folder):
+    folder, _ = saved_folder
+    opened = {
+        "model": AutoModelForSeq2SeqLM.from_pretrained(folder),
+        "tokenizer": AutoTokenizer.from_pretrained(folder),
+    }
+    (folder / "pickled").write_bytes(pickle.dumps(opened))
+    after = """
+from transformers import AutoConfig, pipeline
+print(type(pipeline("translation_en_to_de", **given)).__name__)
+from ctranslate2.converters import transformers as converters
+AutoConfig.from_pretrained(folder)
+print("VanillaTransformerConfig" in converters._MODEL_LOADERS)
+"""
+    out = run_python(f"folder = {str(folder)!r}\n{before}\n{after}")
+    assert out.split() == ["TranslationPipeline", "True"]
+
+
+def test_a_name_in_the_tables_of_the_auto_classes_is_copied_and_called_as_its_class_is(tiny_config):
+    from vanilla_transformer_hf.registration import ModelByName
+
+    named = ModelByName(VanillaTransformerConfig, "modeling_vanilla_transformer.VanillaTransformerModel")
+    assert (
+        named.__name__ == VanillaTransformerModel.__name__ and named.__module__ == VanillaTransformerModel.__module__
+    )
+    for copied in (copy.deepcopy(named), pickle.loads(pickle.dumps(named))):
+        assert copied.load() is VanillaTransformerModel and copied.base_model_prefix == "model"
+    assert type(named(tiny_config())) is VanillaTransformerModel
+    assert pickle.loads(pickle.dumps(AutoModelForSeq2SeqLM._model_mapping))[VanillaTransformerConfig].load
 
 
 @pytest.mark.parametrize(
@@ -138,6 +196,21 @@ def test_every_public_name_exists():
         assert getattr(vanilla_transformer_hf, name) is not None
     public = {name for name, value in vars(vanilla_transformer_hf).items() if isinstance(value, (type, dict))}
     assert {name for name in public if name[0] != "_"} == set(vanilla_transformer_hf.__all__) - {"__version__"}
+    assert set(vanilla_transformer_hf.__all__) <= set(dir(vanilla_transformer_hf))
+    with pytest.raises(AttributeError, match="'vanilla_transformer_hf' has no attribute 'VanillaTransformer'"):
+        vanilla_transformer_hf.VanillaTransformer  # noqa: B018
+
+
+def test_type_checkers_see_the_names_that_are_imported_on_use():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    seen = {
+        alias.name: node.module
+        for block in tree.body
+        if isinstance(block, ast.If) and getattr(block.test, "id", "") == "TYPE_CHECKING"
+        for node in block.body
+        for alias in node.names
+    }
+    assert seen == vanilla_transformer_hf._HOMES and {*seen, "__version__"} == set(vanilla_transformer_hf.__all__)
 
 
 # The rooms, from the ground up: each imports from those before it. Those of one row do not know each other.

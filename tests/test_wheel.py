@@ -38,7 +38,8 @@ def wheel(tmp_path_factory):
         copy / "vanilla_transformer_hf",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in"):
+    alone = "vanilla_transformer_hf_command.py"
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", alone):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, copy)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]

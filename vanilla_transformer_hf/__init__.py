@@ -1,33 +1,40 @@
 """
 The Transformer of "Attention Is All You Need" for Hugging Face transformers.
 
-Importing this package registers its config, models, tokenizer and translation pipeline with transformers.
+Importing this package registers its config, models, tokenizer and translation pipeline with transformers. The modules
+of its models are imported when they are used.
 """
 
-from . import registration
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .common.version import __version__
-from .model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
-from .model.modeling_vanilla_transformer import (
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerModel,
-    VanillaTransformerPreTrainedModel,
-)
-from .model.packing.int8_quantizer import Int8Config
-from .model.predecessors.configuration import RecurrentSeq2SeqConfig
-from .model.predecessors.modeling import RecurrentSeq2SeqForConditionalGeneration, RecurrentSeq2SeqModel
-from .model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
-from .model.single_stacks.encoder_models import (
-    VanillaTransformerEncoderModel,
-    VanillaTransformerForMaskedLM,
-    VanillaTransformerForSequenceClassification,
-    VanillaTransformerForTokenClassification,
-)
-from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from .translation.pipeline import TranslationPipeline
-from .translation.scoring.alignment import Alignment
-from .translation.scoring.scoring import TextScore
-from .translation.text.texts import ConstrainedText
-from .translation.translator import Translation, Translator
+
+
+if TYPE_CHECKING:
+    from .model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
+    from .model.modeling_vanilla_transformer import (
+        VanillaTransformerForConditionalGeneration,
+        VanillaTransformerModel,
+        VanillaTransformerPreTrainedModel,
+    )
+    from .model.packing.int8_quantizer import Int8Config
+    from .model.predecessors.configuration import RecurrentSeq2SeqConfig
+    from .model.predecessors.modeling import RecurrentSeq2SeqForConditionalGeneration, RecurrentSeq2SeqModel
+    from .model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
+    from .model.single_stacks.encoder_models import (
+        VanillaTransformerEncoderModel,
+        VanillaTransformerForMaskedLM,
+        VanillaTransformerForSequenceClassification,
+        VanillaTransformerForTokenClassification,
+    )
+    from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+    from .translation.pipeline import TranslationPipeline
+    from .translation.scoring.alignment import Alignment
+    from .translation.scoring.scoring import TextScore
+    from .translation.text.texts import ConstrainedText
+    from .translation.translator import Translation, Translator
 
 
 __all__ = [
@@ -56,4 +63,48 @@ __all__ = [
     "__version__",
 ]
 
-registration.register()
+# Public name -> its module. Type checkers read the imports above, which a test compares with this table.
+_HOMES = {
+    "PRESETS": "model.configuration_vanilla_transformer",
+    "Alignment": "translation.scoring.alignment",
+    "ConstrainedText": "translation.text.texts",
+    "Int8Config": "model.packing.int8_quantizer",
+    "RecurrentSeq2SeqConfig": "model.predecessors.configuration",
+    "RecurrentSeq2SeqForConditionalGeneration": "model.predecessors.modeling",
+    "RecurrentSeq2SeqModel": "model.predecessors.modeling",
+    "TextScore": "translation.scoring.scoring",
+    "Translation": "translation.translator",
+    "TranslationPipeline": "translation.pipeline",
+    "Translator": "translation.translator",
+    "VanillaTransformerConfig": "model.configuration_vanilla_transformer",
+    "VanillaTransformerDecoderModel": "model.single_stacks.causal_lm",
+    "VanillaTransformerEncoderModel": "model.single_stacks.encoder_models",
+    "VanillaTransformerForCausalLM": "model.single_stacks.causal_lm",
+    "VanillaTransformerForConditionalGeneration": "model.modeling_vanilla_transformer",
+    "VanillaTransformerForMaskedLM": "model.single_stacks.encoder_models",
+    "VanillaTransformerForSequenceClassification": "model.single_stacks.encoder_models",
+    "VanillaTransformerForTokenClassification": "model.single_stacks.encoder_models",
+    "VanillaTransformerModel": "model.modeling_vanilla_transformer",
+    "VanillaTransformerPreTrainedModel": "model.modeling_vanilla_transformer",
+    "VanillaTransformerTokenizer": "model.tokenization_vanilla_transformer",
+}
+
+
+if not TYPE_CHECKING:  # to whom a misspelt name would else be right
+
+    def __getattr__(name: str):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+# The console command registers when it knows what to do, so that its --help does without transformers.
+if not getattr(sys.modules.get("vanilla_transformer_hf_command"), "has_started", False):
+    from . import registration
+
+    registration.register()

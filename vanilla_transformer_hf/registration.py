@@ -1,10 +1,15 @@
 """
 Registration with transformers: Auto classes, the "translation" pipeline; and what CTranslate2 knows of our models,
 where it is installed. What PEFT knows of them comes with the first model.
+
+Importing the package costs little more than importing transformers' Auto classes. So the models stand in their tables
+by name, and a table that is heavy to import is filled only where somebody has imported it: at once, or as soon as a
+config of ours is made, with which every opening of a folder begins.
 """
 
 import re
-from contextlib import suppress
+import sys
+from importlib import import_module
 from typing import Any
 
 from transformers import (
@@ -21,36 +26,61 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
-from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
 
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.former_names import alias_former_modules
-from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+from .model.listeners import CONFIG_MADE, MODEL_DEFINED
 from .model.predecessors.configuration import RecurrentSeq2SeqConfig
-from .model.predecessors.modeling import RecurrentSeq2SeqForConditionalGeneration, RecurrentSeq2SeqModel
-from .model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
-from .model.single_stacks.encoder_models import (
-    VanillaTransformerEncoderModel,
-    VanillaTransformerForMaskedLM,
-    VanillaTransformerForSequenceClassification,
-    VanillaTransformerForTokenClassification,
-)
 from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from .translation.pipeline import TranslationPipeline
+
+
+class ModelByName:
+    """A model class in the tables of the Auto classes, which is imported when something is taken from it."""
+
+    def __init__(self, config_class: Any, name: str):
+        module, self.__name__ = name.rsplit(".", 1)
+        self.__module__ = f"{__package__}.model.{module}"
+        self.config_class = config_class
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python itself asks of objects: copies, pickles
+            raise AttributeError(name)
+        return getattr(self.load(), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.load()(*args, **kwargs)
+
+    def load(self) -> Any:
+        return getattr(import_module(self.__module__), self.__name__)
 
 
 # Auto class -> what it opens. AutoModel has three, of which the config names one.
-MODELS: dict[Any, Any] = {
-    AutoModelForSeq2SeqLM: VanillaTransformerForConditionalGeneration,
-    AutoModelForMaskedLM: VanillaTransformerForMaskedLM,
-    AutoModelForSequenceClassification: VanillaTransformerForSequenceClassification,
-    AutoModelForTokenClassification: VanillaTransformerForTokenClassification,
-    AutoModelForCausalLM: VanillaTransformerForCausalLM,
+MODELS: dict[Any, ModelByName] = {
+    auto: ModelByName(VanillaTransformerConfig, name)
+    for auto, name in (
+        (AutoModelForSeq2SeqLM, "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration"),
+        (AutoModelForMaskedLM, "single_stacks.encoder_models.VanillaTransformerForMaskedLM"),
+        (
+            AutoModelForSequenceClassification,
+            "single_stacks.encoder_models.VanillaTransformerForSequenceClassification",
+        ),
+        (AutoModelForTokenClassification, "single_stacks.encoder_models.VanillaTransformerForTokenClassification"),
+        (AutoModelForCausalLM, "single_stacks.causal_lm.VanillaTransformerForCausalLM"),
+    )
 }
-BARE_MODELS: dict[str, Any] = {
-    "encoder_decoder": VanillaTransformerModel,
-    "encoder": VanillaTransformerEncoderModel,
-    "decoder": VanillaTransformerDecoderModel,
+BARE_MODELS: dict[str, ModelByName] = {
+    stacks: ModelByName(VanillaTransformerConfig, name)
+    for stacks, name in (
+        ("encoder_decoder", "modeling_vanilla_transformer.VanillaTransformerModel"),
+        ("encoder", "single_stacks.encoder_models.VanillaTransformerEncoderModel"),
+        ("decoder", "single_stacks.causal_lm.VanillaTransformerDecoderModel"),
+    )
+}
+RECURRENT_MODELS: dict[Any, ModelByName] = {
+    AutoModel: ModelByName(RecurrentSeq2SeqConfig, "predecessors.modeling.RecurrentSeq2SeqModel"),
+    AutoModelForSeq2SeqLM: ModelByName(
+        RecurrentSeq2SeqConfig, "predecessors.modeling.RecurrentSeq2SeqForConditionalGeneration"
+    ),
 }
 
 
@@ -91,29 +121,50 @@ class CTranslate2Loader:
 
 
 def register_pipeline() -> None:
-    """Bring the "translation" task back, unless another package has done so."""
+    """Bring the "translation" task back, unless another package has done so. Imports transformers' pipelines."""
+    from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
+
     # transformers 5 refuses the tasks in this table before it looks into its registry.
     REMOVED_TASKS.pop("translation", None)
     if "translation" not in PIPELINE_REGISTRY.get_supported_tasks():
-        PIPELINE_REGISTRY.register_pipeline(
-            "translation", TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text"
-        )
-        # No default model: a pipeline without one is refused. `register_pipeline(default={})` would look for one.
-        PIPELINE_REGISTRY.supported_tasks["translation"]["default"] = {}
+        # By name, as transformers enters its own. No default model: a pipeline without one is refused.
+        PIPELINE_REGISTRY.supported_tasks["translation"] = {
+            "impl": f"{__package__}.translation.pipeline.TranslationPipeline",
+            "pt": (AutoModelForSeq2SeqLM,),
+            "default": {},
+            "type": "text",
+        }
         PIPELINE_REGISTRY.task_aliases = TranslationTasks(PIPELINE_REGISTRY.task_aliases)
-        # Set by `register_pipeline`, it would have saved pipelines require `trust_remote_code`.
-        del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
 
 
-def register_recurrent() -> None:
-    """The recurrent models, which have a config of their own and the same tokenizer."""
-    AutoConfig.register(RecurrentSeq2SeqConfig.model_type, RecurrentSeq2SeqConfig, exist_ok=True)
-    AutoTokenizer.register(RecurrentSeq2SeqConfig, VanillaTransformerTokenizer, exist_ok=True)
-    for auto, model in (
-        (AutoModel, RecurrentSeq2SeqModel),
-        (AutoModelForSeq2SeqLM, RecurrentSeq2SeqForConditionalGeneration),
-    ):
-        auto.register(RecurrentSeq2SeqConfig, model, exist_ok=True)
+def register_ctranslate2() -> None:
+    """Tell CTranslate2's converter of our models. Imports that."""
+    from ctranslate2.converters.transformers import register_loader
+
+    register_loader(VanillaTransformerConfig.__name__)(CTranslate2Loader)
+
+
+# Module of a table that is heavy to import -> what fills it.
+HEAVY = {
+    "transformers.pipelines": register_pipeline,
+    "ctranslate2.converters.transformers": register_ctranslate2,
+}
+_filled: set[str] = set()
+
+
+def register_heavy() -> None:
+    """Fill, once, the heavy tables that are imported already."""
+    for module, fill in HEAVY.items():
+        if module not in _filled and module in sys.modules:
+            _filled.add(module)
+            fill()
+
+
+def offer_pipeline() -> None:
+    """Register the pipeline with the first model class: pipelines may be imported later, and be given a model."""
+    if "transformers.pipelines" not in _filled:
+        import_module("transformers.pipelines")  # which takes little where models are imported
+        register_heavy()
 
 
 def register_names() -> None:
@@ -122,26 +173,31 @@ def register_names() -> None:
     Trainer shifts the labels of a language model for its `label_smoothing_factor` if its class stands in the one;
     tools such as lm-evaluation-harness look into the other first for what an encoder-decoder is.
     """
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[VanillaTransformerConfig.model_type] = VanillaTransformerForCausalLM.__name__
-    for config, model in (
-        (VanillaTransformerConfig, VanillaTransformerForConditionalGeneration),
-        (RecurrentSeq2SeqConfig, RecurrentSeq2SeqForConditionalGeneration),
-    ):
-        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[config.model_type] = model.__name__
+    causal, seq2seq = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    causal[VanillaTransformerConfig.model_type] = MODELS[AutoModelForCausalLM].__name__
+    for models in (MODELS, RECURRENT_MODELS):
+        named = models[AutoModelForSeq2SeqLM]
+        seq2seq[named.config_class.model_type] = named.__name__
 
 
-def register() -> None:
-    """Register all that there is; a second time changes nothing."""
-    AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
+def register(with_pipeline: bool = True) -> None:
+    """
+    Register all that there is; a second time changes nothing.
+
+    Args:
+        with_pipeline: Whether the first model class brings transformers' pipelines, which commands do without.
+    """
+    for config_class in (VanillaTransformerConfig, RecurrentSeq2SeqConfig):
+        AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+        AutoTokenizer.register(config_class, VanillaTransformerTokenizer, exist_ok=True)
     AutoModel.register(VanillaTransformerConfig, BareModel, exist_ok=True)
-    AutoTokenizer.register(VanillaTransformerConfig, VanillaTransformerTokenizer, exist_ok=True)
-    for auto, model in MODELS.items():
-        auto.register(VanillaTransformerConfig, model, exist_ok=True)
-    register_recurrent()
+    for models in (MODELS, RECURRENT_MODELS):
+        for auto, named in models.items():
+            auto.register(named.config_class, named, exist_ok=True)
     register_names()
-    register_pipeline()
     alias_former_modules()
-    with suppress(ImportError):
-        from ctranslate2.converters.transformers import register_loader
-
-        register_loader(VanillaTransformerConfig.__name__)(CTranslate2Loader)
+    if register_heavy not in CONFIG_MADE:
+        CONFIG_MADE.append(register_heavy)
+    if with_pipeline and offer_pipeline not in MODEL_DEFINED:
+        MODEL_DEFINED.append(offer_pipeline)
+    register_heavy()

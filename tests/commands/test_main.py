@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vanilla_transformer_hf import __version__
-from vanilla_transformer_hf.commands.main import COMMANDS, main
+from vanilla_transformer_hf.commands.main import COMMANDS, asks_for_help, main
 
 
 ROOT = Path(__file__).parents[2]
@@ -58,29 +58,70 @@ def test_mistakes_name_the_commands(call, argv):
         assert all(name in err for name in COMMANDS)
 
 
-@pytest.mark.slow
-def test_help_of_every_command_imports_nothing_that_it_does_not_need():
-    code = f"""
+HELP = """
 import io, json, sys
 from contextlib import redirect_stdout
-from vanilla_transformer_hf.commands.main import main
-texts = dict.fromkeys({list(COMMANDS)})
+import vanilla_transformer_hf_command as command
+texts = dict.fromkeys({names})
 for name in texts:
+    sys.argv = ["vanilla-transformer", *name.split(), "--help"]
     with redirect_stdout(io.StringIO()) as out:
         try:
-            main([name, "--help"])
+            command.main()
         except SystemExit as end:
             assert end.code == 0, name
     texts[name] = out.getvalue()
-print(json.dumps([texts, [name for name in ("datasets", "matplotlib", "sacrebleu", "onnx") if name in sys.modules]]))
+print(json.dumps([texts, [name for name in {heavy} if name in sys.modules]]))
 """
+
+
+@pytest.mark.parametrize(
+    ("names", "heavy"),
+    [
+        (["", *(name for name in COMMANDS if name != "train")], ["torch", "transformers", "numpy"]),
+        # The fields of transformers' training arguments are among its options.
+        pytest.param(["train"], ["datasets", "matplotlib", "sacrebleu", "onnx"], marks=pytest.mark.slow),
+    ],
+)
+def test_help_of_every_command_imports_nothing_that_it_does_not_need(names, heavy):
+    code = HELP.format(names=names, heavy=heavy)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    texts, heavy = json.loads(done.stdout)
-    assert heavy == []
+    texts, imported = json.loads(done.stdout)
+    assert imported == []
     for name, text in texts.items():
-        assert text.startswith(f"usage: vanilla-transformer {name} "), name
-        assert f"\n    vanilla-transformer {name} " in text, f"no example in the help of {name}"
+        assert text.startswith(f"usage: vanilla-transformer {name}".rstrip()), name
+        assert not name or f"\n    vanilla-transformer {name} " in text, f"no example in the help of {name}"
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [(["a", "--help"], True), (["-h"], True), (["--", "-h"], False), (["a", "--helper"], False), ([], False)],
+)
+def test_help_is_told_from_arguments(argv, expected):
+    assert asks_for_help(argv) is expected
+
+
+@pytest.mark.slow
+def test_the_console_command_opens_models_and_imports_no_pipeline(counting_folder):
+    code = f"""
+import sys
+import vanilla_transformer_hf_command as command
+sys.argv = ["vanilla-transformer", "translate", {str(counting_folder)!r}]
+command.main()
+heavy = "transformers.pipelines", "transformers.trainer", "datasets", "sacrebleu", "ctranslate2", "matplotlib"
+print([name for name in heavy if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], input="two\n", capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "zwei\n[]\n"), done.stderr
+
+
+def test_choices_of_light_parsers_are_those_of_the_modules():
+    from vanilla_transformer_hf.commands.attention import parse_arguments
+    from vanilla_transformer_hf.translation.scoring.attention_maps import PARTS
+
+    for part in PARTS:
+        assert parse_arguments("attention", ["model", "picture", "text", "--part", part]).part == part
 
 
 @pytest.mark.slow

@@ -35,13 +35,23 @@ def train(monkeypatch, capsys):
     return train
 
 
-def test_help_shows_examples_and_every_group(train):
-    code, out, _ = train("--help")
-    assert code == 0
-    for text in ("vanilla-transformer train multi30k_raw", "recipes: causal_lm, "):
+@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["quickstart", "--dropout", "0.1", "--help"]])
+def test_help_shows_examples_and_the_options_of_most_runs(train, argv):
+    code, out, err = train(*argv)
+    assert (code, err) == (0, "")
+    for text in ("vanilla-transformer train multi30k_raw", "\nmodel:\n", "\ncontinuing:\n", "recipes: causal_lm, "):
         assert text in out
-    for option in ("--train_source", "--preset", "--d_model", "--bf16"):
-        assert option in out
+    for option in ("--train_source", "--preset", "--d_model", "--bf16", "--unset", "--help-all"):
+        assert f"  {option} " in out
+    assert out.count("\n  --") < 40 and "--lsh_rounds" not in out
+
+
+@pytest.mark.parametrize("argv", [["--help-all"], ["quickstart", "--help_all", "--help"]])
+def test_help_all_shows_every_option(train, argv):
+    code, out, err = train(*argv)
+    assert (code, err) == (0, "") and out.count("\n  --") > 240
+    assert "rounds of lsh attention" in " ".join(out.split())
+    assert all(f"  {option} " in out for option in ("--d_model", "--lsh_rounds", "--cell_type", "--fsdp", "--unset"))
 
 
 @pytest.mark.parametrize(

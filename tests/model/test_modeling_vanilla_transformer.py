@@ -1,10 +1,12 @@
 """The model against the paper's equations, against other implementations, and in everything transformers offers."""
 
+import contextlib
 import copy
 import json
 
 import pytest
 import torch
+from plain_transformer import build
 from reference import Reference
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -205,6 +207,10 @@ def test_equals_the_papers_equations(fields, tiny_model, batch):
         target = batch["decoder_input_ids"][row][real(batch)[row]].tolist()
         expected = reference.logits(source, target).float()
         torch.testing.assert_close(ours[row, : len(target)], expected, atol=1e-5, rtol=0)
+    with contextlib.suppress(ValueError):  # the plain model of examples/ refuses what it does not compute
+        plain = build(model.config.to_dict(), model.state_dict())
+        found = plain(batch["input_ids"], batch["decoder_input_ids"])
+        torch.testing.assert_close(found[real(batch)], ours[real(batch)], atol=1e-5, rtol=0)
 
 
 # -------------------------------------------------------------------------------------- proof by other implementations
@@ -901,3 +907,11 @@ def test_a_config_of_another_model_type_is_refused(tmp_path):
     MarianConfig(vocab_size=99, pad_token_id=0, decoder_start_token_id=0).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=f"{tmp_path}: config.json describes a 'marian' model"):
         VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+
+
+def test_layers_have_the_attributes_that_pickles_of_earlier_versions_have(tiny_model):
+    """A pickle of a whole model has the attributes of its version; `forward` may read no others."""
+    ours = {"residual", "feed_forward_residual", "alpha", "feed_forward", "activation_fn", "activation_dropout"}
+    model = tiny_model()
+    for layer in (model.model.encoder.layers[0], model.model.decoder.layers[0]):
+        assert {name for name in vars(layer) if name[0] != "_"} <= {*ours, "training", "gradient_checkpointing"}

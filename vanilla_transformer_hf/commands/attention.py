@@ -16,8 +16,6 @@ from ..common.command_line import make_parser
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
-    from ..translation.scoring.attention_maps import PARTS
-
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
     parser.add_argument("picture", help="picture to write (.png, .svg, .pdf)")
@@ -25,7 +23,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--target", type=text_argument, help="its translation (default: the model's)")
     parser.add_argument(
         "--part",
-        choices=PARTS,
+        choices=["encoder", "decoder", "cross"],
         default="cross",
         help="cross: of the decoder to the source (default); encoder, decoder: to themselves",
     )

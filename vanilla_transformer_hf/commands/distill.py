@@ -7,8 +7,8 @@ Train a student on the translations of its teacher (sequence-level distillation,
 
 The teacher translates the sources of the recipe's training text; the student of the recipe learns these translations
 instead of the references. They are kept in output_dir/distillation. The same command continues after an interruption,
-in the translations or in the training. Any field of the recipe can be set, as for train; its --teacher is distillation
-at each word.
+in the translations or in the training. Any field of the recipe can be set, as for train, whose --help-all shows them;
+its --teacher is distillation at each word.
 """
 
 from pathlib import Path

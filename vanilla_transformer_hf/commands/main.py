@@ -15,6 +15,8 @@ from ..common.version import __version__
 
 
 PROG = "vanilla-transformer"
+# These open no model.
+WITHOUT_MODELS = {"numbers-corpus", "verify"}
 
 # Name of a command -> what it does. Its module has the same name, with underscores.
 COMMANDS = {
@@ -48,10 +50,24 @@ EXAMPLES = f"""examples:
 """
 
 
+def asks_for_help(argv: Sequence[str]) -> bool:
+    """Whether a parser of arguments will answer with the help, or refuse them."""
+    options = argv[: argv.index("--")] if "--" in argv else argv
+    return "-h" in options or "--help" in options
+
+
 def call(name: str, prog: str, argv: Sequence[str]) -> None:
     """Call a command by its name, and end the process as all commands do; `prog` is how its messages begin."""
     module = import_module(f".{name.replace('-', '_')}", __package__)
-    run(lambda: module.main(prog, list(argv)), prog)
+
+    def main() -> None:
+        if name not in WITHOUT_MODELS and not asks_for_help(argv):
+            from .. import registration  # with transformers, which takes seconds
+
+            registration.register(with_pipeline=False)
+        module.main(prog, list(argv))
+
+    run(main, prog)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

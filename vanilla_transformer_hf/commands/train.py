@@ -9,9 +9,9 @@ Train a translation model from a recipe, which is a YAML file or the name of one
         --train_source wmt/wmt14 --dataset_config_name de-en --validation_source wmt/wmt14 --output_dir outputs/wmt14
 
 Any field of a recipe can be set on the command line, which takes precedence and replaces the fields of the recipe that
-it excludes; --unset FIELD ... removes values of the recipe. The folder output_dir receives the model,
-its tokenizer, model card, curves and translations. The same command continues an interrupted run from its last
-checkpoint. On SIGTERM and Ctrl-C a run saves one more checkpoint and ends.
+it excludes; --unset FIELD ... removes values of the recipe. --help shows the fields that most runs set, --help-all all
+of them. The folder output_dir receives the model, its tokenizer, model card, curves and translations. The same command
+continues an interrupted run from its last checkpoint. On SIGTERM and Ctrl-C a run saves one more checkpoint and ends.
 """
 
 import os
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..common.command_line import ERRORS, message_of
 
@@ -31,6 +31,8 @@ TRAINING = Path(__file__).parents[1] / "training"
 # Name of a recipe -> its file.
 RECIPES = {path.stem: path for path in sorted(TRAINING.glob("recipes/*.yaml"))}
 
+# As other options, with hyphens or underscores.
+HELP_ALL = {"--help-all", "--help_all"}
 EPILOG = f"""recipes: {", ".join(RECIPES)}
   files: {TRAINING / "recipes"}
   configs for accelerate launch: {TRAINING / "accelerate"}
@@ -62,10 +64,12 @@ def find_recipe(name: str) -> str:
 
 
 def main(prog: str, argv: list[str]) -> None:
+    usage = f"{prog} RECIPE [--field value ...]"
+    if {"-h", "--help", *HELP_ALL} & {*argv}:
+        show_help(prog, usage, everything=bool(HELP_ALL & {*argv}))
     from ..training.recipe import RecipeParser
 
-    usage = f"{prog} RECIPE [--field value ...]"
-    parser = RecipeParser(prog=prog, usage=usage, description=__doc__, epilog=EPILOG)
+    parser = RecipeParser(prog=prog, usage=usage)
     if argv and not argv[0].startswith("-"):
         try:
             argv = [find_recipe(argv[0]), *argv[1:]]
@@ -73,6 +77,18 @@ def main(prog: str, argv: list[str]) -> None:
             parser.error(str(error))
     run, settings = parser.parse(argv)
     train(prog, run, settings)
+
+
+def show_help(prog: str, usage: str, everything: bool) -> NoReturn:
+    """Print the options that most runs need, at once, or all of them, and end the process."""
+    if everything:
+        from ..training.recipe import all_options as options
+    else:
+        from ..training.options import main_options as options
+    from ..training.options import help_page
+
+    print(help_page(options(), prog, usage, __doc__, EPILOG), end="")
+    sys.exit(0)
 
 
 def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None = None) -> None:

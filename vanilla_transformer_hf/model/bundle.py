@@ -26,7 +26,13 @@ FILES = {
     "tokenization_vanilla_transformer": ("tokenization_vanilla_transformer",),
     "layers_vanilla_transformer": ("positions", "layers", "attention"),
     "generation_vanilla_transformer": ("packing", "search"),
-    "modeling_vanilla_transformer": ("modeling_vanilla_transformer", "single_stacks", "predecessors"),
+    "modeling_vanilla_transformer": (
+        "parallel_plans",
+        "pretrained_model",
+        "modeling_vanilla_transformer",
+        "single_stacks",
+        "predecessors",
+    ),
 }
 
 # Module -> its text in each file that imports it: what writes the files is not in them.

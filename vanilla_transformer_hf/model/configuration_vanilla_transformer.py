@@ -12,7 +12,6 @@ from huggingface_hub.errors import (
     StrictDataclassError,
     StrictDataclassFieldValidationError,
 )
-from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
@@ -194,8 +193,8 @@ class VanillaTransformerConfig(ConfigSavesCode, PreTrainedConfig):
         d_model (`int`): Width of embeddings and of every sub-layer's output.
         encoder_d_model (`int`, *optional*): Width of the encoder; `d_model` if not given.
         encoder_layers, decoder_layers (`int`): N, the layers of each stack.
-        encoder_layer_sets, decoder_layer_sets (`int`, *optional*): Sets of weights for these layers, M; as many as
-            layers if not given. With one set, all layers are the same, as in Universal Transformers.
+        encoder_layer_sets, decoder_layer_sets (`int`, *optional*): M, the sets of weights of each stack's layers; as
+            many as layers if not given. With one set, all layers are the same, as in Universal Transformers.
         layer_sharing (`str`): Which layers share a set, with fewer sets than layers (arXiv 2104.06022): `"sequence"`:
             A A B B C C; `"cycle"`: A B C A B C; `"cycle_reverse"`: A B C C B A.
         encoder_attention_heads, decoder_attention_heads (`int`): h, the parallel heads of each attention.
@@ -209,8 +208,10 @@ class VanillaTransformerConfig(ConfigSavesCode, PreTrainedConfig):
         dropout (`float`): P_drop on sub-layer outputs and on the sums of embeddings and positions.
         attention_dropout (`float`): Dropout on attention weights.
         activation_dropout (`float`): Dropout between the two feed-forward maps.
-        activation_function (`str`): A key of transformers' `ACT2FN`.
-        decoder_activation_function (`str`, *optional*): The decoder's value; the encoder's if not given.
+        activation_function (`str`): Activation between the two feed-forward maps, a key of transformers' `ACT2FN`
+            such as `"relu"`, `"gelu"` or `"silu"`.
+        decoder_activation_function (`str`, *optional*): The decoder's `activation_function`; the encoder's if not
+            given.
         feed_forward_type (`str`): `"dense"`: activation(x W₁ + b₁) W₂ + b₂;
             `"gated"`: (activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂ (arXiv 2002.05202), with an activation of
             `"sigmoid"` GLU, `"linear"` bilinear, `"relu"` ReGLU, `"gelu"` GEGLU, `"silu"` SwiGLU.
@@ -242,7 +243,7 @@ class VanillaTransformerConfig(ConfigSavesCode, PreTrainedConfig):
             `"distance_mlp"`: the output of a small network of the distance added to the scores (arXiv 2108.00154);
             `"hierarchical"`: `"learned"` with n² positions from n = max_position_embeddings vectors (Su 2020). All but
             those that are added to the embeddings (sinusoids, learned, hierarchical) act in self-attention alone.
-        decoder_position_encoding (`str`, *optional*): The decoder's value; the encoder's if not given.
+        decoder_position_encoding (`str`, *optional*): The decoder's `position_encoding`; the encoder's if not given.
         position_offset (`int`): Position number of the first token, for encodings that are added to the embeddings.
         rotary_base (`float`): Base of the angles of rotary encodings.
         rotary_fraction (`float`): Share of each head's features that rotary encodings turn.
@@ -267,11 +268,13 @@ class VanillaTransformerConfig(ConfigSavesCode, PreTrainedConfig):
         cross_attention_type (`str`): What the decoder attends to in the source: `"full"`: its positions;
             `"linformer"`: `linformer_k` trained sums over them.
         linformer_k (`int`): Sums over the positions in `"linformer"` attention.
-        lsh_buckets, lsh_rounds, lsh_chunk (`int`): Buckets of `"lsh"` attention, an even number or 1; rounds with
-            rotations of their own; tokens of a bucket that see each other and those just before.
-        lsh_seed (`int`): Seed of its rotations.
+        lsh_buckets (`int`): Buckets of `"lsh"` attention, an even number or 1.
+        lsh_rounds (`int`): Rounds of `"lsh"` attention, with rotations of their own.
+        lsh_chunk (`int`): Tokens of a bucket of `"lsh"` attention that see each other and those just before.
+        lsh_seed (`int`): Seed of the rotations of `"lsh"` attention.
         performer_features (`int`, *optional*): Random features of `"performer"` attention; ⌊d_k ln d_k⌋ if not given.
-        performer_redraw (`int`): Passes of training after which its features are drawn anew.
+        performer_redraw (`int`): Passes of training after which the features of `"performer"` attention are drawn
+            anew.
         memory_length (`int`): Positions before a query that it sees in `"recurrent"` attention, and states of each
             layer that a decoder alone keeps for the next segment.
         attention_window (`int`): Positions on each side of `"window"` and `"window_global"` attention.
@@ -284,14 +287,15 @@ class VanillaTransformerConfig(ConfigSavesCode, PreTrainedConfig):
             the mean of its keys, with that of its values.
         max_position_embeddings (`int`): Longest sequence for learned positions, linformer and synthesizer attention.
             Sinusoids have no limit.
-        decoder_max_position_embeddings (`int`, *optional*): The decoder's value; the encoder's if not given.
+        decoder_max_position_embeddings (`int`, *optional*): The decoder's `max_position_embeddings`; the encoder's if
+            not given.
         encoder_norm_position, decoder_norm_position (`str`): `"post"`: LayerNorm(x + Sublayer(x)), as in the paper;
             `"pre"`: x + Sublayer(LayerNorm(x)).
         encoder_final_norm, decoder_final_norm (`bool`, *optional*): Whether the stack ends with a norm of its own; if
             not given, a pre-norm stack does and a post-norm stack does not.
         norm_type (`str`): `"layer_norm"`; `"rms_norm"`: x / √(mean(x²) + ε) · γ (arXiv 1910.07467, as in T5 and
             Llama); `"rms_norm_author"`: x / (√mean(x²) + ε) · γ, as in the code of that paper.
-        layer_norm_eps (`float`): ε of the norms.
+        layer_norm_eps (`float`): ε of the norms, which keeps them from dividing by zero.
         encoder_residual_alpha, decoder_residual_alpha (`float`): α of the residual step αx + Sublayer(x).
         attention_bias (`bool`): Bias in the four attention projections; the paper writes none.
         feed_forward_bias (`bool`): Bias in the two feed-forward maps.
@@ -599,6 +603,8 @@ class VanillaTransformerConfig(ConfigSavesCode, PreTrainedConfig):
         for name in ("position_offset", "type_vocab_size"):
             if not 0 <= (value := getattr(self, name)) <= LARGEST_SIZE:
                 raise ValueError(f"{name}={value!r}: must be at least 0 and at most {LARGEST_SIZE:,}")
+        from transformers.activations import ACT2FN  # heavy: it brings torch.distributed and torch's compiler
+
         for name in ("activation_function", "decoder_activation_function"):
             if (value := getattr(self, name)) not in ACT2FN:
                 hint = _nearest(value, ACT2FN)

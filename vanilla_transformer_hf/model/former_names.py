@@ -7,6 +7,8 @@ name such modules, so for one release they are found under both names.
 
 import sys
 from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 
 # Module as it was, without "_vanilla_transformer" at its end -> where its classes are.
@@ -65,7 +67,17 @@ REMOVED = ("change_detection", "file_pages")
 FORMER_FILES = {f"{name}_vanilla_transformer.py" for name in (*FORMER_NAMES, *REMOVED)}
 
 
+class FormerModule(ModuleType):
+    """A module under a former name, which is imported when something is taken from it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # tools that go through all modules ask for such names
+            raise AttributeError(name)
+        return getattr(import_module(self.__name__), name)
+
+
 def alias_former_modules() -> None:
     """Let imports, and so pickles, find each module under its former name too."""
     for former, name in FORMER_NAMES.items():
-        sys.modules.setdefault(f"{__package__}.{former}_vanilla_transformer", import_module(f".{name}", __package__))
+        today = FormerModule(f"{__package__}.{name}")
+        sys.modules.setdefault(f"{__package__}.{former}_vanilla_transformer", today)

@@ -2,23 +2,21 @@
 The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762), encoder and decoder.
 
 Read it from top to bottom: residual step, layers, stacks, model, language-model head. Positions, attention, norms,
-feed-forward, dropout and the loss have files of their own in this folder. A choice is a table: a variant is one row of
-it, named by one field of the config and chosen when the model is built.
+feed-forward, dropout and the loss have files of their own in this folder; what transformers asks of every model is in
+`pretrained_model.py` and `parallel_plans.py`. A choice is a table: a variant is one row of it, named by one field of
+the config and chosen when the model is built.
 
 Shapes: B sentences, S source positions, T target positions, D = d_model (encoder_d_model in the encoder), H heads,
 V vocabulary.
 """
 
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
-from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -40,7 +38,6 @@ from .config.kept_heads import heads_of_layers
 from .config.sharing import FEED_FORWARD_OWNERS, layer_order
 from .configuration_vanilla_transformer import VanillaTransformerConfig, check_stacks
 from .layers.base_model import (
-    SharedBase,
     SharedEmbeddings,
     ShiftedLabels,
     StackEmbeddings,
@@ -53,17 +50,23 @@ from .layers.loss import RowLoss
 from .layers.norms import NORMS
 from .layers.segments import segments
 from .layers.shared_maps import is_plain
-from .packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
+from .parallel_plans import (
+    DECODER_PP_PLAN,
+    DECODER_TP_PLAN,
+    ENCODER_PP_PLAN,
+    ENCODER_TP_PLAN,
+    fit_tensor_parallel_plan,
+)
 from .positions.absolute import (
     POSITION_ENCODINGS,
     PositionEncoding,
     Relation,
-    TrainedPositionEncoding,
     Turn,
     keep,
     look_up,
     positions,
 )
+from .pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from .search.generate import VanillaTransformerGenerationMixin
 
 
@@ -89,7 +92,7 @@ def pre_norm(
 RESIDUALS = {"post": post_norm, "pre": pre_norm}
 
 
-def no_step(hidden_states: torch.Tensor, *_: Any) -> torch.Tensor:
+def no_step(hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     """Return x unchanged, in a layer without that sublayer."""
     return hidden_states
 
@@ -118,7 +121,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardMaps):
         norm_position: str,
         alpha: float,
         lender: SharedFeedForward | None,
-        has_feed_forward: bool = True,
+        has_feed_forward: bool,
     ):
         super().__init__()
         norm = NORMS[config.norm_type]
@@ -128,15 +131,11 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardMaps):
         self.dropout = Dropout(config.dropout)
         self.self_attn = self_attn
         self.self_attn_layer_norm = norm(width, config.layer_norm_eps)
-        self.feed_forward = FEED_FORWARDS[config.feed_forward_type][0]
+        self.feed_forward = FEED_FORWARDS[config.feed_forward_type].function
         self.borrow(lender)
         if has_feed_forward and lender is None:
             self.add_feed_forward(config, width, ffn_dim, activation_function)
         self.final_layer_norm = norm(width, config.layer_norm_eps) if has_feed_forward else nn.Identity()
-
-    def step(self, hidden_states: torch.Tensor, norm: nn.Module, sublayer: Callable) -> torch.Tensor:
-        """One residual step (B, T, D) to (B, T, D) around `sublayer`."""
-        return self.residual(hidden_states, sublayer, norm, self.dropout, self.alpha)
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
@@ -155,13 +154,14 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         self_attn = encoder_attention(config, place)(config, width, width, heads, kept_heads=kept)
         super().__init__(
             config,
-            width,
-            self_attn,
-            config.encoder_ffn_dim,
-            config.activation_function,
-            config.encoder_norm_position,
-            config.encoder_residual_alpha,
-            lender,
+            width=width,
+            self_attn=self_attn,
+            ffn_dim=config.encoder_ffn_dim,
+            activation_function=config.activation_function,
+            norm_position=config.encoder_norm_position,
+            alpha=config.encoder_residual_alpha,
+            lender=lender,
+            has_feed_forward=True,
         )
 
     def forward(
@@ -174,12 +174,13 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, S, D) to (B, S, D). A layer that pools takes those before pooling as `memory`."""
-        hidden_states = self.step(
-            hidden_states,
-            self.self_attn_layer_norm,
-            lambda x: self.self_attn(x, attention_mask, *memory, turn=turn, relation=relation, **kwargs)[0],
-        )
-        return self.step(hidden_states, self.final_layer_norm, lambda x: self.feed_forward(self.maps, x))
+
+        def attend(states: torch.Tensor) -> torch.Tensor:
+            return self.self_attn(states, attention_mask, *memory, turn=turn, relation=relation, **kwargs)[0]
+
+        residual = partial(self.residual, dropout=self.dropout, alpha=self.alpha)
+        hidden_states = residual(hidden_states, attend, norm=self.self_attn_layer_norm)
+        return residual(hidden_states, partial(self.feed_forward, self.maps), norm=self.final_layer_norm)
 
 
 class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
@@ -198,14 +199,14 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         self_attn = kind(config, width, width, heads, is_causal=True, kept_heads=own)
         super().__init__(
             config,
-            width,
-            self_attn,
-            config.decoder_ffn_dim,
-            str(config.decoder_activation_function),
-            config.decoder_norm_position,
-            config.decoder_residual_alpha,
-            lender,
-            FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] != "nobody",
+            width=width,
+            self_attn=self_attn,
+            ffn_dim=config.decoder_ffn_dim,
+            activation_function=str(config.decoder_activation_function),
+            norm_position=config.decoder_norm_position,
+            alpha=config.decoder_residual_alpha,
+            lender=lender,
+            has_feed_forward=FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder != "nobody",
         )
         memory_width: Any = config.encoder_d_model
         # Self-attention and cross-attention share their projections.
@@ -229,14 +230,18 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
     ) -> torch.Tensor:
         """Hidden states (B, T, D) and the encoder's output (B, S, D) to (B, T, D)."""
         past = past_key_values.self_attention_cache if past_key_values is not None else None
-        own = attention_mask, past, layer_idx, turn, relation
-        memory = encoder_hidden_states, encoder_attention_mask, past_key_values, layer_idx
-        return self.run(
-            hidden_states,
-            lambda x: self.self_attn(x, *own, **kwargs)[0],
-            lambda x: self.encoder_attn(x, *memory, **kwargs)[0],
-            self.maps,
-        )
+
+        def attend_to_target(states: torch.Tensor) -> torch.Tensor:
+            return self.self_attn(
+                states, attention_mask, past, layer_idx=layer_idx, turn=turn, relation=relation, **kwargs
+            )[0]
+
+        def attend_to_source(states: torch.Tensor) -> torch.Tensor:
+            return self.encoder_attn(
+                states, encoder_hidden_states, encoder_attention_mask, past_key_values, layer_idx=layer_idx, **kwargs
+            )[0]
+
+        return self.run(hidden_states, attend_to_target, attend_to_source, self.maps)
 
     @property
     def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
@@ -257,110 +262,16 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
             attend_to_target, attend_to_source: The two attentions, (B, T, D) to (B, T, D).
             maps: The object with the feed-forward's maps and dropout: the layer, or the packed maps of a step.
         """
-        for residual, norm, sublayer in (
-            (self.residual, self.self_attn_layer_norm, attend_to_target),
-            (self.residual, self.encoder_attn_layer_norm, attend_to_source),
-            (self.feed_forward_residual, self.final_layer_norm, lambda x: self.feed_forward(maps, x)),
-        ):
-            hidden_states = residual(hidden_states, sublayer, norm, maps.dropout, self.alpha)
-        return hidden_states
+        residual = partial(self.residual, dropout=maps.dropout, alpha=self.alpha)
+        hidden_states = residual(hidden_states, attend_to_target, norm=self.self_attn_layer_norm)
+        hidden_states = residual(hidden_states, attend_to_source, norm=self.encoder_attn_layer_norm)
+        residual = partial(self.feed_forward_residual, dropout=maps.dropout, alpha=self.alpha)
+        return residual(hidden_states, partial(self.feed_forward, maps), norm=self.final_layer_norm)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Stacks
 # ---------------------------------------------------------------------------------------------------------------------
-
-_ATTENTION_TP_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "out_proj": "rowwise"}
-_ATTENTION_TP_PLAN |= {f"global_{name}": "colwise" for name in ("q_proj", "k_proj", "v_proj")}
-_FEED_FORWARD_TP_PLAN = {"layers.*.fc2": "rowwise", "feed_forward.fc2": "rowwise"}
-
-
-@cache
-def name_lora_targets(model_type: str) -> None:
-    """
-    Add the projections that Hu et al. 2021 (arXiv 2106.09685) adapt to PEFT's table, if PEFT is installed, so that
-    LoraConfig() works without target_modules. PEFT has no public function for this.
-    """
-    try:
-        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
-    except ImportError:
-        return
-    LORA_TARGETS[model_type] = ["q_proj", "v_proj"]
-
-
-def check_attention(config: VanillaTransformerConfig):
-    """
-    Raises:
-        ValueError: The attention implementation is a fused kernel that cannot add the scores of the position encoding.
-    """
-    name = config._attn_implementation or ""
-    for field in ("position_encoding", "decoder_position_encoding"):
-        encoding = str(getattr(config, field))
-        if name.startswith(("flash", "flex")) and POSITION_ENCODINGS[encoding].is_relative:
-            raise ValueError(
-                f"attn_implementation={name!r} with {field}={encoding!r}: this kernel cannot add the scores of the "
-                "position encoding; set attn_implementation to 'eager' or 'sdpa'"
-            )
-
-
-class VanillaTransformerPreTrainedModel(SharedBase):
-    """The base class: how transformers initialises, splits, quantizes and records every model of this package."""
-
-    config: VanillaTransformerConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
-    _no_split_modules = [
-        "VanillaTransformerEncoderLayer",
-        "VanillaTransformerDecoderLayer",
-        "VanillaTransformerCausalLayer",
-    ]
-    _skip_keys_device_placement = ["past_key_values"]
-    _supports_flash_attn = True
-    _supports_sdpa = True
-    _supports_flex_attn = True
-    _can_compile_fullgraph = True
-
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
-        super().__init__(config, *args, **kwargs)
-        check_attention(config)
-        # Not when this file is imported: importing PEFT creates tensors, and `train` must configure torch's allocator
-        # first.
-        name_lora_targets(config.model_type)
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
-        """
-        Open a saved model, as in every transformers model.
-
-        Raises:
-            OSError: A weights file is truncated or damaged; safetensors' own message does not name the folder.
-        """
-        try:
-            return super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
-        except SafetensorError as error:
-            raise OSError(
-                f"{pretrained_model_name_or_path}: the weights are truncated or damaged ({error}); copy them again"
-            ) from error
-
-    def _init_weights(self, module: nn.Module):
-        """
-        Xavier-uniform projections (Glorot and Bengio 2010), queries, keys and values as one matrix; embeddings,
-        learned positions and an untied output with deviation D^-0.5.
-        """
-        super()._init_weights(module)
-        if isinstance(module, (TrainedPositionEncoding, VanillaTransformerAttention)):
-            module.draw()
-        elif isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
-            init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
-        elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
-
-
-def forwards(*kinds: type[nn.Module]) -> dict[type[nn.Module], Callable]:
-    """The modules that a step of the search may replace, and their `forward`, for those of one kind of model."""
-    others: tuple[type[nn.Module], ...] = (*ATTENTION_TYPES.values(), SharedFeedForward, Dropout, nn.Dropout)
-    return {kind: kind.forward for kind in (*kinds, *others)}
 
 
 class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel):
@@ -402,16 +313,7 @@ class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel
         self.layer_norm = norm(width, config.layer_norm_eps) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
-        for name in FEED_FORWARDS[config.feed_forward_type][1]:
-            self.tp_plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
-        own: Any = self.layers[0].self_attn
-        if embed_positions.is_relative or not own.divides_heads:  # scores of all heads: each device computes all
-            for name in [name for name in self.tp_plan if ".self_attn." in name]:
-                del self.tp_plan[name]
-        # A shared tensor occurs under one of its names.
-        there = {re.sub(r"\.\d+\.", ".*.", name.rpartition(".")[0]) for name, _ in self.named_parameters()}
-        for name in self.tp_plan.keys() - there:
-            del self.tp_plan[name]
+        fit_tensor_parallel_plan(self)
 
     @property
     def longest(self) -> int | None:
@@ -447,7 +349,7 @@ class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel
         hidden_states = self.embed_positions(hidden_states, position_ids)
         return self.dropout(self.layernorm_embedding(hidden_states))
 
-    def look_back(
+    def prepare_decoder_inputs(
         self,
         embeddings: torch.Tensor,
         attention_mask: torch.Tensor | None,
@@ -462,8 +364,9 @@ class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel
         if position_ids is None:
             position_ids = positions(embeddings, attention_mask, 0 if cache is None else cache.get_seq_length())
         scheme = self.embed_positions
-        mask = self.layers_in_order[0].self_attn.mask(embeddings, attention_mask, cache, scheme.is_relative)
-        mask, relations = scheme.act(mask, position_ids, attention_mask, cache, embeddings.dtype)
+        own = self.layers_in_order[0].self_attn
+        mask = own.mask(embeddings, attention_mask, cache=cache, is_needed=scheme.is_relative)
+        mask, relations = scheme.act(mask, position_ids, padding=attention_mask, cache=cache, dtype=embeddings.dtype)
         return self.embed(embeddings, position_ids), mask, scheme.turn_at(position_ids), relations
 
 
@@ -475,32 +378,31 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         "hidden_states": VanillaTransformerEncoderLayer,
         "attentions": VanillaTransformerAttention,
     }
-    _tp_plan: dict[str, str] = {
-        "embed_tokens": "embedding_rowwise",
-        **{f"layers.*.self_attn.{name}": style for name, style in _ATTENTION_TP_PLAN.items()},
-        **_FEED_FORWARD_TP_PLAN,
-    }
-    _pp_plan: dict[str, Any] = {
-        "embed_tokens": (["input_ids"], ["inputs_embeds"]),
-        "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
-        "layer_norm": (["hidden_states"], ["hidden_states"]),
-    }
+    _tp_plan, _pp_plan = ENCODER_TP_PLAN, ENCODER_PP_PLAN
 
     def __init__(self, config: VanillaTransformerConfig):
-        feed_forward, order = SharedFeedForward.of(config, 0), layer_order(config, "encoder")
-        layers = [VanillaTransformerEncoderLayer(config, feed_forward, place) for place in sorted(set(order))]
+        feed_forward, order = SharedFeedForward.of_encoder(config), layer_order(config, "encoder")
+        layers = [
+            VanillaTransformerEncoderLayer(config, lender=feed_forward, place=place) for place in sorted(set(order))
+        ]
         width: Any = config.encoder_d_model
         scheme = POSITION_ENCODINGS[config.position_encoding]
         super().__init__(
             config,
-            config.source_vocab_size or config.vocab_size,
-            width,
-            scheme.of(config, width, config.encoder_attention_heads, config.max_position_embeddings, False),
-            layers,
-            order,
-            feed_forward,
-            bool(config.encoder_final_norm),
-            config.type_vocab_size,
+            vocab_size=config.source_vocab_size or config.vocab_size,
+            width=width,
+            embed_positions=scheme.of(
+                config,
+                width,
+                heads=config.encoder_attention_heads,
+                longest=config.max_position_embeddings,
+                is_causal=False,
+            ),
+            layers=layers,
+            layer_order=order,
+            feed_forward=feed_forward,
+            final_norm=bool(config.encoder_final_norm),
+            type_vocab_size=config.type_vocab_size,
         )
 
     @property
@@ -532,9 +434,9 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             position_ids = positions(embeddings, attention_mask, past_length=0)
         scheme = self.embed_positions
         own = self.layers_in_order[0].self_attn
-        mask = own.mask(embeddings, attention_mask, None, scheme.is_relative)
+        mask = own.mask(embeddings, attention_mask, cache=None, is_needed=scheme.is_relative)
         mask = own.show_globals(mask, embeddings, attention_mask, global_attention_mask)
-        mask, relations = scheme.act(mask, position_ids, None, None, embeddings.dtype)
+        mask, relations = scheme.act(mask, position_ids, padding=None, cache=None, dtype=embeddings.dtype)
         turn = scheme.turn_at(position_ids)
         hidden_states = self.embed(embeddings, position_ids, token_type_ids)
         for run, layer, relation in zip(stages(own, mask, attention_mask), self.layers_in_order, relations):
@@ -555,34 +457,28 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(VanillaTransformerCrossAttention, index=1, layer_name="encoder_attn"),
     }
-    _tp_plan = {
-        **VanillaTransformerEncoder._tp_plan,
-        **{f"layers.*.encoder_attn.{name}": style for name, style in _ATTENTION_TP_PLAN.items()},
-    }
-    _pp_plan: dict[str, Any] = {
-        **VanillaTransformerEncoder._pp_plan,
-        "layers": (
-            ["hidden_states", "attention_mask", "encoder_hidden_states", "encoder_attention_mask"],
-            ["hidden_states"],
-        ),
-    }
+    _tp_plan, _pp_plan = DECODER_TP_PLAN, DECODER_PP_PLAN
 
     def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
-        feed_forward = SharedFeedForward.of(config, 1) if lender is None else None
+        feed_forward = SharedFeedForward.of_decoder(config) if lender is None else None
         order = layer_order(config, "decoder")
-        places = sorted(set(order))
-        layers = [VanillaTransformerDecoderLayer(config, lender or feed_forward, place) for place in places]
+        layers = [
+            VanillaTransformerDecoderLayer(config, lender=lender or feed_forward, place=place)
+            for place in sorted(set(order))
+        ]
         longest: Any = config.decoder_max_position_embeddings
         scheme = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
         super().__init__(
             config,
-            config.vocab_size,
-            config.d_model,
-            scheme.of(config, config.d_model, config.decoder_attention_heads, longest, True),
-            layers,
-            order,
-            feed_forward,
-            bool(config.decoder_final_norm),
+            vocab_size=config.vocab_size,
+            width=config.d_model,
+            embed_positions=scheme.of(
+                config, config.d_model, heads=config.decoder_attention_heads, longest=longest, is_causal=True
+            ),
+            layers=layers,
+            layer_order=order,
+            feed_forward=feed_forward,
+            final_norm=bool(config.decoder_final_norm),
         )
 
     @merge_with_config_defaults
@@ -607,7 +503,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         cache = past_key_values.self_attention_cache if past_key_values is not None else None
-        hidden_states, attention_mask, turn, relations = self.look_back(
+        hidden_states, attention_mask, turn, relations = self.prepare_decoder_inputs(
             embeddings, attention_mask, position_ids, cache
         )
         encoder_attention_mask = self.layers_in_order[0].encoder_attn.mask(
@@ -642,7 +538,7 @@ class VanillaTransformerModel(SharedEmbeddings, VanillaTransformerPreTrainedMode
         super().__init__(config)
         check_stacks(config, "encoder_decoder", type(self).__name__)
         self.encoder = VanillaTransformerEncoder(config)
-        is_lent = FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] == "encoder"
+        is_lent = FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder == "encoder"
         lender: Any = self.encoder.feed_forward if is_lent else None
         self.decoder = VanillaTransformerDecoder(config, lender)
         self.share_embeddings()
@@ -793,8 +689,15 @@ class VanillaTransformerForConditionalGeneration(
             global_attention_mask=global_attention_mask,
             **kwargs,
         )
-        wanted = num_items_in_batch, return_logits, logits_to_keep, row_loss, weight
-        loss, logits = self.predict(outputs[0], labels, *wanted)
+        loss, logits = self.predict(
+            outputs[0],
+            labels,
+            num_items_in_batch=num_items_in_batch,
+            return_logits=return_logits,
+            logits_to_keep=logits_to_keep,
+            row_loss=row_loss,
+            weight=weight,
+        )
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

@@ -11,6 +11,7 @@ from typing import Any
 
 from .bundle import files_for, saved_files
 from .former_names import FORMER_FILES
+from .listeners import CONFIG_MADE, MODEL_DEFINED
 
 
 class SavesCode:
@@ -52,6 +53,11 @@ class ConfigSavesCode(SavesCode):
 
     code_file = "configuration_vanilla_transformer"
 
+    def __post_init__(self, **kwargs: Any) -> None:
+        for tell in CONFIG_MADE:
+            tell()
+        super().__post_init__(**kwargs)  # type: ignore[misc]
+
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         if self.is_ours:
             config: Any = self
@@ -80,6 +86,11 @@ class ModelSavesCode(SavesCode):
     """A model whose config names all classes that open it, and that brings their files, on the rank that saves."""
 
     code_file = "modeling_vanilla_transformer"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for tell in MODEL_DEFINED:
+            tell()
 
     def write_code(self, folder: str | os.PathLike[str]) -> None:
         """Write the files, and remove those of the former layout."""

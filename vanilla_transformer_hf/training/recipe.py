@@ -9,115 +9,25 @@ import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from difflib import get_close_matches
-from typing import Any, Literal
+from inspect import cleandoc
+from typing import Any
 
 import torch
 import yaml
-from transformers import HfArgumentParser, Seq2SeqTrainingArguments
+from transformers import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from ..common.settings import read_yaml
-from ..common.too_long import TooLongToTrain, current_name
-from ..model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
+from ..common.too_long import current_name
+from ..model.configuration_vanilla_transformer import ATTENTION_FIELDS, SCHEME_FIELDS, VanillaTransformerConfig
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
+from .arguments import DataArguments, ModelArguments, OwnTrainingArguments
 from .objectives.first_moment import OPTIMIZERS
-
-
-def _help(text: str, default: Any = None) -> Any:
-    return field(default=default, metadata={"help": text})
+from .options import UNSET, Option, config_option, documented_fields, options_of
 
 
 # The value of a recipe's field that the command line must set.
 REQUIRED = "???"
-
-
-@dataclass
-class DataArguments:
-    """The parallel text and the limits of its sentences."""
-
-    _argument_group_name = "data"
-
-    task: Literal["translation", "masked_lm", "causal_lm", "classification", "token_classification"] = _help(
-        "what is learned; the last four train one stack on plain-text lines (train_source), for classification with "
-        "the class of each line in train_target, for token_classification with the classes of its words",
-        "translation",
-    )
-    train_source: str | None = _help(
-        "training text: a plain-text file (with train_target), a .tsv, .csv, .jsonl or .parquet file that holds both "
-        "sides, a folder saved by `datasets`, or the id of a dataset on the Hub; text files may be .gz"
-    )
-    train_target: str | None = _help("the translations of a plain-text train_source, line by line")
-    validation_source: str | None = _help("text that is scored during training and at its end; as train_source")
-    validation_target: str | None = _help("the translations of a plain-text validation_source")
-    test_source: str | None = _help("text that is scored once, at the end; as train_source")
-    test_target: str | None = _help("the translations of a plain-text test_source")
-    dataset_config_name: str | None = _help("configuration of a dataset on the Hub")
-    train_split: str = _help("split of a saved folder or of a dataset on the Hub", "train")
-    validation_split: str = _help("likewise for validation_source", "validation")
-    test_split: str = _help("likewise for test_source", "test")
-    source_lang: str | None = _help("code of the source language, such as en; names a column too")
-    target_lang: str | None = _help("code of the target language")
-    target_lang_tags: list[str] | None = _help(  # noqa: RUF009
-        "languages of a multilingual model, such as de en: each training source begins with the tag of the language "
-        "that it is translated to, such as <2de>, which a new tokenizer has as a token"
-    )
-    source_column: str | None = _help("column of the source text, if it is not named by its language or 'source'")
-    target_column: str | None = _help("column of the target text, if it is not named by its language or 'target'")
-    corpus_name: str | None = _help("name of the corpus in the model card; train_source if not given")
-    streaming: bool = _help(
-        "read the training text while training, for text larger than the disk; needs max_steps", False
-    )
-    max_source_length: int = _help("maximum number of tokens of a source sentence", 256)
-    max_target_length: int = _help("maximum number of tokens of a target sentence, also in generation", 256)
-    too_long: TooLongToTrain = _help(  # noqa: RUF009
-        "what happens to longer training pairs; held-out text is truncated", "drop"
-    )
-    max_length_ratio: float | None = _help(
-        "leave out training pairs with a side over this many times as long as the other"
-    )
-    drop_duplicates: bool = _help("leave out training pairs that occurred before", False)
-    bpe_dropout: float = _help(
-        "probability of skipping a merge, which varies the pieces of each epoch (BPE-dropout)", 0.0
-    )
-    preprocessing_num_workers: int | None = _help("processes that tokenize")
-
-
-@dataclass
-class ModelArguments:
-    """The model that is trained or trained further, and its tokenizer."""
-
-    _argument_group_name = "model and tokenizer"
-
-    model_type: Literal["vanilla_transformer", "recurrent_seq2seq"] = _help(
-        "kind of a new model: the Transformer, or LSTM or GRU layers as before it", "vanilla_transformer"
-    )
-    preset: str | None = _help(f"size of a new model: {', '.join(PRESETS)}; base if not given")
-    model_name_or_path: str | None = _help("model to train further, instead of a new one")
-    tokenizer_name_or_path: str | None = _help("tokenizer to use; if not given, the model's, or a new one is trained")
-    tokenizer_model: Literal["bpe", "wordpiece"] = _help("kind of a newly trained tokenizer", "bpe")
-    separate_vocabularies: bool = _help("train one vocabulary for each language, not one for both", False)
-    attn_implementation: Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] | None = _help(
-        "attention backend; if not given, plain products (eager) on a CPU, where they are faster, else transformers'"
-    )
-    num_beams: int | None = _help(
-        "beams of the final scores and of generation_config.json; of a new model 4, and as with the other options of "
-        "the search, if not given, what the model has that is trained further"
-    )
-    length_penalty: float | None = _help(
-        "α of beam search: scores are divided by length^α, so more gives longer sentences; of a new model 1"
-    )
-    length_penalty_type: Literal["power", "gnmt"] | None = _help(
-        "gnmt, as in the paper: scores are divided by ((5 + length) / 6)^α"
-    )
-    max_extra_tokens: int | None = _help(
-        "maximum number of tokens of a translation beyond those of its source, 50 in the paper; of a new model, "
-        "generation_max_length or max_target_length is the limit"
-    )
-    license: str | None = _help("licence of the model for its card, such as apache-2.0; never assumed")
-    card_example: str | None = _help("source sentence of the usage example in the model card")
-    project_url: str | None = _help("https address of the git repository of this package, for the model card")
-
-
 # Type of a new model -> its config.
 CONFIGS: dict[str, Any] = {config.model_type: config for config in (VanillaTransformerConfig, RecurrentSeq2SeqConfig)}
 # The tokenizer decides these, or the class of the model does.
@@ -133,86 +43,22 @@ def _config_arguments() -> type:
         if isinstance(hint, types.UnionType):
             kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
             hint = float if float in kinds else kinds[0]
-        about = "field of the config; the preset's value if not given"
-        if name not in VanillaTransformerConfig.__annotations__:
-            about = "field of recurrent models (model_type recurrent_seq2seq)"
-        columns.append((name, hint | None, _help(about)))
-    return make_dataclass("ConfigArguments", columns, namespace={"_argument_group_name": "config"})
+        columns.append((name, hint | None, field(default=None)))
+    return make_dataclass("ConfigArguments", columns)
 
 
 ConfigArguments = _config_arguments()
 
 
 @dataclass
-class TranslationTrainingArguments(Seq2SeqTrainingArguments):
+class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArguments):  # type: ignore[misc]
     """
-    transformers' arguments with the optimizer settings of the paper (section 5.3) as defaults.
+    transformers' arguments and this package's, with the optimizer settings of the paper (section 5.3) as defaults.
 
     Raises:
         ValueError: `label_smoothing_factor` is given, while the model smooths its own loss; arguments exclude each
             other; or several GPUs would be driven by one process.
     """
-
-    _argument_group_name = "training"
-
-    learning_rate: float | None = _help(  # type: ignore[assignment]
-        "peak of the learning rate; if not given, the paper's d_model^-0.5 * warmup_steps^-0.5"
-    )
-    lr_scheduler_type: str = _help("schedule of the learning rate", "inverse_sqrt")
-    warmup_steps: float = _help("steps in which the learning rate rises to its peak", 4000)
-    adam_beta2: float = _help("Adam's second decay rate", 0.98)
-    adam_epsilon: float = _help("Adam's epsilon", 1e-9)
-    max_grad_norm: float = _help("clip gradients to this norm; 0, as in the paper: no clipping", 0.0)
-    predict_with_generate: bool = _help("score generated translations, not the loss alone", True)
-    generation_num_beams: int | None = _help("beams of the scores during training", 1)
-    bleu_tokenize: str | None = _help(
-        "sacreBLEU's tokenizer; none for text that is tokenized already. Its own if not given"
-    )
-    optim: str = _help("optimizer; with weight_decay 0, AdamW is the paper's Adam", "adamw_torch_fused")
-    adam_first_moment: Literal["float32", "bfloat16"] = _help(
-        "type of Adam's first moment between steps; bfloat16 takes two bytes less for each weight", "float32"
-    )
-    ddp_find_unused_parameters: bool | None = _help(
-        "let several processes search for parameters without a gradient in each step; this model has none", False
-    )
-    tokens_per_step: int | None = _help(
-        "tokens of an optimizer step, on the longer side, with padding, over all devices and accumulated batches; "
-        "the paper has 25000. If not given: per_device_train_batch_size sentences, gradient_accumulation_steps times"
-    )
-    per_device_train_tokens: int = _help(
-        "most tokens of a side that a device computes at once; more batches are accumulated to tokens_per_step", 4096
-    )
-    shuffle_buffer_size: int = _help(
-        "sentence pairs of a stream that are in memory to be sorted and shuffled", 100_000
-    )
-    r_drop: float = _help(
-        "weight of R-Drop, which makes outputs under two dropout masks agree; about twice the work", 0.0
-    )
-    teacher: str | None = _help(
-        "model of the same vocabulary whose distribution is learned at each position, beside the reference "
-        "(word-level distillation); its tokenizer is used if no other is named"
-    )
-    distillation_weight: float = _help("weight of the teacher, 0 to 1; the reference has the rest", 0.5)
-    distillation_temperature: float = _help("both distributions are softmax(logits / temperature)", 1.0)
-    head_gates: float = _help(
-        "train a gate on each attention head, with this penalty for each open one, and remove the closed heads at the "
-        "end; such as 0.01",
-        0.0,
-    )
-    head_gates_learning_rate: float = _help("peak of the learning rate of these gates", 0.05)
-    average_last: int | None = _help("publish the average of this many last checkpoints")
-    average_best: int | None = _help("publish the average of this many best checkpoints by metric_for_best_model")
-    moving_average: float | None = _help(
-        "decay of a moving average of the weights to evaluate and publish, such as 0.999"
-    )
-    early_stopping_patience: int | None = _help(
-        "stop after this many evaluations without a better metric_for_best_model"
-    )
-    matmul: Literal["auto", "default", "onednn"] = _help(
-        "library of float32 matrix products on a CPU; auto: torch's default, unless oneDNN is clearly faster on this "
-        "processor, as measured once, and does not round",
-        "auto",
-    )
 
     def __post_init__(self):
         # Without an accelerator transformers uses the CPU, but bfloat16 needs use_cpu to be set.
@@ -374,16 +220,13 @@ class RecipeParser(HfArgumentParser):
     """
 
     def __init__(self, **kwargs: Any):
-        class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-            pass
-
         groups: tuple[Any, ...] = (DataArguments, ModelArguments, ConfigArguments, TranslationTrainingArguments)
-        super().__init__(groups, formatter_class=HelpFormatter, allow_abbrev=False, **kwargs)
+        # `train --help` is shown without this parser, which needs seconds for its imports.
+        super().__init__(groups, add_help=False, allow_abbrev=False, **kwargs)
         self.names = {argument.name for group in groups for argument in fields(group) if argument.init}
-        unset = "remove the values of a recipe for these fields"
         # Recipes of earlier versions have other names of its values.
         self._option_string_actions["--too_long"].type = current_name
-        self.add_argument("--unset", nargs="+", action="extend", metavar="FIELD", help=unset)
+        self.add_argument(f"--{UNSET.name}", nargs="+", action="extend")
 
     def error(self, message: str) -> typing.NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
@@ -446,3 +289,57 @@ class RecipeParser(HfArgumentParser):
         items = [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
         nothing = argparse.Namespace(**dict.fromkeys(self.names))
         return getattr(self.parse_known_args(items, nothing)[0], name)
+
+
+# The fields of new models' configs in `--help-all`.
+CONFIG_GROUPS = (
+    "new models: sizes and switches",
+    "new models: options of single position encodings",
+    "new models: options of single kinds of attention",
+    "new models of LSTM or GRU layers",
+)
+
+
+def all_options() -> dict[str, list[Option]]:
+    """Every option of `train`, by group, as `train --help-all` shows them."""
+    training = options_of(TranslationTrainingArguments)
+    own = {argument.name for argument in fields(OwnTrainingArguments)}
+    groups = {
+        "text": options_of(DataArguments),
+        "model, tokenizer and search": options_of(ModelArguments),
+        **_config_groups(),
+        "training": [option for option in training if option.name in own],
+        "recipe": [UNSET],
+    }
+    titles = _sections_of_transformers()
+    for option in training:
+        if option.name not in own:
+            title = f"transformers' Trainer: {titles.get(option.name, 'Others')}"
+            groups.setdefault(title, []).append(option)
+    return groups
+
+
+def _config_groups() -> dict[str, list[Option]]:
+    """The fields of the configs, by group."""
+    transformer, recurrent = (documented_fields(config.__doc__ or "") for config in CONFIGS.values())
+    groups: dict[str, list[Option]] = {title: [] for title in CONFIG_GROUPS}
+    sizes, positions, attention, others = groups.values()
+    for name, hint in ConfigArguments.__annotations__.items():
+        if name in VanillaTransformerConfig.__annotations__:
+            group = positions if name in SCHEME_FIELDS else attention if name in ATTENTION_FIELDS else sizes
+            group.append(config_option(name, hint, getattr(VanillaTransformerConfig, name), transformer))
+        else:
+            default = getattr(RecurrentSeq2SeqConfig, name)
+            others.append(config_option(name, hint, default, recurrent, has_presets=False))
+    return groups
+
+
+def _sections_of_transformers() -> dict[str, str]:
+    """Training argument -> the title of its section in the docstring of transformers' `TrainingArguments`."""
+    titles, title = {}, ""
+    for line in cleandoc(TrainingArguments.__doc__ or "").splitlines():
+        if found := re.match(r" {4}> (.+)", line):
+            title = found[1]
+        elif (found := re.match(r" {4}(\w+) ?\(", line)) and title:
+            titles[found[1]] = title
+    return titles

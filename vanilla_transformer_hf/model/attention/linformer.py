@@ -39,7 +39,9 @@ class LinformerAttention(VanillaTransformerAttention):
     def longest(self) -> int | None:
         return self.length_projection.shape[1]
 
-    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, *_: Any) -> torch.Tensor | None:
+    def mask(
+        self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any = None, is_needed: bool = False
+    ) -> torch.Tensor | None:
         """
         The padding itself (B, S), or None.
 

@@ -8,7 +8,7 @@ finds one parameter in the groups of several layers, and `tie_word_embeddings=Fa
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -73,12 +73,23 @@ GLOBAL_PROJECTIONS: dict[str, str] = {"separate": "global_", "shared": ""}
 # Feed-forward: its owner for the encoder's layers, and for the decoder's
 # ---------------------------------------------------------------------------------------------------------------------
 
+
+class FeedForwardOwners(NamedTuple):
+    """
+    What owns the feed-forward of each stack's layers: the layer itself, the stack, or, for the decoder's, the encoder.
+    With "nobody" the decoder's layers have none.
+    """
+
+    encoder: Literal["layer", "stack"]
+    decoder: Literal["layer", "stack", "encoder", "nobody"]
+
+
 # "encoder_only" is the one wide feed-forward of Pires et al. 2023, arXiv 2309.01826.
-FEED_FORWARD_OWNERS: dict[str, tuple[str, str]] = {
-    "none": ("layer", "layer"),
-    "stack": ("stack", "stack"),
-    "all": ("stack", "encoder"),
-    "encoder_only": ("stack", "nobody"),
+FEED_FORWARD_OWNERS: dict[str, FeedForwardOwners] = {
+    "none": FeedForwardOwners(encoder="layer", decoder="layer"),
+    "stack": FeedForwardOwners(encoder="stack", decoder="stack"),
+    "all": FeedForwardOwners(encoder="stack", decoder="encoder"),
+    "encoder_only": FeedForwardOwners(encoder="stack", decoder="nobody"),
 }
 
 

@@ -1,12 +1,11 @@
 """
-Feed-forward sub-layers: functions of (maps, hidden states) that return hidden states, and the names of the maps from D
-to d_ff.
+Feed-forward sub-layers: functions of (maps, hidden states) that return hidden states.
 
 Shapes: B sentences, T positions, D = d_model, d_ff = encoder_ffn_dim or decoder_ffn_dim.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -36,9 +35,16 @@ def gated_feed_forward(maps: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     return project_out(maps, maps.activation_fn(wide) * gate)
 
 
-FEED_FORWARDS: dict[str, tuple[Callable, list[str]]] = {
-    "dense": (dense_feed_forward, ["fc1"]),
-    "gated": (gated_feed_forward, ["fc1", "fc3"]),
+class FeedForwardKind(NamedTuple):
+    """A function of (maps, hidden states), and the names of the maps from D to d_ff that it uses beside `fc2`."""
+
+    function: Callable[[Any, torch.Tensor], torch.Tensor]
+    inner_maps: list[str]
+
+
+FEED_FORWARDS: dict[str, FeedForwardKind] = {
+    "dense": FeedForwardKind(dense_feed_forward, ["fc1"]),
+    "gated": FeedForwardKind(gated_feed_forward, ["fc1", "fc3"]),
 }
 
 
@@ -51,7 +57,7 @@ class FeedForwardMaps(Borrower):
     def add_feed_forward(self, config: VanillaTransformerConfig, width: int, ffn_dim: int, activation_function: str):
         self.activation_fn = ACT2FN[activation_function]
         self.activation_dropout = config.activation_dropout
-        for name in FEED_FORWARDS[config.feed_forward_type][1]:
+        for name in FEED_FORWARDS[config.feed_forward_type].inner_maps:
             self.add_module(name, nn.Linear(width, ffn_dim, bias=config.feed_forward_bias))
         self.fc2 = nn.Linear(ffn_dim, width, bias=config.feed_forward_bias)
 
@@ -59,16 +65,22 @@ class FeedForwardMaps(Borrower):
 class SharedFeedForward(FeedForwardMaps):
     """One feed-forward for several layers; Pires et al. 2023, arXiv 2309.01826, section 3.1."""
 
-    def __init__(self, config: VanillaTransformerConfig, *sizes: Any):
+    def __init__(self, config: VanillaTransformerConfig, width: int, ffn_dim: int, activation_function: str):
         super().__init__()
         self.dropout = Dropout(config.dropout)
-        self.add_feed_forward(config, *sizes)
+        self.add_feed_forward(config, width, ffn_dim, activation_function)
 
     @classmethod
-    def of(cls, config: VanillaTransformerConfig, stack: int) -> "SharedFeedForward | None":
-        """The shared feed-forward of a stack (0: encoder, 1: decoder), or None."""
-        if FEED_FORWARD_OWNERS[config.feed_forward_sharing][stack] in ("layer", "nobody"):
+    def of_encoder(cls, config: VanillaTransformerConfig) -> "SharedFeedForward | None":
+        """The feed-forward of all layers of the encoder; None where each has its own."""
+        if FEED_FORWARD_OWNERS[config.feed_forward_sharing].encoder == "layer":
             return None
-        if stack == 0:
-            return cls(config, config.encoder_d_model, config.encoder_ffn_dim, config.activation_function)
-        return cls(config, config.d_model, config.decoder_ffn_dim, config.decoder_activation_function)
+        width: Any = config.encoder_d_model
+        return cls(config, width, config.encoder_ffn_dim, config.activation_function)
+
+    @classmethod
+    def of_decoder(cls, config: VanillaTransformerConfig) -> "SharedFeedForward | None":
+        """The feed-forward of all layers of the decoder; None where each has its own, and where they have none."""
+        if FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder in ("layer", "nobody"):
+            return None
+        return cls(config, config.d_model, config.decoder_ffn_dim, str(config.decoder_activation_function))

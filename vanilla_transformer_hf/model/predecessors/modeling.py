@@ -420,8 +420,14 @@ class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTraine
             return_dict=True,
             **kwargs,
         )
-        wanted = num_items_in_batch, return_logits, logits_to_keep, row_loss
-        loss, logits = self.predict(outputs[0], labels, *wanted)
+        loss, logits = self.predict(
+            outputs[0],
+            labels,
+            num_items_in_batch=num_items_in_batch,
+            return_logits=return_logits,
+            logits_to_keep=logits_to_keep,
+            row_loss=row_loss,
+        )
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 from ..config.sharing import layers_and_sets
 from ..configuration_vanilla_transformer import FOLLOWERS, VanillaTransformerConfig, check_stacks
 from ..layers.base_model import SharedEmbeddings
-from ..modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
+from ..pretrained_model import VanillaTransformerPreTrainedModel
 
 
 def of_one_stack(

@@ -5,6 +5,7 @@ Shapes: B sequences, T positions, D = d_model, V vocabulary.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,11 +28,10 @@ from ..layers.feed_forward import SharedFeedForward
 from ..modeling_vanilla_transformer import (
     VanillaTransformerEncoder,
     VanillaTransformerLayer,
-    VanillaTransformerPreTrainedModel,
     VanillaTransformerStack,
-    forwards,
 )
 from ..positions.absolute import POSITION_ENCODINGS, Relation, Turn, keep
+from ..pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from ..search.generate_causal import VanillaTransformerCausalGenerationMixin
 from .base import SingleStackModel, of_one_stack
 
@@ -44,16 +44,16 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
         kept = heads_of_layers(config, "decoder")[place]
         super().__init__(
             config,
-            width,
-            ATTENTION_TYPES[config.decoder_attention_type](
+            width=width,
+            self_attn=ATTENTION_TYPES[config.decoder_attention_type](
                 config, width, width, heads, is_causal=True, kept_heads=kept
             ),
-            config.decoder_ffn_dim,
-            str(config.decoder_activation_function),
-            config.decoder_norm_position,
-            config.decoder_residual_alpha,
-            lender,
-            FEED_FORWARD_OWNERS[config.feed_forward_sharing][1] != "nobody",
+            ffn_dim=config.decoder_ffn_dim,
+            activation_function=str(config.decoder_activation_function),
+            norm_position=config.decoder_norm_position,
+            alpha=config.decoder_residual_alpha,
+            lender=lender,
+            has_feed_forward=FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder != "nobody",
         )
 
     def forward(
@@ -67,8 +67,13 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
         **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, T, D) to (B, T, D)."""
-        own = attention_mask, past_key_values, layer_idx, turn, relation
-        return self.run(hidden_states, lambda x: self.self_attn(x, *own, **kwargs)[0], self.maps)
+
+        def attend(states: torch.Tensor) -> torch.Tensor:
+            return self.self_attn(
+                states, attention_mask, past_key_values, layer_idx=layer_idx, turn=turn, relation=relation, **kwargs
+            )[0]
+
+        return self.run(hidden_states, attend, self.maps)
 
     @property
     def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
@@ -79,12 +84,10 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
         self, hidden_states: torch.Tensor, attend: Callable[[torch.Tensor], torch.Tensor], maps: Any
     ) -> torch.Tensor:
         """The layer, in `forward` and in the steps of a search, as `VanillaTransformerDecoderLayer.run`."""
-        for residual, norm, sublayer in (
-            (self.residual, self.self_attn_layer_norm, attend),
-            (self.feed_forward_residual, self.final_layer_norm, lambda x: self.feed_forward(maps, x)),
-        ):
-            hidden_states = residual(hidden_states, sublayer, norm, maps.dropout, self.alpha)
-        return hidden_states
+        residual = partial(self.residual, dropout=maps.dropout, alpha=self.alpha)
+        hidden_states = residual(hidden_states, attend, norm=self.self_attn_layer_norm)
+        residual = partial(self.feed_forward_residual, dropout=maps.dropout, alpha=self.alpha)
+        return residual(hidden_states, partial(self.feed_forward, maps), norm=self.final_layer_norm)
 
 
 class VanillaTransformerCausalDecoder(VanillaTransformerStack):
@@ -98,18 +101,22 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
     _pp_plan = VanillaTransformerEncoder._pp_plan
 
     def __init__(self, config: VanillaTransformerConfig):
-        feed_forward, order = SharedFeedForward.of(config, 1), layer_order(config, "decoder")
+        feed_forward, order = SharedFeedForward.of_decoder(config), layer_order(config, "decoder")
         longest: Any = config.decoder_max_position_embeddings
         scheme = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
         super().__init__(
             config,
-            config.vocab_size,
-            config.d_model,
-            scheme.of(config, config.d_model, config.decoder_attention_heads, longest, True),
-            [VanillaTransformerCausalLayer(config, feed_forward, place) for place in sorted(set(order))],
-            order,
-            feed_forward,
-            bool(config.decoder_final_norm),
+            vocab_size=config.vocab_size,
+            width=config.d_model,
+            embed_positions=scheme.of(
+                config, config.d_model, heads=config.decoder_attention_heads, longest=longest, is_causal=True
+            ),
+            layers=[
+                VanillaTransformerCausalLayer(config, lender=feed_forward, place=place) for place in sorted(set(order))
+            ],
+            layer_order=order,
+            feed_forward=feed_forward,
+            final_norm=bool(config.decoder_final_norm),
         )
 
     @merge_with_config_defaults
@@ -128,7 +135,7 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        hidden_states, attention_mask, turn, relations = self.look_back(
+        hidden_states, attention_mask, turn, relations = self.prepare_decoder_inputs(
             embeddings, attention_mask, position_ids, past_key_values
         )
         for layer_idx, (layer, relation) in enumerate(zip(self.layers_in_order, relations)):
@@ -230,7 +237,13 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
             use_cache=use_cache,
             **kwargs,
         )
-        loss, logits = self.predict(outputs[0], shift_labels, num_items_in_batch, return_logits, logits_to_keep)
+        loss, logits = self.predict(
+            outputs[0],
+            shift_labels,
+            num_items_in_batch=num_items_in_batch,
+            return_logits=return_logits,
+            logits_to_keep=logits_to_keep,
+        )
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

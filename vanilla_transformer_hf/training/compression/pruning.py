@@ -208,7 +208,7 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
         _cut_heads(weights, names[id(module)], module, kept[key])
     sizes, units = {}, (0, 0)
     config = model.config
-    inner = FEED_FORWARDS[config.feed_forward_type][1]
+    inner = FEED_FORWARDS[config.feed_forward_type].inner_maps
     for stack, owners in feed_forwards(model).items():
         for maps in owners:
             left = choose_units(unit_norms(maps, inner), feed_forward)

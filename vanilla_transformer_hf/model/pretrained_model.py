@@ -1,0 +1,108 @@
+"""
+The base class of every model of this package: how transformers initialises, opens, splits and quantizes them.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from safetensors import SafetensorError
+from torch import nn
+from transformers import initialization as init
+
+from .attention.full import VanillaTransformerAttention
+from .attention.types import ATTENTION_TYPES
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .layers.base_model import SharedBase
+from .layers.dropout import Dropout
+from .layers.feed_forward import SharedFeedForward
+from .packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
+from .positions.absolute import POSITION_ENCODINGS, TrainedPositionEncoding
+
+
+@cache
+def name_lora_targets(model_type: str) -> None:
+    """
+    Add the projections that Hu et al. 2021 (arXiv 2106.09685) adapt to PEFT's table, if PEFT is installed, so that
+    LoraConfig() works without target_modules. PEFT has no public function for this.
+    """
+    try:
+        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
+    except ImportError:
+        return
+    LORA_TARGETS[model_type] = ["q_proj", "v_proj"]
+
+
+def check_attention(config: VanillaTransformerConfig):
+    """
+    Raises:
+        ValueError: The attention implementation is a fused kernel that cannot add the scores of the position encoding.
+    """
+    name = config._attn_implementation or ""
+    for field in ("position_encoding", "decoder_position_encoding"):
+        encoding = str(getattr(config, field))
+        if name.startswith(("flash", "flex")) and POSITION_ENCODINGS[encoding].is_relative:
+            raise ValueError(
+                f"attn_implementation={name!r} with {field}={encoding!r}: this kernel cannot add the scores of the "
+                "position encoding; set attn_implementation to 'eager' or 'sdpa'"
+            )
+
+
+class VanillaTransformerPreTrainedModel(SharedBase):
+    """The base class: how transformers initialises, splits, quantizes and records every model of this package."""
+
+    config: VanillaTransformerConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _no_split_modules = [
+        "VanillaTransformerEncoderLayer",
+        "VanillaTransformerDecoderLayer",
+        "VanillaTransformerCausalLayer",
+    ]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _can_compile_fullgraph = True
+
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        check_attention(config)
+        # Not when this file is imported: importing PEFT creates tensors, and `train` must configure torch's allocator
+        # first.
+        name_lora_targets(config.model_type)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
+        """
+        Open a saved model, as in every transformers model.
+
+        Raises:
+            OSError: A weights file is truncated or damaged; safetensors' own message does not name the folder.
+        """
+        try:
+            return super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+        except SafetensorError as error:
+            raise OSError(
+                f"{pretrained_model_name_or_path}: the weights are truncated or damaged ({error}); copy them again"
+            ) from error
+
+    def _init_weights(self, module: nn.Module):
+        """
+        Xavier-uniform projections (Glorot and Bengio 2010), queries, keys and values as one matrix; embeddings,
+        learned positions and an untied output with deviation D^-0.5.
+        """
+        super()._init_weights(module)
+        if isinstance(module, (TrainedPositionEncoding, VanillaTransformerAttention)):
+            module.draw()
+        elif isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
+            init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
+
+
+def forwards(*kinds: type[nn.Module]) -> dict[type[nn.Module], Callable]:
+    """The modules that a step of the search may replace, and their `forward`, for those of one kind of model."""
+    others: tuple[type[nn.Module], ...] = (*ATTENTION_TYPES.values(), SharedFeedForward, Dropout, nn.Dropout)
+    return {kind: kind.forward for kind in (*kinds, *others)}

@@ -1,0 +1,207 @@
+"""
+The arguments of a run that are this package's own, with what `train --help` says of each. Help must not take seconds:
+nothing here imports torch or transformers.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..common.too_long import TooLongToTrain
+from ..model.config.presets import PRESETS
+
+
+def _help(text: str, default: Any = None) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class DataArguments:
+    """The parallel text and the limits of its sentences."""
+
+    task: Literal["translation", "masked_lm", "causal_lm", "classification", "token_classification"] = _help(
+        "what is learned; the last four train one stack on plain-text lines (train_source), for classification with "
+        "the class of each line in train_target, for token_classification with the classes of its words",
+        "translation",
+    )
+    train_source: str | None = _help(
+        "training text: a plain-text file (with train_target), a .tsv, .csv, .jsonl or .parquet file that holds both "
+        "sides, a folder saved by `datasets`, or the id of a dataset on the Hub; text files may be .gz"
+    )
+    train_target: str | None = _help("the translations of a plain-text train_source, line by line")
+    validation_source: str | None = _help("text that is scored during training and at its end; as train_source")
+    validation_target: str | None = _help("the translations of a plain-text validation_source")
+    test_source: str | None = _help("text that is scored once, at the end; as train_source")
+    test_target: str | None = _help("the translations of a plain-text test_source")
+    dataset_config_name: str | None = _help("configuration of a dataset on the Hub")
+    train_split: str = _help("split of a saved folder or of a dataset on the Hub", "train")
+    validation_split: str = _help("split of validation_source, likewise", "validation")
+    test_split: str = _help("split of test_source, likewise", "test")
+    source_lang: str | None = _help("code of the source language, such as en; names a column too")
+    target_lang: str | None = _help("code of the target language")
+    target_lang_tags: list[str] | None = _help(  # noqa: RUF009
+        "languages of a multilingual model, such as de en: each training source begins with the tag of the language "
+        "that it is translated to, such as <2de>, which a new tokenizer has as a token"
+    )
+    source_column: str | None = _help("column of the source text, if it is not named by its language or 'source'")
+    target_column: str | None = _help("column of the target text, if it is not named by its language or 'target'")
+    corpus_name: str | None = _help("name of the corpus in the model card; train_source if not given")
+    streaming: bool = _help(
+        "read the training text while training, for text larger than the disk; needs max_steps", False
+    )
+    max_source_length: int = _help("maximum number of tokens of a source sentence", 256)
+    max_target_length: int = _help("maximum number of tokens of a target sentence, also in generation", 256)
+    too_long: TooLongToTrain = _help(  # noqa: RUF009
+        "what happens to longer training pairs; held-out text is truncated", "drop"
+    )
+    max_length_ratio: float | None = _help(
+        "leave out training pairs with a side over this many times as long as the other"
+    )
+    drop_duplicates: bool = _help("leave out training pairs that occurred before", False)
+    bpe_dropout: float = _help(
+        "probability of skipping a merge, which varies the pieces of each epoch (BPE-dropout)", 0.0
+    )
+    preprocessing_num_workers: int | None = _help("processes that tokenize")
+
+
+@dataclass
+class ModelArguments:
+    """The model that is trained or trained further, and its tokenizer."""
+
+    model_type: Literal["vanilla_transformer", "recurrent_seq2seq"] = _help(
+        "kind of a new model: the Transformer, or LSTM or GRU layers as before it", "vanilla_transformer"
+    )
+    preset: str | None = _help(f"size of a new model: {', '.join(PRESETS)}; base if not given")
+    model_name_or_path: str | None = _help("model to train further, instead of a new one")
+    tokenizer_name_or_path: str | None = _help("tokenizer to use; if not given, the model's, or a new one is trained")
+    tokenizer_model: Literal["bpe", "wordpiece"] = _help("kind of a newly trained tokenizer", "bpe")
+    separate_vocabularies: bool = _help("train one vocabulary for each language, not one for both", False)
+    attn_implementation: Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] | None = _help(
+        "attention backend; if not given, plain products (eager) on a CPU, where they are faster, else transformers'"
+    )
+    num_beams: int | None = _help(
+        "beams of the final scores and of generation_config.json; of a new model 4, and as with the other options of "
+        "the search, if not given, what the model has that is trained further"
+    )
+    length_penalty: float | None = _help(
+        "α of beam search: scores are divided by length^α, so more gives longer sentences; of a new model 1"
+    )
+    length_penalty_type: Literal["power", "gnmt"] | None = _help(
+        "gnmt, as in the paper: scores are divided by ((5 + length) / 6)^α"
+    )
+    max_extra_tokens: int | None = _help(
+        "maximum number of tokens of a translation beyond those of its source, 50 in the paper; of a new model, "
+        "generation_max_length or max_target_length is the limit"
+    )
+    license: str | None = _help("licence of the model for its card, such as apache-2.0; never assumed")
+    card_example: str | None = _help("source sentence of the usage example in the model card")
+    project_url: str | None = _help("https address of the git repository of this package, for the model card")
+
+
+@dataclass
+class OwnTrainingArguments:
+    """
+    Arguments that transformers' `Seq2SeqTrainingArguments` does not have, or has with another default, and those that
+    most runs set.
+    """
+
+    # In transformers, too: what differs is the text, and for most the default.
+    output_dir: str | None = _help(
+        "folder that receives the model, its tokenizer, model card, curves, translations and checkpoints; "
+        "trainer_output if not given"
+    )
+    num_train_epochs: float = _help("passes over the training text", 3.0)
+    max_steps: int = _help("steps of the optimizer; -1: num_train_epochs decides", -1)
+    seed: int = _help("seed of weights, dropout and the order of the text", 42)
+    bf16: bool = _help(
+        "train with bfloat16 mixed precision: faster on GPUs and on processors that compute in bfloat16", False
+    )
+    eval_strategy: Literal["no", "steps", "epoch"] = _help(
+        "when the validation text is scored: never, every eval_steps, or after each epoch", "no"
+    )
+    eval_steps: float | None = _help(
+        "steps between evaluations, or their share of all steps if less than 1; logging_steps if not given"
+    )
+    save_steps: float = _help("steps between checkpoints, or their share of all steps if less than 1", 500)
+    save_total_limit: int | None = _help("checkpoints to keep, the last and the best; all if not given")
+    load_best_model_at_end: bool = _help("publish the best checkpoint by metric_for_best_model, not the last", False)
+    metric_for_best_model: str | None = _help(
+        "score of the validation text that says which checkpoint is best, such as bleu, chrf, exact_match or loss; "
+        "loss if not given"
+    )
+    push_to_hub: bool = _help("publish on the Hugging Face Hub, at the end and with each checkpoint", False)
+    hub_model_id: str | None = _help(
+        "repository on the Hub, such as your-name/your-model; the name of output_dir in your account if not given"
+    )
+    resume_from_checkpoint: str | None = _help(
+        "checkpoint to continue from, or last, with settings that have changed; if not given, the last one, with the "
+        "same settings"
+    )
+    logging_nan_inf_filter: bool = _help("without effect: NaN and infinite losses stop the run", True)
+    label_smoothing_factor: float = _help("refused: the model smooths labels itself; set label_smoothing", 0.0)
+    learning_rate: float | None = _help(
+        "peak of the learning rate; if not given, the paper's d_model^-0.5 * warmup_steps^-0.5"
+    )
+    lr_scheduler_type: str = _help(
+        "schedule of the learning rate: inverse_sqrt, linear, cosine, constant_with_warmup or another name of "
+        "transformers' SchedulerType",
+        "inverse_sqrt",
+    )
+    warmup_steps: float = _help("steps in which the learning rate rises to its peak", 4000)
+    adam_beta2: float = _help("Adam's second decay rate", 0.98)
+    adam_epsilon: float = _help("Adam's epsilon", 1e-9)
+    max_grad_norm: float = _help("clip gradients to this norm; 0, as in the paper: no clipping", 0.0)
+    predict_with_generate: bool = _help("score generated translations, not the loss alone", True)
+    generation_num_beams: int | None = _help("beams of the scores during training", 1)
+    optim: str = _help(
+        "optimizer: adamw_torch_fused, adafactor or another name of transformers' OptimizerNames; with weight_decay "
+        "0, AdamW is the paper's Adam",
+        "adamw_torch_fused",
+    )
+    ddp_find_unused_parameters: bool | None = _help(
+        "let several processes search for parameters without a gradient in each step; this model has none", False
+    )
+    # Of this package alone.
+    bleu_tokenize: str | None = _help(
+        "sacreBLEU's tokenizer; none for text that is tokenized already. Its own if not given"
+    )
+    adam_first_moment: Literal["float32", "bfloat16"] = _help(
+        "type of Adam's first moment between steps; bfloat16 takes two bytes less for each weight", "float32"
+    )
+    tokens_per_step: int | None = _help(
+        "tokens of an optimizer step, on the longer side, with padding, over all devices and accumulated batches; "
+        "the paper has 25000. If not given: per_device_train_batch_size sentences, gradient_accumulation_steps times"
+    )
+    per_device_train_tokens: int = _help(
+        "most tokens of a side that a device computes at once; more batches are accumulated to tokens_per_step", 4096
+    )
+    shuffle_buffer_size: int = _help(
+        "sentence pairs of a stream that are in memory to be sorted and shuffled", 100_000
+    )
+    r_drop: float = _help(
+        "weight of R-Drop, which makes outputs under two dropout masks agree; about twice the work", 0.0
+    )
+    teacher: str | None = _help(
+        "model of the same vocabulary whose distribution is learned at each position, beside the reference "
+        "(word-level distillation); its tokenizer is used if no other is named"
+    )
+    distillation_weight: float = _help("weight of the teacher, 0 to 1; the reference has the rest", 0.5)
+    distillation_temperature: float = _help("both distributions are softmax(logits / temperature)", 1.0)
+    head_gates: float = _help(
+        "train a gate on each attention head, with this penalty for each open one, and remove the closed heads at the "
+        "end; such as 0.01",
+        0.0,
+    )
+    head_gates_learning_rate: float = _help("peak of the learning rate of these gates", 0.05)
+    average_last: int | None = _help("publish the average of this many last checkpoints")
+    average_best: int | None = _help("publish the average of this many best checkpoints by metric_for_best_model")
+    moving_average: float | None = _help(
+        "decay of a moving average of the weights to evaluate and publish, such as 0.999"
+    )
+    early_stopping_patience: int | None = _help(
+        "stop after this many evaluations without a better metric_for_best_model"
+    )
+    matmul: Literal["auto", "default", "onednn"] = _help(
+        "library of float32 matrix products on a CPU; auto: torch's default, unless oneDNN is clearly faster on this "
+        "processor, as measured once, and does not round",
+        "auto",
+    )
