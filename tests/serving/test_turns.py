@@ -1,5 +1,6 @@
 """Calls that nobody can join: in turns with the other searches, with deadlines, and bounded."""
 
+import functools
 import threading
 import time
 
@@ -120,9 +121,18 @@ def test_endless_searches_hold_up_nobody_and_end_at_their_deadline(start, endles
     assert len(endless) <= steps + 1  # nothing works on
 
 
-def test_a_search_that_really_runs_in_transformers_loop_ends_when_its_client_leaves(start):
+def test_a_search_that_really_runs_in_transformers_loop_ends_when_its_client_leaves(start, translator, monkeypatch):
+    steps, forward = [], translator.model.forward
+
+    @functools.wraps(forward)
+    def slow(*args, **kwargs):
+        steps.append(time.sleep(0.02))  # so that it cannot have ended before this test sees it
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(translator.model, "forward", slow)
     ticket = start.submit(["one"], ENDLESS)
-    while not start.running:
+    while not (start.running and steps):
+        assert not ticket.future.done()
         time.sleep(0.005)
     ticket.cancel()
     while not ticket.future.done():
