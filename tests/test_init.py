@@ -135,6 +135,11 @@ def test_a_name_in_the_tables_of_the_auto_classes_is_copied_and_called_as_its_cl
     for copied in (copy.deepcopy(named), pickle.loads(pickle.dumps(named))):
         assert copied.load() is VanillaTransformerModel and copied.base_model_prefix == "model"
     assert type(named(tiny_config())) is VanillaTransformerModel
+
+    class Extended(named):
+        pass
+
+    assert Extended.__bases__ == (VanillaTransformerModel,)
     assert pickle.loads(pickle.dumps(AutoModelForSeq2SeqLM._model_mapping))[VanillaTransformerConfig].load
 
 

@@ -50,6 +50,9 @@ class ModelByName:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.load()(*args, **kwargs)
 
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (self.load(),)  # whoever extends it extends the class
+
     def load(self) -> Any:
         return getattr(import_module(self.__module__), self.__name__)
 
