@@ -135,10 +135,11 @@ def test_a_signal_behind_the_last_step_ends_the_run_at_once(prepare, monkeypatch
 # python victim.py PLACE COUNT train.py ARGUMENTS: runs train.py and kills itself at the COUNT-th call of PLACE.
 VICTIM = """
 import os, pathlib, runpy, signal, sys
-from vanilla_transformer_hf.training import finishing, run, trainer
+from vanilla_transformer_hf.training import finishing, run
+from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 place, count, calls, is_written = sys.argv[1], int(sys.argv[2]), [0], [False]
-owner = {"score_corpus": run, "write_card": finishing, "plot_curves": trainer.TranslationTrainer, "fsync": os}[place]
+owner = {"score_corpus": run, "write_card": finishing, "plot_curves": TranslationTrainer, "fsync": os}[place]
 function, write = getattr(owner, place), run.write_model
 
 def deadly(*args, **kwargs):

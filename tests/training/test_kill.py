@@ -25,7 +25,8 @@ TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 VICTIM = """
 import os, pathlib, runpy, shutil, signal, sys, threading
 import safetensors.torch, torch
-from vanilla_transformer_hf.training import checkpoint_weights, checkpoints, trainer
+from vanilla_transformer_hf.training.checkpoints import files, weights
+from vanilla_transformer_hf.training.trainer import translation
 
 place, count, calls = sys.argv[1], int(sys.argv[2]), [0]
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
@@ -47,17 +48,17 @@ def deadly(function, last):
 
 killed = lambda *args, **kwargs: die()
 for owner, name, last in {
-    "step": [(trainer.TranslationTrainer, "training_step", killed)],
-    "time": [(trainer.TranslationTrainer, "training_step", killed)],
+    "step": [(translation.TranslationTrainer, "training_step", killed)],
+    "time": [(translation.TranslationTrainer, "training_step", killed)],
     "update": [(torch.optim.AdamW, "step", killed)],
-    "evaluation": [(trainer.TranslationTrainer, "prediction_step", killed)],
+    "evaluation": [(translation.TranslationTrainer, "prediction_step", killed)],
     "file": [
         (torch, "save", half_written(torch.save)),
-        (checkpoint_weights, "save_file", half_written(checkpoint_weights.save_file)),
+        (weights, "save_file", half_written(weights.save_file)),
     ],
     "flush": [(os, "fsync", killed)],
     "name": [(pathlib.Path, "rename", killed)],
-    "deletion": [(checkpoints.shutil, "rmtree", killed)],
+    "deletion": [(files.shutil, "rmtree", killed)],
 }[place]:
     setattr(owner, name, deadly(getattr(owner, name), last))
 sys.argv = sys.argv[3:]
