@@ -314,7 +314,7 @@ def test_one_stack_alone_opens_without_the_package(tiny_config, tmp_path):
 
 
 def test_the_tables_of_transformers_know_what_our_models_are():
-    """As lm-evaluation-harness reads them: first that of encoder-decoders, then that of language models."""
+    """Tables that lm-evaluation-harness reads: first that of encoder-decoders, then that of language models."""
     from transformers.models.auto import modeling_auto as tables
 
     seq2seq, causal = tables.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, tables.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
