@@ -197,7 +197,7 @@ def test_hostile_settings_end_in_one_line_at_once(kind, tmp_path):
 
 
 def test_two_sets_of_weights_are_refused(broken):
-    """Two sets of weights, which transformers leaves when it saves in several files over one: it would open the older."""
+    """Two sets of weights: transformers saves in several files over one, leaves that, and would open it."""
     model = open_model(broken)[0]
     single = (broken / "model.safetensors").read_bytes()
     model.save_pretrained(broken, max_shard_size="20KB")

@@ -413,7 +413,7 @@ def test_fewer_beams_than_two_are_greedy_search(beams, tmp_path):
 
 
 def test_a_config_of_the_first_version(tmp_path):
-    """A config that 1.5 writes: texts for the languages, one level for both sides, pre-norm stacks with final norms."""
+    """A config that 1.5 writes: texts for the languages, one level for both sides, pre-norm, with final norms."""
     toy, model, _ = make("pre")
     for stack in ("encoder", "decoder"):
         del model[stack]["layer_norm"]

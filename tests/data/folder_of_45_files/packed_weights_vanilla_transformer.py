@@ -369,11 +369,11 @@ class StepWeights:
         return self.source.in_place() if self.source else nullcontext()
 
     def reading_the_prompt(self) -> AbstractContextManager:
-        """A context in which the maps of `prompt` replace the modules' own."""
+        """The same with the maps of `prompt`."""
         return self.prompt.in_place() if self.prompt else nullcontext()
 
     def computing_all(self) -> AbstractContextManager:
-        """A context in which the maps of `everything` replace the modules' own, for a pass through the whole model."""
+        """The same with the maps of `everything`, for a pass through the whole model."""
         return self.everything.in_place() if self.everything else nullcontext()
 
     @classmethod

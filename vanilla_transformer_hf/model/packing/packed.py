@@ -345,11 +345,11 @@ class StepWeights:
         return self.source.in_place() if self.source else nullcontext()
 
     def reading_the_prompt(self) -> AbstractContextManager:
-        """The same with the maps of `prompt`."""
+        """A context in which the maps of `prompt` replace the modules' own."""
         return self.prompt.in_place() if self.prompt else nullcontext()
 
     def computing_all(self) -> AbstractContextManager:
-        """The same with the maps of `everything`, for a pass through the whole model."""
+        """A context in which the maps of `everything` replace the modules' own, for a whole pass."""
         return self.everything.in_place() if self.everything else nullcontext()
 
     @classmethod
