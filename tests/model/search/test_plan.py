@@ -281,15 +281,22 @@ def by_forward(model, source, beams, steps, **extra):
 
 
 def check_type(base, kind, settings, all_beams=(1, 3)):
-    ids = torch.randint(4, 90, (3, 6))
-    source, steps = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, 5
+    """Compares `generate` with a loop of `forward` for a draw of the adapter that has an effect."""
+    ids, steps = torch.randint(4, 90, (3, 6)), 5
+    source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     extra = {"task_ids": torch.tensor([0, 1, 2])} if kind == "PolyConfig" else {}
-    model = adapted(copy.deepcopy(base), kind, settings)
-    for beams in all_beams:
-        options = {"num_beams": beams, "min_new_tokens": steps, "max_new_tokens": steps}
-        found = model.generate(**source, **options, **extra)[:, -steps:]
-        assert torch.equal(found, by_forward(model, source, beams, steps, **extra)), beams
-        assert not torch.equal(found, base.generate(**source, **options)[:, -steps:]), "no effect"
+    changed = set()
+    for _draw in range(20):
+        model = adapted(copy.deepcopy(base), kind, settings)
+        for beams in all_beams:
+            options = {"num_beams": beams, "min_new_tokens": steps, "max_new_tokens": steps}
+            found = model.generate(**source, **options, **extra)[:, -steps:]
+            assert torch.equal(found, by_forward(model, source, beams, steps, **extra)), beams
+            if not torch.equal(found, base.generate(**source, **options)[:, -steps:]):
+                changed.add(beams)
+        if changed == set(all_beams):
+            return
+    pytest.fail(f"no effect in 20 draws with {set(all_beams) - changed} beams")
 
 
 @pytest.fixture(params=["encoder-decoder", "decoder"])
@@ -311,6 +318,8 @@ def test_adapters_of_peft_give_what_a_loop_of_forward_gives(base, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MORE_TYPES)
 def test_more_adapters_of_peft(base, name):
+    if name == "prompts of both stacks" and not base.config.is_encoder_decoder:
+        pytest.skip("a language model has one stack, and PEFT's own forward fails with prompts for two")
     # PEFT does not repeat `task_ids` for beams.
     check_type(base, *MORE_TYPES[name], all_beams=(1,) if name == "poly" else (1, 3))
 
