@@ -382,6 +382,11 @@ for folder in sys.argv[2:]:
     with torch.no_grad():
         found, expected = model(**batch).logits, whole(**batch).logits
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    # One process writes the whole weights and the code.
+    model.save_pretrained(folder + "-saved")
+    distributed.barrier()
+    again = AutoModelForSeq2SeqLM.from_pretrained(folder + "-saved").state_dict()
+    torch.testing.assert_close(again, whole.state_dict(), atol=0, rtol=0)
 distributed.destroy_process_group()
 """
 
@@ -407,6 +412,9 @@ def test_tensor_parallel(tiny_model, batch, tmp_path):
     ]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-3000:]
+    for name in models:
+        saved = [{path.name for path in tmp_path.joinpath(folder).iterdir()} for folder in (name, f"{name}-saved")]
+        assert saved[0] == saved[1], "every file, and none that is unfinished"
 
 
 def test_every_scheme_is_among_them():
