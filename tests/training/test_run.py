@@ -29,9 +29,10 @@ from vanilla_transformer_hf.common.matmul import MatmulRow
 from vanilla_transformer_hf.model.config.generation import VanillaTransformerGenerationConfig
 from vanilla_transformer_hf.model.search.beam import BeamSearch
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
+from vanilla_transformer_hf.training import machine
 from vanilla_transformer_hf.training import run as training
-from vanilla_transformer_hf.training.build import paper_learning_rate
 from vanilla_transformer_hf.training.data.collators import TranslationCollator
+from vanilla_transformer_hf.training.model import paper_learning_rate
 from vanilla_transformer_hf.training.run import run_job
 
 
@@ -136,7 +137,7 @@ def test_the_backend_of_before_is_used_if_it_is_exact_here(prepare, tmp_path, mo
     text = record.read_text(encoding="utf-8")
     record.write_text(re.sub(r"chosen_matmul: \w+", f"chosen_matmul: {before}", text), encoding="utf-8")
     rows = [MatmulRow("default", 100.0, 1e-5), MatmulRow("onednn", 300.0, 0.3)]
-    monkeypatch.setattr(training, "probe_matmul", lambda: rows)
+    monkeypatch.setattr(machine, "probe_matmul", lambda: rows)
     trainer = prepare(**settings).trainer
     assert trainer.args.matmul == trainer.facts.settings["matmul"] == used
 
@@ -627,12 +628,12 @@ def test_the_size_of_the_vocabulary_is_printed(prepare, tmp_path, capsys):
 
 
 def test_bfloat16_without_instructions_is_said_to_be_slow(prepare, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "lacks_bfloat16", lambda: True)
+    monkeypatch.setattr(machine, "lacks_bfloat16", lambda: True)
     prepare(bf16=True)
     line = "bf16: this processor has no instructions for bfloat16; float32 is faster here: --bf16 false\n"
     assert line in capsys.readouterr().out
     prepare(bf16=False, output_dir=str(tmp_path / "float32"))
-    monkeypatch.setattr(training, "lacks_bfloat16", lambda: False)
+    monkeypatch.setattr(machine, "lacks_bfloat16", lambda: False)
     prepare(bf16=True, output_dir=str(tmp_path / "fast"))
     assert "bf16:" not in capsys.readouterr().out
 

@@ -60,10 +60,10 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
             other; or several GPUs would be driven by one process.
     """
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         # Without an accelerator transformers uses the CPU, but bfloat16 needs use_cpu to be set.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[no-untyped-call]
         if self.n_gpu > 1:
             raise ValueError(
                 f"{self.n_gpu} GPUs, but one process: start one for each (accelerate launch --num_processes "
@@ -101,7 +101,7 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
         # transformers would warn at every evaluation that pinned memory has no effect.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
 
-    def _check_distillation(self):
+    def _check_distillation(self) -> None:
         if self.r_drop:
             raise ValueError(f"teacher={self.teacher} and r_drop={self.r_drop} exclude each other: set one of them.")
         if not 0 < self.distillation_weight <= 1:
@@ -109,7 +109,7 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
         if not 0 < self.distillation_temperature < float("inf"):
             raise ValueError(f"distillation_temperature={self.distillation_temperature}: must be greater than 0.")
 
-    def _divide_step(self):
+    def _divide_step(self) -> None:
         """Set the number of accumulated batches of equal size for each step."""
         tokens, room = int(self.tokens_per_step or 0), self.per_device_train_tokens
         if min(tokens, room) < 1:
@@ -119,7 +119,17 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
     @property
     def device_batch_tokens(self) -> int:
         """Maximum number of tokens of one device's batch; the batches of a step have `tokens_per_step` together."""
-        return -(-int(self.tokens_per_step or 0) // (self.world_size * self.gradient_accumulation_steps))
+        return -(-int(self.tokens_per_step or 0) // int(self.world_size * self.gradient_accumulation_steps))
+
+    @property
+    def batches_in_words(self) -> str:
+        """What an optimizer step sees."""
+        if self.tokens_per_step is None:
+            return f"{self.per_device_train_batch_size} sentences per device and batch"
+        return (
+            f"steps of {self.tokens_per_step:,} tokens ({self.world_size} devices, "
+            f"{self.gradient_accumulation_steps} batches of {self.device_batch_tokens:,} each)"
+        )
 
 
 # Fields for batches filled by sentences, and for batches filled by tokens.
@@ -197,7 +207,7 @@ class RunArguments:
     training: TranslationTrainingArguments
 
 
-class RecipeLoader(yaml.SafeLoader):
+class RecipeLoader(yaml.SafeLoader):  # type: ignore[misc]
     """YAML in which only true and false are booleans, as in YAML 1.2: `eval_strategy: no` is text."""
 
     yaml_implicit_resolvers = {

@@ -13,16 +13,16 @@ import torch
 import yaml
 from transformers import SchedulerType, get_scheduler
 
+from vanilla_transformer_hf.training.arguments import DataArguments
+from vanilla_transformer_hf.training.checkpoints.optimizer_settings import optimizer_settings, set_optimizer_settings
+from vanilla_transformer_hf.training.checkpoints.record import Changes, find_data_sums
 from vanilla_transformer_hf.training.checkpoints.resume import (
     RATES_BY_LOSSES,
     Start,
     check_rate,
-    find_data_sums,
     find_start,
     lock_folder,
 )
-from vanilla_transformer_hf.training.recipe import DataArguments
-from vanilla_transformer_hf.training.trainer.checkpointing import optimizer_settings, set_optimizer_settings
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_to_find_a_start_changes_nothing(trained):
     flip_a_bit(checkpoints / "checkpoint-4" / "optimizer.pt")
     before = {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()}
     start = find_start(checkpoints, "last", {}, {})
-    assert start.checkpoint == checkpoints / "checkpoint-2" and "max_steps" in start.changed
+    assert start.checkpoint == checkpoints / "checkpoint-2" and "max_steps" in start.changes.settings
     assert {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()} == before
 
 
@@ -178,12 +178,12 @@ def test_schedules_that_go_by_losses_refuse_another_learning_rate(kind):
     """They went on with the old rate, and the card told the new one."""
     training = SimpleNamespace(learning_rate=1e-4, lr_scheduler_type=kind)
     with pytest.raises(ValueError, match=rf"learning_rate=0.0001: a run with lr_scheduler_type={kind} cannot"):
-        check_rate(Start(changed={"learning_rate": 1e-3}), training)
+        check_rate(Start(changes=Changes({"learning_rate": 1e-3})), training)
     with pytest.raises(ValueError, match=rf"lr_scheduler_type={kind}: a run with linear cannot be continued"):
-        check_rate(Start(changed={"lr_scheduler_type": "linear"}), training)
-    check_rate(Start(changed={"weight_decay": 0.1}), training)
+        check_rate(Start(changes=Changes({"lr_scheduler_type": "linear"})), training)
+    check_rate(Start(changes=Changes({"weight_decay": 0.1})), training)
     training.lr_scheduler_type = "cosine"
-    check_rate(Start(changed={"learning_rate": 1e-3, "lr_scheduler_type": "linear"}), training)
+    check_rate(Start(changes=Changes({"learning_rate": 1e-3, "lr_scheduler_type": "linear"})), training)
 
 
 @pytest.mark.parametrize("kind", [each.value for each in SchedulerType])

@@ -16,11 +16,12 @@ from ...common.settings import read_object
 from ...translation.streams.arguments import add_arguments
 from ...translation.streams.command import run_command
 from ...translation.streams.work import LineWork
-from ..build import load_corpora
+from ..arguments import DataArguments
+from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
 from ..data.corpus_files import ROW_READERS, kind_of
 from ..objectives.distillation import digest_of_teacher
-from ..recipe import DataArguments, RunArguments
+from ..recipe import RunArguments
 
 
 # Files in the output folder of the student.
@@ -50,7 +51,7 @@ class TeacherSearch:
     num_beams: int | None = None
     processes: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("n_best", "num_beams"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name}={value}: must be at least 1")

@@ -91,7 +91,7 @@ def _to_sides(row: dict[str, Any], columns: list[str], is_nested: bool) -> dict[
     return {side: texts.get(column) or "" for side, column in zip(SIDES, columns)}
 
 
-def _without_null(batch: dict[str, list]) -> dict[str, list[str]]:
+def _without_null(batch: dict[str, list[str | None]]) -> dict[str, list[str]]:
     return {side: [text or "" for text in batch[side]] for side in SIDES}
 
 
