@@ -34,9 +34,10 @@ from .attention.full import VanillaTransformerAttention, VanillaTransformerCross
 from .attention.linformer import CROSS_ATTENTION_TYPES
 from .attention.pooling import encoder_attention, memory_padding, stages
 from .attention.types import ATTENTION_TYPES
+from .config.checks import check_stacks
 from .config.kept_heads import heads_of_layers
 from .config.sharing import FEED_FORWARD_OWNERS, layer_order
-from .configuration_vanilla_transformer import VanillaTransformerConfig, check_stacks
+from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .layers.base_model import (
     SharedEmbeddings,
     ShiftedLabels,

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 
+from ..config.position_schemes import SHAW_DISTANCE, T5_DISTANCE
 from ..config.sharing import layer_order
-from ..configuration_vanilla_transformer import RELATIVE_DISTANCES, VanillaTransformerConfig
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from .base import PositionBias, PositionEncoding, RelativePositionEncoding, TrainedPositionEncoding
 
 
@@ -57,7 +58,7 @@ class T5PositionBias(RelativePositionEncoding, TrainedPositionEncoding):
     def of(
         cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
     ) -> "PositionEncoding":
-        distance = config.max_relative_distance or RELATIVE_DISTANCES["t5_bias"]
+        distance = config.max_relative_distance or T5_DISTANCE
         return cls(config.relative_buckets, heads, distance, is_causal, width**-0.5)
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
@@ -178,7 +179,7 @@ class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
         cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
     ) -> "PositionEncoding":
         order = layer_order(config, "decoder" if is_causal else "encoder")
-        distance = config.max_relative_distance or RELATIVE_DISTANCES["shaw"]
+        distance = config.max_relative_distance or SHAW_DISTANCE
         return cls(order, distance, config.d_k or width // heads, config.d_v or width // heads)
 
     def layer_biases(
