@@ -325,7 +325,7 @@ class Translator(ForcedDecoding):
     def _constrain(
         self, lines: Sequence[str], parts_of_lines: list[list[Part]], options: dict[str, Any], tally: Tally
     ) -> None:
-        """Give the parts of each [`ConstrainedText`] its constraints, and count those that have no part to meet them."""
+        """Give the parts of each [`ConstrainedText`] its constraints, and count the texts without parts for them."""
         constrain(
             lines,
             parts_of_lines,

@@ -253,7 +253,7 @@ class IncrementalDecoder:
                 rows = torch.arange(len(parents), device=parents.device)[:, None]  # (B, 1)
                 self.sums.change(lambda sums: sums.transpose(1, 2)[rows, parents].transpose(1, 2))
 
-    def keep(self, rows: torch.Tensor):
+    def keep_rows(self, rows: torch.Tensor):
         """Keep only these sentences."""
         for tensors in (self.source_keys, self.source_values):
             tensors.change(lambda layer: layer[rows])
@@ -405,10 +405,10 @@ class Ensemble:
         for decoder in self.decoders:
             decoder.follow(parents)
 
-    def keep(self, rows: torch.Tensor):
+    def keep_rows(self, rows: torch.Tensor):
         """Keep only these sentences."""
         for decoder in self.decoders:
-            decoder.keep(rows)
+            decoder.keep_rows(rows)
 
     def absorb(self, other: "Ensemble", rows: slice, places: torch.Tensor):
         """As `IncrementalDecoder.absorb`."""
