@@ -23,7 +23,7 @@ from vanilla_transformer_hf.model.configuration_vanilla_transformer import (
     SYNTHESIZERS,
     UNCAUSAL_KINDS,
 )
-from vanilla_transformer_hf.model.layers.shared_maps import is_plain
+from vanilla_transformer_hf.model.layers.shared_projections import is_plain
 from vanilla_transformer_hf.model.packing.packed import PackedProducts, is_packable, pack
 from vanilla_transformer_hf.model.search.incremental_decoder import IncrementalDecoder
 
@@ -67,7 +67,7 @@ class Ours(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         mask = self.attention.mask(states, None, None, False)
-        return self.attention(states, self.attention.show_globals(mask, states, None, None))[0]
+        return self.attention(states, self.attention.global_mask(mask, states, None, None))[0]
 
 
 class Segments(nn.Module):

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model.layers.shared_maps import STAND_INS
+from vanilla_transformer_hf.model.layers.shared_projections import STAND_INS
 from vanilla_transformer_hf.model.packing import packed as packed_weights
 from vanilla_transformer_hf.model.packing.packed import StepWeights
 
@@ -99,7 +99,7 @@ def test_packed_maps_stand_in_for_a_models_own_in_one_thread_alone(decided_model
         other = Thread(target=encode)
         other.start()
         other.join()
-    assert used == [get_ident()] and layer.maps is layer and not STAND_INS
+    assert used == [get_ident()] and layer.projections is layer and not STAND_INS
     first, second = found.values()
     torch.testing.assert_close(first, second)
 

@@ -15,7 +15,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..saved_code import ModelSavesCode
 from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smoothed_cross_entropy
-from .shared_maps import is_plain, is_unchanged
+from .shared_projections import is_plain, is_unchanged
 
 
 # The names that transformers gives to the files of weights in several files.

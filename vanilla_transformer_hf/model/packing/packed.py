@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ..layers.shared_maps import LOOKED_UP, STAND_INS, Borrower, is_plain, is_unchanged
+from ..layers.shared_projections import LOOKED_UP, STAND_INS, SharesProjections, is_plain, is_unchanged
 from .int8 import Int8Map, int8_map_of_step, joined
 from .int8_products import fast_product, onednn_product, product_of_halves
 from .most_likely import ScreenedMostLikely, most_likely
@@ -199,7 +199,7 @@ class PackedMaps(dict):
         super().__init__(maps)
         self.stand_ins: dict[int, StandIn] = {}
         self.others = dict(maps)
-        for owner in dict.fromkeys(module.owner for module in modules if isinstance(module, Borrower)):
+        for owner in dict.fromkeys(module.owner for module in modules if isinstance(module, SharesProjections)):
             # An adapter around a map has the map's weight, too.
             looked_up = ((name, one) for name, one in owner.named_children() if name in LOOKED_UP)
             ids = {name: id(one.weight) for name, one in looked_up if is_plain(one)}
@@ -231,16 +231,23 @@ class StepLayer(SimpleNamespace):
 
     def __init__(self, layer: Any, side_by_side: Callable[..., Callable[[torch.Tensor], torch.Tensor]]):
         own, *crosses = layer.attentions
-        inner = {name: getattr(layer.maps, name) for name in ("fc1", "fc2", "fc3") if hasattr(layer.maps, name)}
-        activation_fn = getattr(layer.maps, "activation_fn", None)
+        inner = {
+            name: getattr(layer.projections, name)
+            for name in ("fc1", "fc2", "fc3")
+            if hasattr(layer.projections, name)
+        }
+        activation_fn = getattr(layer.projections, "activation_fn", None)
         is_relu = type(activation_fn) is nn.ReLU and is_unchanged(activation_fn)
         after = {"fc1": "relu"} if is_relu else {}
         made: dict[str, Any] = {name: side_by_side(map, after=after.get(name, "none")) for name, map in inner.items()}
         for cross in crosses:
-            made |= {"cross_query": side_by_side(cross.maps.q_proj), "cross_out": side_by_side(cross.maps.out_proj)}
+            made |= {
+                "cross_query": side_by_side(cross.projections.q_proj),
+                "cross_out": side_by_side(cross.projections.out_proj),
+            }
         super().__init__(
             **made,
-            qkv=side_by_side(*own.projections),
+            qkv=side_by_side(*own.input_projections),
             out=side_by_side(own.out_proj),
             activation_fn=AFTER["none"] if is_relu else activation_fn,
             dropout=AFTER["none"],

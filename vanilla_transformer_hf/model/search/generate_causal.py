@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicCache
 
 from ..config.generation import Settings
 from ..packing.packed import StepWeights
-from ..positions.absolute import Relation, Turn, counted
+from ..positions.base import ApplyRotary, PositionBias, counted
 from .generate import VanillaTransformerGenerationMixin
 from .incremental_decoder import IncrementalDecoder, Masks
 from .layer_tensors import LayerTensors
@@ -89,10 +89,10 @@ class CausalDecoder(IncrementalDecoder):
         states: torch.Tensor,
         own_slots: slice,
         masks: Masks,
-        turn: Turn,
-        relation: Relation | None,
+        apply_rotary: ApplyRotary,
+        position_bias: PositionBias | None,
     ) -> torch.Tensor:
-        attend_to_target = self._attention(number, own_slots, masks, turn, relation)
+        attend_to_target = self._attention(number, own_slots, masks, apply_rotary, position_bias)
         return self.runs[number](states, attend_to_target, self.weights.layers[number])
 
     def keep_rows(self, rows: torch.Tensor):

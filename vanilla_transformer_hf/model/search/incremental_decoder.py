@@ -19,13 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..attention.full import related_attention_forward
+from ..attention.full import biased_attention_forward
 from ..attention.pooling import memory_padding
 from ..config.kept_heads import heads_of_layers
-from ..layers.shared_maps import is_unchanged
+from ..layers.shared_projections import is_unchanged
 from ..packing.most_likely import first_highest, most_likely
 from ..packing.packed import StandIn, StepWeights
-from ..positions.absolute import Relation, Turn
+from ..positions.base import ApplyRotary, PositionBias
 from .layer_tensors import LayerTensors
 
 
@@ -152,16 +152,16 @@ class IncrementalDecoder:
         positions = self.length - 1 - self.begins  # (B or 1, 1)
         states = self.decoder.embed(self.decoder.look_up_tokens(tokens, None), positions)  # (B, n, D)
         scheme = self.decoder.embed_positions
-        turn = scheme.turn_at(positions)
+        apply_rotary = scheme.rotary_at(positions)
         if self.key_positions is not None:
             self.key_positions[:, start : self.filled] = positions
-            self.mask = self.decoder.layers[0].self_attn.forget(self.mask, positions, self.key_positions)
+            self.mask = self.decoder.layers[0].self_attn.evict(self.mask, positions, self.key_positions)
         mask = self.mask[:, None]  # (B, 1, n, slots)
         if scheme.is_relative:
             mask = mask + scheme.bias(positions, self.key_positions).to(mask.dtype)
         masks = Masks(mask)
-        for number, relation in zip(range(len(self.layers)), scheme.relations(positions, self.key_positions)):
-            states = self._layer(number, states, slice(start, self.filled), masks, turn, relation)
+        for number, position_bias in zip(range(len(self.layers)), scheme.layer_biases(positions, self.key_positions)):
+            states = self._layer(number, states, slice(start, self.filled), masks, apply_rotary, position_bias)
         self.states = self.decoder.layer_norm(states)
         return self.states
 
@@ -171,8 +171,8 @@ class IncrementalDecoder:
         states: torch.Tensor,
         own_slots: slice,
         masks: "Masks",
-        turn: Turn,
-        relation: Relation | None,
+        apply_rotary: ApplyRotary,
+        position_bias: PositionBias | None,
     ) -> torch.Tensor:
         """States (B, n, D) through a layer, which writes keys and values into these slots."""
         place, maps = self.decoder.layer_order[number], self.weights.layers[number]
@@ -186,35 +186,40 @@ class IncrementalDecoder:
                 self.attention = weights.unflatten(0, query.shape[:2]).mean(dim=1, dtype=torch.float32)  # (B, n, S)
             return maps.cross_out(output)
 
-        attend_to_target = self._attention(number, own_slots, masks, turn, relation)
+        attend_to_target = self._attention(number, own_slots, masks, apply_rotary, position_bias)
         return self.runs[number](states, attend_to_target, attend_to_source, maps)
 
     def _attention(
-        self, number: int, own_slots: slice, masks: "Masks", turn: Turn, relation: Relation | None
+        self,
+        number: int,
+        own_slots: slice,
+        masks: "Masks",
+        apply_rotary: ApplyRotary,
+        position_bias: PositionBias | None,
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         """A layer's self-attention of states (B, n, D); it writes their keys and values into these slots."""
         own, maps, divide = self.layers[number].self_attn, self.weights.layers[number], self.dividers[number]
         if self.sums is not None:
-            return partial(self._attend_to_sums, own, maps, divide, turn, self.sums[number])
+            return partial(self._attend_to_sums, own, maps, divide, apply_rotary, self.sums[number])
         keys, values = self._turned(self.keys[number]), self.values[number]
-        attend_own = self.attend if relation is None else partial(attend_related, relation, own)
+        attend_own = self.attend if position_bias is None else partial(attend_biased, position_bias, own)
 
         def attend_to_target(states: torch.Tensor) -> torch.Tensor:
             query, key, values[:, :, own_slots] = divide(maps.qkv(states))
-            key = turn(key)
-            keys[:, :, own_slots] = key if relation is None else relation.kept_keys(key, states)
+            key = apply_rotary(key)
+            keys[:, :, own_slots] = key if position_bias is None else position_bias.kept_keys(key, states)
             past = self._columns(self.keys.flat[number]), self.values.flat[number], masks[query.shape[1]]
-            return maps.out(attend_own(turn(query), *past, own.scaling)[0])
+            return maps.out(attend_own(apply_rotary(query), *past, own.scaling)[0])
 
         return attend_to_target
 
     @staticmethod
     def _attend_to_sums(
-        own: Any, maps: Any, divide: Callable, turn: Turn, sums: torch.Tensor, states: torch.Tensor
+        own: Any, maps: Any, divide: Callable, apply_rotary: ApplyRotary, sums: torch.Tensor, states: torch.Tensor
     ) -> torch.Tensor:
         """The same with attention that keeps sums (B, H, n, state_size), which are updated in place."""
         query, key, value = divide(maps.qkv(states))
-        output, after = own.step(turn(query), turn(key), value, sums)
+        output, after = own.step(apply_rotary(query), apply_rotary(key), value, sums)
         sums.copy_(after)
         return maps.out(output)
 
@@ -498,8 +503,8 @@ def attend_fused(
     return output.transpose(1, 2).flatten(2), None
 
 
-def attend_related(
-    relation: Relation,
+def attend_biased(
+    position_bias: PositionBias,
     module: Any,
     query: torch.Tensor,
     keys: torch.Tensor,
@@ -509,7 +514,7 @@ def attend_related(
 ) -> tuple[torch.Tensor, Any]:
     """The same with scores and outputs of a position scheme."""
     keys, values, mask = by_heads(query, keys, values, mask)
-    output, weights = related_attention_forward(relation, module, query, keys, values, mask, scaling)
+    output, weights = biased_attention_forward(position_bias, module, query, keys, values, mask, scaling)
     return output.flatten(2), weights
 
 

@@ -465,9 +465,9 @@ def needs_whole_rows(model: Any) -> bool:
     if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
         return True
     stack = model.get_decoder()
-    borrowed = [layer.owner for layer in stack.layers if layer.lender is not None]  # maybe from the encoder
+    shared = [layer.owner for layer in stack.layers if layer.shared_from is not None]  # maybe from the encoder
     return any(
-        part._forward_pre_hooks_with_kwargs for root in (stack, model.lm_head, *borrowed) for part in root.modules()
+        part._forward_pre_hooks_with_kwargs for root in (stack, model.lm_head, *shared) for part in root.modules()
     )
 
 
