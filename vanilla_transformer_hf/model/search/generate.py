@@ -133,7 +133,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     generation_config_class: type[GenerationConfig] = VanillaTransformerGenerationConfig
 
     def train(self: Any, mode: bool = True) -> Any:
-        StepWeights.forget(self)
+        StepWeights.evict(self)
         return super().train(mode)  # type: ignore[misc]
 
     def generate(

@@ -16,9 +16,9 @@ from transformers.cache_utils import DynamicCache
 
 from ..config.generation import Settings
 from ..packing.packed import StepWeights
-from ..positions.base import ApplyRotary, PositionBias, counted
+from ..positions.base import counted
 from .generate import VanillaTransformerGenerationMixin
-from .incremental_decoder import IncrementalDecoder, Masks
+from .incremental_decoder import IncrementalDecoder
 from .layer_tensors import LayerTensors
 from .plan import LoopCall, ReadSource, SearchPlan, SearchRequest, check_ensemble
 from .search import Search
@@ -49,7 +49,7 @@ class CausalDecoder(IncrementalDecoder):
         shortlist: torch.Tensor | None = None,
     ):
         states = model.get_decoder().embed_tokens.weight.new_empty(0)
-        self._begin(model, weights, states, beams, False, shortlist)
+        self._begin(model, weights, states, beams=beams, record_attention=False, shortlist=shortlist)
         self._make_slots(states, len(attention_mask))
         self.prompt_mask = attention_mask
         padding = (attention_mask == 0).sum(dim=1, keepdim=True)  # (B, 1)
@@ -82,18 +82,6 @@ class CausalDecoder(IncrementalDecoder):
         self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)
         if self.key_positions is not None:
             self.key_positions = F.pad(counted(mask[: len(self.begins)]), (0, slots - length))
-
-    def _layer(
-        self,
-        number: int,
-        states: torch.Tensor,
-        own_slots: slice,
-        masks: Masks,
-        apply_rotary: ApplyRotary,
-        position_bias: PositionBias | None,
-    ) -> torch.Tensor:
-        attend_to_target = self._attention(number, own_slots, masks, apply_rotary, position_bias)
-        return self.runs[number](states, attend_to_target, self.weights.layers[number])
 
     def keep_rows(self, rows: torch.Tensor):
         """Keep only these sentences."""
