@@ -12,6 +12,7 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
@@ -21,7 +22,7 @@ from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
 from vanilla_transformer_hf.model.config.attention_kinds import ATTENTION_KINDS
 from vanilla_transformer_hf.model.config.kinds import users_of_options
 from vanilla_transformer_hf.model.layers.shared_projections import is_plain
-from vanilla_transformer_hf.model.packing.packed import PackedProducts, is_packable, pack
+from vanilla_transformer_hf.model.packing.packed import is_packable, pack
 from vanilla_transformer_hf.model.search.incremental_decoder import IncrementalDecoder
 
 from .turns import CLOCKS
@@ -181,6 +182,19 @@ LAYERS: dict[str, tuple[Callable[[int], nn.Module], str]] = {
     "feed-forward": (feed_forward, "n d²"),
     "norm": (nn.LayerNorm, "n d"),
 }
+
+
+class PackedProducts(TorchFunctionMode):
+    """A context in which linear maps whose weights' ids are in `maps` use packed weights, in peers' code, too."""
+
+    def __init__(self, maps: dict[int, Callable[[torch.Tensor], torch.Tensor]]):
+        super().__init__()
+        self.maps = maps
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear and len(args) > 1 and id(args[1]) in self.maps:
+            return self.maps[id(args[1])](args[0])
+        return func(*args, **(kwargs or {}))
 
 
 def packed_products(module: nn.Module) -> PackedProducts:

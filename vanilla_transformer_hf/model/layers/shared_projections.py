@@ -1,11 +1,10 @@
 """Projections that another module may own or stand in for, and whether a module computes what its class says."""
 
-from threading import get_ident
 from typing import Any
 
 from torch import nn
 
-from ..config.sharing import GLOBAL_PROJECTIONS, PROJECTIONS
+from ..stand_ins import stand_in_for
 
 
 def is_unchanged(module: nn.Module) -> bool:
@@ -16,15 +15,6 @@ def is_unchanged(module: nn.Module) -> bool:
 def is_plain(module: nn.Module) -> bool:
     """Whether the module is an `nn.Linear` without hooks, adapters or quantized weights."""
     return type(module) is nn.Linear and type(module.weight) is nn.Parameter and is_unchanged(module)
-
-
-# Names of the projections that are looked up in `SharesProjections.projections`, never in the module itself.
-LOOKED_UP = {
-    *(prefix + name for prefix in GLOBAL_PROJECTIONS.values() for name in (*PROJECTIONS["none"], "out_proj")),
-    *("fc1", "fc2", "fc3"),
-}
-# Thread -> for the id of a module that owns projections, what stands in for it there: a search's packed copies.
-STAND_INS: dict[int, dict[int, Any]] = {}
 
 
 class SharesProjections(nn.Module):
@@ -50,9 +40,8 @@ class SharesProjections(nn.Module):
 
     @property
     def projections(self) -> Any:
-        """What has the projections: the owner or, while a search reads a source, its stand-in."""
-        owner = self.owner
-        return STAND_INS.get(get_ident(), {}).get(id(owner), owner) if STAND_INS else owner
+        """What has the projections: the owner, or what stands in for it."""
+        return stand_in_for(self.owner)
 
     def _replicate_for_data_parallel(self):
         if self.shared_from is not None:

@@ -17,6 +17,7 @@ from transformers import initialization as init
 from ..config.position_schemes import SHAW_DISTANCE, T5_DISTANCE
 from ..config.sharing import layer_order
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..stand_ins import stand_in_for
 from .base import PositionBias, PositionEncoding, RelativePositionEncoding, TrainedPositionEncoding
 
 
@@ -102,8 +103,8 @@ class DistanceMLP(RelativePositionEncoding):
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         distances = (query_positions[:, :, None] - key_positions[:, None]).float()  # (B or 1, T, S)
-        first, second, last = self.maps
-        states = (distances.sign() * distances.abs().log1p())[..., None].type_as(first.weight)  # type: ignore[arg-type]
+        first, second, last = map(stand_in_for, self.maps)
+        states = (distances.sign() * distances.abs().log1p())[..., None].type_as(self.maps[0].weight)  # type: ignore[arg-type]
         states = last(F.silu(second(F.silu(first(states)))))  # (B or 1, T, S, H)
         return states.permute(0, 3, 1, 2).float()
 
