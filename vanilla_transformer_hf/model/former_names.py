@@ -15,7 +15,7 @@ from typing import Any
 FORMER_NAMES = {
     "attention": "attention.full",
     "attention_types": "attention.types",
-    "autocast_maps": "layers.linear_maps",
+    "autocast_maps": "layers.projections",
     "beam_search": "search.beam",
     "candidates": "packing.most_likely",
     "causal_lm": "single_stacks.causal_lm",
@@ -58,7 +58,7 @@ FORMER_NAMES = {
     "search_rows": "search.rows",
     "segments": "layers.segments",
     "shared_base": "layers.base_model",
-    "sharing": "layers.shared_maps",
+    "sharing": "layers.shared_projections",
     "single_stack": "single_stacks.base",
     "synthesizer_attention": "attention.synthesizer",
 }

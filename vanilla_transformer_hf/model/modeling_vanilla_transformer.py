@@ -34,9 +34,10 @@ from .attention.full import VanillaTransformerAttention, VanillaTransformerCross
 from .attention.linformer import CROSS_ATTENTION_TYPES
 from .attention.pooling import encoder_attention, memory_padding, stages
 from .attention.types import ATTENTION_TYPES
+from .config.checks import check_stacks
 from .config.kept_heads import heads_of_layers
 from .config.sharing import FEED_FORWARD_OWNERS, layer_order
-from .configuration_vanilla_transformer import VanillaTransformerConfig, check_stacks
+from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .layers.base_model import (
     SharedEmbeddings,
     ShiftedLabels,
@@ -45,11 +46,11 @@ from .layers.base_model import (
     tied_output,
 )
 from .layers.dropout import Dropout
-from .layers.feed_forward import FEED_FORWARDS, FeedForwardMaps, SharedFeedForward
+from .layers.feed_forward import FEED_FORWARDS, FeedForwardProjections, SharedFeedForward
 from .layers.loss import RowLoss
 from .layers.norms import NORMS
 from .layers.segments import segments
-from .layers.shared_maps import is_plain
+from .layers.shared_projections import is_plain
 from .parallel_plans import (
     DECODER_PP_PLAN,
     DECODER_TP_PLAN,
@@ -57,15 +58,8 @@ from .parallel_plans import (
     ENCODER_TP_PLAN,
     fit_tensor_parallel_plan,
 )
-from .positions.absolute import (
-    POSITION_ENCODINGS,
-    PositionEncoding,
-    Relation,
-    Turn,
-    keep,
-    look_up,
-    positions,
-)
+from .positions.absolute import POSITION_ENCODINGS, PositionEncoding, positions
+from .positions.base import ApplyRotary, PositionBias, look_up, no_rotary
 from .pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from .search.generate import VanillaTransformerGenerationMixin
 
@@ -102,12 +96,12 @@ def no_step(hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardMaps):
+class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardProjections):
     """
     The base of both kinds of layer: self-attention, feed-forward, and a residual step around each.
 
     Args:
-        lender: The module that owns the feed-forward's maps if the layer does not.
+        shared_from: The module that owns the feed-forward's projections if the layer does not.
         has_feed_forward: Whether the layer has a feed-forward.
     """
 
@@ -120,7 +114,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardMaps):
         activation_function: str,
         norm_position: str,
         alpha: float,
-        lender: SharedFeedForward | None,
+        shared_from: SharedFeedForward | None,
         has_feed_forward: bool,
     ):
         super().__init__()
@@ -132,8 +126,8 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardMaps):
         self.self_attn = self_attn
         self.self_attn_layer_norm = norm(width, config.layer_norm_eps)
         self.feed_forward = FEED_FORWARDS[config.feed_forward_type].function
-        self.borrow(lender)
-        if has_feed_forward and lender is None:
+        self.share_projections_of(shared_from)
+        if has_feed_forward and shared_from is None:
             self.add_feed_forward(config, width, ffn_dim, activation_function)
         self.final_layer_norm = norm(width, config.layer_norm_eps) if has_feed_forward else nn.Identity()
 
@@ -143,11 +137,11 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
     Self-attention and feed-forward, section 3.1.
 
     Args:
-        lender: What has the feed-forward's maps, if not the layer.
+        shared_from: What has the feed-forward's projections, if not the layer.
         place: Which set of weights of its stack it is, from 0.
     """
 
-    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None, place: int = 0):
+    def __init__(self, config: VanillaTransformerConfig, shared_from: SharedFeedForward | None = None, place: int = 0):
         width: Any = config.encoder_d_model
         kept = heads_of_layers(config, "encoder")[place]
         heads = config.encoder_attention_heads
@@ -160,7 +154,7 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
             activation_function=config.activation_function,
             norm_position=config.encoder_norm_position,
             alpha=config.encoder_residual_alpha,
-            lender=lender,
+            shared_from=shared_from,
             has_feed_forward=True,
         )
 
@@ -169,18 +163,20 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None,
         *memory: torch.Tensor,
-        turn: Turn = keep,
-        relation: Relation | None = None,
+        apply_rotary: ApplyRotary = no_rotary,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, S, D) to (B, S, D). A layer that pools takes those before pooling as `memory`."""
 
         def attend(states: torch.Tensor) -> torch.Tensor:
-            return self.self_attn(states, attention_mask, *memory, turn=turn, relation=relation, **kwargs)[0]
+            return self.self_attn(
+                states, attention_mask, *memory, apply_rotary=apply_rotary, position_bias=position_bias, **kwargs
+            )[0]
 
         residual = partial(self.residual, dropout=self.dropout, alpha=self.alpha)
         hidden_states = residual(hidden_states, attend, norm=self.self_attn_layer_norm)
-        return residual(hidden_states, partial(self.feed_forward, self.maps), norm=self.final_layer_norm)
+        return residual(hidden_states, partial(self.feed_forward, self.projections), norm=self.final_layer_norm)
 
 
 class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
@@ -188,11 +184,11 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
     Masked self-attention, attention over the encoder's output, and feed-forward, section 3.1.
 
     Args:
-        lender: What has the feed-forward's maps, if not the layer.
+        shared_from: What has the feed-forward's projections, if not the layer.
         place: Which set of weights of its stack it is, from 0.
     """
 
-    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None, place: int = 0):
+    def __init__(self, config: VanillaTransformerConfig, shared_from: SharedFeedForward | None = None, place: int = 0):
         width, heads = config.d_model, config.decoder_attention_heads
         own, cross = (heads_of_layers(config, attention)[place] for attention in ("decoder", "cross"))
         kind = ATTENTION_TYPES[config.decoder_attention_type]
@@ -205,14 +201,14 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
             activation_function=str(config.decoder_activation_function),
             norm_position=config.decoder_norm_position,
             alpha=config.decoder_residual_alpha,
-            lender=lender,
+            shared_from=shared_from,
             has_feed_forward=FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder != "nobody",
         )
         memory_width: Any = config.encoder_d_model
         # Self-attention and cross-attention share their projections.
         shared = self_attn if config.decoder_attention_sharing else None
         self.encoder_attn = CROSS_ATTENTION_TYPES[config.cross_attention_type](
-            config, width, memory_width, heads, lender=shared, kept_heads=cross
+            config, width, memory_width, heads, shared_from=shared, kept_heads=cross
         )
         self.encoder_attn_layer_norm = NORMS[config.norm_type](width, config.layer_norm_eps)
 
@@ -224,8 +220,8 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         encoder_attention_mask: torch.Tensor | None,
         past_key_values: EncoderDecoderCache | None = None,
         layer_idx: int = 0,
-        turn: Turn = keep,
-        relation: Relation | None = None,
+        apply_rotary: ApplyRotary = no_rotary,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, T, D) and the encoder's output (B, S, D) to (B, T, D)."""
@@ -233,7 +229,13 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 
         def attend_to_target(states: torch.Tensor) -> torch.Tensor:
             return self.self_attn(
-                states, attention_mask, past, layer_idx=layer_idx, turn=turn, relation=relation, **kwargs
+                states,
+                attention_mask,
+                past,
+                layer_idx=layer_idx,
+                apply_rotary=apply_rotary,
+                position_bias=position_bias,
+                **kwargs,
             )[0]
 
         def attend_to_source(states: torch.Tensor) -> torch.Tensor:
@@ -241,7 +243,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
                 states, encoder_hidden_states, encoder_attention_mask, past_key_values, layer_idx=layer_idx, **kwargs
             )[0]
 
-        return self.run(hidden_states, attend_to_target, attend_to_source, self.maps)
+        return self.run(hidden_states, attend_to_target, attend_to_source, self.projections)
 
     @property
     def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
@@ -253,20 +255,21 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         hidden_states: torch.Tensor,
         attend_to_target: Callable[[torch.Tensor], torch.Tensor],
         attend_to_source: Callable[[torch.Tensor], torch.Tensor],
-        maps: Any,
+        projections: Any,
     ) -> torch.Tensor:
         """
         The layer, in `forward` and in the steps of a search: hidden states (B, T, D) to (B, T, D).
 
         Args:
             attend_to_target, attend_to_source: The two attentions, (B, T, D) to (B, T, D).
-            maps: The object with the feed-forward's maps and dropout: the layer, or the packed maps of a step.
+            projections: The object with the feed-forward's projections and dropout: the layer, or the packed ones of a
+                step.
         """
-        residual = partial(self.residual, dropout=maps.dropout, alpha=self.alpha)
+        residual = partial(self.residual, dropout=projections.dropout, alpha=self.alpha)
         hidden_states = residual(hidden_states, attend_to_target, norm=self.self_attn_layer_norm)
         hidden_states = residual(hidden_states, attend_to_source, norm=self.encoder_attn_layer_norm)
-        residual = partial(self.feed_forward_residual, dropout=maps.dropout, alpha=self.alpha)
-        return residual(hidden_states, partial(self.feed_forward, maps), norm=self.final_layer_norm)
+        residual = partial(self.feed_forward_residual, dropout=projections.dropout, alpha=self.alpha)
+        return residual(hidden_states, partial(self.feed_forward, projections), norm=self.final_layer_norm)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -355,7 +358,7 @@ class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel
         attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor | None,
         cache: Cache | None,
-    ) -> tuple[torch.Tensor, Any, Turn, Iterable[Relation | None]]:
+    ) -> tuple[torch.Tensor, Any, ApplyRotary, Iterable[PositionBias | None]]:
         """
         Prepare a decoder's layers: from embeddings (B, T, D) and positions (B or 1, T), which are derived if not
         given, the input of the first layer (B, T, D), the causal mask of self-attention, and the position scheme's
@@ -366,8 +369,10 @@ class VanillaTransformerStack(StackEmbeddings, VanillaTransformerPreTrainedModel
         scheme = self.embed_positions
         own = self.layers_in_order[0].self_attn
         mask = own.mask(embeddings, attention_mask, cache=cache, is_needed=scheme.is_relative)
-        mask, relations = scheme.act(mask, position_ids, padding=attention_mask, cache=cache, dtype=embeddings.dtype)
-        return self.embed(embeddings, position_ids), mask, scheme.turn_at(position_ids), relations
+        mask, layer_biases = scheme.prepare_attention(
+            mask, position_ids, padding=attention_mask, cache=cache, dtype=embeddings.dtype
+        )
+        return self.embed(embeddings, position_ids), mask, scheme.rotary_at(position_ids), layer_biases
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -383,7 +388,8 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     def __init__(self, config: VanillaTransformerConfig):
         feed_forward, order = SharedFeedForward.of_encoder(config), layer_order(config, "encoder")
         layers = [
-            VanillaTransformerEncoderLayer(config, lender=feed_forward, place=place) for place in sorted(set(order))
+            VanillaTransformerEncoderLayer(config, shared_from=feed_forward, place=place)
+            for place in sorted(set(order))
         ]
         width: Any = config.encoder_d_model
         scheme = POSITION_ENCODINGS[config.position_encoding]
@@ -435,12 +441,14 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         scheme = self.embed_positions
         own = self.layers_in_order[0].self_attn
         mask = own.mask(embeddings, attention_mask, cache=None, is_needed=scheme.is_relative)
-        mask = own.show_globals(mask, embeddings, attention_mask, global_attention_mask)
-        mask, relations = scheme.act(mask, position_ids, padding=None, cache=None, dtype=embeddings.dtype)
-        turn = scheme.turn_at(position_ids)
+        mask = own.global_mask(mask, embeddings, attention_mask, global_attention_mask)
+        mask, layer_biases = scheme.prepare_attention(
+            mask, position_ids, padding=None, cache=None, dtype=embeddings.dtype
+        )
+        apply_rotary = scheme.rotary_at(position_ids)
         hidden_states = self.embed(embeddings, position_ids, token_type_ids)
-        for run, layer, relation in zip(stages(own, mask, attention_mask), self.layers_in_order, relations):
-            hidden_states = run(layer, hidden_states, turn=turn, relation=relation, **kwargs)
+        for run, layer, position_bias in zip(stages(own, mask, attention_mask), self.layers_in_order, layer_biases):
+            hidden_states = run(layer, hidden_states, apply_rotary=apply_rotary, position_bias=position_bias, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
@@ -449,7 +457,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     Target ids so far, and the memory, to the states that predict the next ids, section 3.1.
 
     Args:
-        lender: The feed-forward of another stack for all its layers.
+        shared_from: The feed-forward of another stack for all its layers.
     """
 
     _can_record_outputs = {
@@ -459,11 +467,11 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     }
     _tp_plan, _pp_plan = DECODER_TP_PLAN, DECODER_PP_PLAN
 
-    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None):
-        feed_forward = SharedFeedForward.of_decoder(config) if lender is None else None
+    def __init__(self, config: VanillaTransformerConfig, shared_from: SharedFeedForward | None = None):
+        feed_forward = SharedFeedForward.of_decoder(config) if shared_from is None else None
         order = layer_order(config, "decoder")
         layers = [
-            VanillaTransformerDecoderLayer(config, lender=lender or feed_forward, place=place)
+            VanillaTransformerDecoderLayer(config, shared_from=shared_from or feed_forward, place=place)
             for place in sorted(set(order))
         ]
         longest: Any = config.decoder_max_position_embeddings
@@ -503,13 +511,13 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         cache = past_key_values.self_attention_cache if past_key_values is not None else None
-        hidden_states, attention_mask, turn, relations = self.prepare_decoder_inputs(
+        hidden_states, attention_mask, apply_rotary, layer_biases = self.prepare_decoder_inputs(
             embeddings, attention_mask, position_ids, cache
         )
         encoder_attention_mask = self.layers_in_order[0].encoder_attn.mask(
             embeddings, memory_padding(self.config, encoder_attention_mask), encoder_hidden_states
         )
-        for layer_idx, (layer, relation) in enumerate(zip(self.layers_in_order, relations)):
+        for layer_idx, (layer, position_bias) in enumerate(zip(self.layers_in_order, layer_biases)):
             hidden_states = layer(
                 hidden_states,
                 attention_mask,
@@ -517,8 +525,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 encoder_attention_mask,
                 past_key_values=past_key_values,
                 layer_idx=layer_idx,
-                turn=turn,
-                relation=relation,
+                apply_rotary=apply_rotary,
+                position_bias=position_bias,
                 **kwargs,
             )
         return BaseModelOutputWithPastAndCrossAttentions(
@@ -539,8 +547,8 @@ class VanillaTransformerModel(SharedEmbeddings, VanillaTransformerPreTrainedMode
         check_stacks(config, "encoder_decoder", type(self).__name__)
         self.encoder = VanillaTransformerEncoder(config)
         is_lent = FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder == "encoder"
-        lender: Any = self.encoder.feed_forward if is_lent else None
-        self.decoder = VanillaTransformerDecoder(config, lender)
+        shared_from: Any = self.encoder.feed_forward if is_lent else None
+        self.decoder = VanillaTransformerDecoder(config, shared_from)
         self.share_embeddings()
         self.post_init()
         if config.tied_matrices == "all":

@@ -39,7 +39,7 @@ DECODER_PP_PLAN: dict[str, Any] = {
 def fit_tensor_parallel_plan(stack: Any):
     """Make a stack's `tp_plan` that of its own weights: its class's has those of every variant."""
     plan = stack.tp_plan
-    for name in FEED_FORWARDS[stack.config.feed_forward_type].inner_maps:
+    for name in FEED_FORWARDS[stack.config.feed_forward_type].inner_projections:
         plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
     # Scores of all heads: each device computes all.
     if stack.embed_positions.is_relative or not stack.layers[0].self_attn.divides_heads:

@@ -67,6 +67,16 @@ def test_inputs_that_someone_else_prepares(decided_model, source, beams, where, 
         model.generate(**source, num_beams=beams, max_new_tokens=8, shortlist=[1, 5, 6])
 
 
+def test_methods_that_the_loops_call_are_found_in_their_code():
+    assert LOOP_METHODS.keys() >= {
+        *("get_encoder", "get_decoder", "prepare_inputs_for_generation", "_prefill", "_has_unfinished_sequences"),
+        *("_update_model_kwargs_for_generation", "_get_top_k_continuations", "_update_finished_beams"),
+        *("_prepare_text_encoder_decoder_kwargs_for_generation", "_beam_search_has_unfinished_sequences"),
+        *("_get_running_beams_for_next_iteration", "_check_early_stop_heuristic", "_expand_inputs_for_generation"),
+    }
+    assert not LOOP_METHODS.keys() & {"generate", "_sample", "_beam_search"}  # who wraps these calls ours
+
+
 @pytest.mark.parametrize("name", LOOP_METHODS)
 def test_no_method_of_the_loops_is_ignored(decided_model, name):
     model = decided_model()

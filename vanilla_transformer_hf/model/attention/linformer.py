@@ -12,8 +12,7 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.absolute import Relation
-from ..positions.base import counted
+from ..positions.base import PositionBias, counted
 from .full import VanillaTransformerAttention, VanillaTransformerCrossAttention, check_padding_mask, check_positions
 
 
@@ -73,12 +72,12 @@ class LinformerAttention(VanillaTransformerAttention):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As in full attention; weights are of the k sums (B, H, T, k)."""
         key, value = self.summed(key, attention_mask), self.summed(value, attention_mask)
-        return super().attend(query, key, value, None, relation, **kwargs)
+        return super().attend(query, key, value, None, position_bias, **kwargs)
 
 
 class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttention):

@@ -20,9 +20,8 @@ import torch.nn.functional as F
 from transformers.utils.generic import is_flash_attention_requested
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.absolute import Relation
-from ..positions.base import MaskOfBlocks, counted
-from .full import VanillaTransformerAttention, check_padding_mask, related_attention_forward
+from ..positions.base import MaskOfBlocks, PositionBias, counted
+from .full import VanillaTransformerAttention, biased_attention_forward, check_padding_mask
 from .kernel_masks import FlashWindow, flex_mask, window_of_flash
 
 
@@ -349,26 +348,26 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: Any,
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As in full attention; without weights where it is computed in blocks."""
         if isinstance(attention_mask, FlashWindow):
             padding, kwargs = attention_mask.padding, kwargs | {"sliding_window": attention_mask.sliding_window}
-            return super().attend(query, key, value, padding, relation, **kwargs)
+            return super().attend(query, key, value, padding, position_bias, **kwargs)
         if not isinstance(attention_mask, Blocks):
-            return super().attend(query, key, value, attention_mask, relation, **kwargs)
+            return super().attend(query, key, value, attention_mask, position_bias, **kwargs)
         dropout = self.config.attention_dropout if self.training else 0.0
-        kernel = fused if relation is None else partial(related, relation, self)
+        kernel = fused if position_bias is None else partial(with_position_bias, position_bias, self)
         # The scores of a position scheme are those of all blocks; compilers would unroll the loop.
-        splits = relation is None and query.device.type == "cpu"
+        splits = position_bias is None and query.device.type == "cpu"
         splits = splits and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
         at_once = max(1, AT_ONCE // attention_mask.block) if splits else None
         options: dict[str, Any] = {"scaling": self.scaling, "dropout": dropout}
         output = attention_mask.attend(query, key, value, partial(kernel, **options), at_once)
-        return self.maps.out_proj(output.flatten(-2)), None
+        return self.projections.out_proj(output.flatten(-2)), None
 
-    def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+    def evict(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         seen = self.sees(positions[:, :, None], key_positions[:, None])  # (B, 1, slots)
         return mask.masked_fill(~seen, float("-inf"))
 
@@ -381,9 +380,11 @@ def fused(
     return output.transpose(1, 2)
 
 
-def related(relation: Relation, module: Any, *states: torch.Tensor, **options: float) -> torch.Tensor:
+def with_position_bias(
+    position_bias: PositionBias, module: Any, *states: torch.Tensor, **options: float
+) -> torch.Tensor:
     """The same with scores and outputs of a position scheme."""
-    return related_attention_forward(relation, module, *states, **options)[0]  # type: ignore[arg-type]
+    return biased_attention_forward(position_bias, module, *states, **options)[0]  # type: ignore[arg-type]
 
 
 class WindowAttention(LocalAttention):
@@ -402,7 +403,7 @@ class WindowAttention(LocalAttention):
         width = self.config.attention_window
         if torch.is_grad_enabled():
             return max(width, SMALLEST_BLOCK)
-        if next(self.maps.parameters()).device.type == "cpu" and not self.copies_keys:
+        if next(self.projections.parameters()).device.type == "cpu" and not self.copies_keys:
             return SMALLEST_BLOCK_OF_PROCESSORS
         return max(width // 2, SMALLEST_BLOCK)
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from transformers.masking_utils import create_bidirectional_mask
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.absolute import Relation, Turn, keep
+from ..positions.base import ApplyRotary, PositionBias, no_rotary
 from .full import VanillaTransformerAttention, check_padding_mask
 from .types import ATTENTION_TYPES
 
@@ -64,8 +64,8 @@ class PoolingAttention(VanillaTransformerAttention):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None,
         memory: torch.Tensor,
-        turn: Turn = keep,
-        relation: Relation | None = None,
+        apply_rotary: ApplyRotary = no_rotary,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Pooled states (B, S', D) and those before (B, S, D) to (B, S', D) and weights (B, H, S', S)."""

@@ -151,10 +151,10 @@ class LastRounded:
             return kept[2]
         rows, largest = divided(states)
         found = rows.mul_(LARGEST).round_(), largest
-        self.kept = weakref.ref(states, self.forget), version, found
+        self.kept = weakref.ref(states, self.evict), version, found
         return found
 
-    def forget(self, states: Any) -> None:
+    def evict(self, states: Any) -> None:
         """Free the result for these states, a weak reference."""
         if self.kept is not None and self.kept[0] is states:
             self.kept = None

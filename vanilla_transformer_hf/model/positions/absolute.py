@@ -12,14 +12,12 @@ from torch import nn
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from .base import (
+    ApplyRotary,
     PositionEncoding,
-    Relation,
     RelativePositionEncoding,
     TrainedPositionEncoding,
-    Turn,
     check_rows,
     counted,
-    keep,
     look_up,
 )
 from .relative import AlibiPositionEncoding, DistanceMLP, GatedAlibi, ShawPositionEncoding, T5PositionBias
@@ -130,20 +128,20 @@ class RotaryPositionEncoding(PositionEncoding):
     ) -> "PositionEncoding":
         return cls(config.d_k or width // heads, config.rotary_base, config.rotary_fraction)
 
-    def turn_at(self, position_ids: torch.Tensor) -> Turn:
+    def rotary_at(self, position_ids: torch.Tensor) -> ApplyRotary:
         steps = torch.arange(0, self.turned, 2, device=position_ids.device, dtype=torch.float32)  # 2i
         angles = position_ids.float()[:, None, :, None] * torch.pow(self.base, -steps / self.turned)
         cosines, sines = angles.cos(), angles.sin()  # (B or 1, 1, T, r/2)
         own, partners = self.arrange(cosines, cosines), self.arrange(-sines, sines)  # (B or 1, 1, T, r)
 
-        def turn(states: torch.Tensor) -> torch.Tensor:
+        def apply_rotary(states: torch.Tensor) -> torch.Tensor:
             exact = states.to(torch.promote_types(states.dtype, torch.float32))
             return torch.addcmul(exact * own, self.swap(exact), partners).to(states.dtype)
 
-        def turn_part(states: torch.Tensor) -> torch.Tensor:
-            return torch.cat((turn(states[..., : self.turned]), states[..., self.turned :]), dim=-1)
+        def rotate_part(states: torch.Tensor) -> torch.Tensor:
+            return torch.cat((apply_rotary(states[..., : self.turned]), states[..., self.turned :]), dim=-1)
 
-        return turn if self.turned == self.head_width else turn_part
+        return apply_rotary if self.turned == self.head_width else rotate_part
 
     def arrange(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         """Interleave the values of the first and the second member of each pair, in the order of the features."""
@@ -192,11 +190,7 @@ def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, pas
 __all__ = [
     "POSITION_ENCODINGS",
     "PositionEncoding",
-    "Relation",
     "RelativePositionEncoding",
     "TrainedPositionEncoding",
-    "Turn",
-    "keep",
-    "look_up",
     "positions",
 ]

@@ -1,9 +1,9 @@
 """
 The base of position schemes: hooks that do nothing. Each scheme overrides some of them.
 
-A scheme says what it adds to the embeddings (`forward`), how it turns queries and keys (`turn_at`), what it adds to
-the scores of self-attention (`bias`), and what it does inside the self-attention of each layer (`relations`). The
-layers and the search ask the same object.
+A scheme says what it adds to the embeddings (`forward`), how it rotates queries and keys (`rotary_at`), what it adds
+to the scores of self-attention (`bias`), and what else it does in the self-attention of each layer (`layer_biases`).
+The layers and the search ask the same object.
 
 Shapes: B sentences, T query positions, S key positions, D = d_model, H heads.
 """
@@ -23,10 +23,10 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 
 
 # A function that a scheme applies to queries or keys (B, H, T, d_k) at their positions.
-Turn = Callable[[torch.Tensor], torch.Tensor]
+ApplyRotary = Callable[[torch.Tensor], torch.Tensor]
 
 
-def keep(states: torch.Tensor) -> torch.Tensor:
+def no_rotary(states: torch.Tensor) -> torch.Tensor:
     """The states as they are."""
     return states
 
@@ -47,8 +47,8 @@ class MaskOfBlocks(ABC):
         """Positions (B or 1, T) to those of each block's queries (blocks, queries) and keys (blocks, keys)."""
 
 
-class Relation:
-    """The part of a scheme inside the self-attention of one layer: hooks that do nothing."""
+class PositionBias:
+    """What a scheme adds inside the self-attention of one layer: hooks that do nothing."""
 
     def kept_keys(self, keys: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         """Keys (B, H, S, d_k) with further features of the states (B, S, D) that are cached with them."""
@@ -93,18 +93,18 @@ class PositionEncoding(nn.Module):
         """Embeddings (B, T, D) and positions (B or 1, T), counted from 0, to embeddings with positions (B, T, D)."""
         return embeddings
 
-    def turn_at(self, position_ids: torch.Tensor) -> Turn:
+    def rotary_at(self, position_ids: torch.Tensor) -> ApplyRotary:
         """The function applied to queries and keys of self-attention at positions (B or 1, T)."""
-        return keep
+        return no_rotary
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         """The bias (B or 1, H, T, S) added to the scores of queries at (B or 1, T) and keys at (B or 1, S)."""
         return query_positions.new_zeros((), dtype=torch.float32)
 
-    def relations(
+    def layer_biases(
         self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
-    ) -> Iterable[Relation | None]:
-        """For each layer the `Relation` of queries at (B or 1, T) and keys at (B or 1, S), or None."""
+    ) -> Iterable[PositionBias | None]:
+        """For each layer the `PositionBias` of queries at (B or 1, T) and keys at (B or 1, S), or None."""
         return repeat(None)
 
     def key_positions(
@@ -130,15 +130,15 @@ class PositionEncoding(nn.Module):
         """
         return position_ids, self.key_positions(mask, position_ids, padding, cache)
 
-    def act(
+    def prepare_attention(
         self, mask: Any, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any, dtype: torch.dtype
-    ) -> tuple[Any, Iterable[Relation | None]]:
+    ) -> tuple[Any, Iterable[PositionBias | None]]:
         """
-        The scheme's part in the self-attention of a stack: the mask plus the bias, and for each layer the `Relation`.
-        The arguments are those of `key_positions` and `biased`.
+        The scheme's part in the self-attention of a stack: the mask plus the bias, and for each layer the
+        `PositionBias`. The arguments are those of `key_positions` and `biased`.
         """
         pairs = self.pairs(mask, position_ids, padding, cache)
-        return self.biased(mask, *pairs, dtype), self.relations(*pairs)
+        return self.biased(mask, *pairs, dtype), self.layer_biases(*pairs)
 
     def biased(
         self,

@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 
+from ..config.position_schemes import SHAW_DISTANCE, T5_DISTANCE
 from ..config.sharing import layer_order
-from ..configuration_vanilla_transformer import RELATIVE_DISTANCES, VanillaTransformerConfig
-from .base import PositionEncoding, Relation, RelativePositionEncoding, TrainedPositionEncoding
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..stand_ins import stand_in_for
+from .base import PositionBias, PositionEncoding, RelativePositionEncoding, TrainedPositionEncoding
 
 
 class AlibiPositionEncoding(RelativePositionEncoding):
@@ -57,7 +59,7 @@ class T5PositionBias(RelativePositionEncoding, TrainedPositionEncoding):
     def of(
         cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
     ) -> "PositionEncoding":
-        distance = config.max_relative_distance or RELATIVE_DISTANCES["t5_bias"]
+        distance = config.max_relative_distance or T5_DISTANCE
         return cls(config.relative_buckets, heads, distance, is_causal, width**-0.5)
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
@@ -101,14 +103,14 @@ class DistanceMLP(RelativePositionEncoding):
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         distances = (query_positions[:, :, None] - key_positions[:, None]).float()  # (B or 1, T, S)
-        first, second, last = self.maps
-        states = (distances.sign() * distances.abs().log1p())[..., None].type_as(first.weight)  # type: ignore[arg-type]
+        first, second, last = map(stand_in_for, self.maps)
+        states = (distances.sign() * distances.abs().log1p())[..., None].type_as(self.maps[0].weight)  # type: ignore[arg-type]
         states = last(F.silu(second(F.silu(first(states)))))  # (B or 1, T, S, H)
         return states.permute(0, 3, 1, 2).float()
 
 
 @dataclass
-class VectorRelation(Relation):
+class VectorBias(PositionBias):
     """
     Vectors that are added to keys and values of one layer, depending on the distance from the query.
 
@@ -133,7 +135,7 @@ class VectorRelation(Relation):
 
 
 @dataclass
-class KeyVectorRelation(Relation):
+class KeyVectorBias(PositionBias):
     """
     The same for one position of all sentences, whose keys have the same distances: a step of a search. Products with
     one vector for each key take fewer operations than sums over those with the same vector.
@@ -178,23 +180,23 @@ class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
         cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
     ) -> "PositionEncoding":
         order = layer_order(config, "decoder" if is_causal else "encoder")
-        distance = config.max_relative_distance or RELATIVE_DISTANCES["shaw"]
+        distance = config.max_relative_distance or SHAW_DISTANCE
         return cls(order, distance, config.d_k or width // heads, config.d_v or width // heads)
 
-    def relations(
+    def layer_biases(
         self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
-    ) -> Iterable[Relation | None]:
+    ) -> Iterable[PositionBias | None]:
         keys: Any = key_positions
         distances = keys[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
         rows = distances.clamp(-self.distance, self.distance)[:, None] + self.distance  # (B or 1, 1, T, S)
-        relations: list[Relation]
+        layer_biases: list[PositionBias]
         # A graph that is traced for any length must not depend on this one.
         if not torch.compiler.is_compiling() and rows.shape[0] == rows.shape[2] == 1:
             vectors = self.keys[:, rows[0, 0, 0]], self.values[:, rows[0, 0, 0]]  # (layers, S, d)
-            relations = [KeyVectorRelation(*tables) for tables in zip(*vectors)]
+            layer_biases = [KeyVectorBias(*tables) for tables in zip(*vectors)]
         else:
-            relations = [VectorRelation(*tables, rows) for tables in zip(self.keys, self.values)]
-        return [relations[number] for number in self.order]
+            layer_biases = [VectorBias(*tables, rows) for tables in zip(self.keys, self.values)]
+        return [layer_biases[number] for number in self.order]
 
 
 class VisibleKeys:
@@ -211,7 +213,7 @@ class VisibleKeys:
 
 
 @dataclass
-class GateRelation(Relation):
+class GateBias(PositionBias):
     """
     The gates of one layer between a query and an earlier key.
 
@@ -246,7 +248,7 @@ class GateRelation(Relation):
         return sums_behind(gates[..., 0] * seen)
 
 
-class TwoWayGateRelation(GateRelation):
+class TwoWayGateBias(GateBias):
     """The same, with separate gates for the keys after a query."""
 
     def sums(self, gates: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
@@ -288,7 +290,6 @@ class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding):
         super().__init__(0, 0, 0)
         self.order = order
         self.heads, self.kept_features, self.init_std = heads, 1 if is_causal else 2, width**-0.5
-        self.relation = GateRelation if is_causal else TwoWayGateRelation
         self.weight = nn.Parameter(torch.empty(len(set(order)), self.kept_features * heads, width))
         self.gate_bias = nn.Parameter(torch.empty(len(set(order)), self.kept_features * heads))
 
@@ -302,12 +303,15 @@ class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding):
         init.normal_(self.weight, std=self.init_std)
         init.constant_(self.gate_bias, self.first_bias)
 
-    def relations(
+    def layer_biases(
         self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
-    ) -> Iterable[Relation | None]:
+    ) -> Iterable[PositionBias | None]:
         visible = VisibleKeys()
-        relations = [self.relation(*maps, self.heads, visible) for maps in zip(self.weight, self.gate_bias)]
-        return [relations[number] for number in self.order]
+        kind = TwoWayGateBias if self.kept_features == 2 else GateBias
+        layer_biases = [
+            kind(weight, bias, heads=self.heads, visible=visible) for weight, bias in zip(self.weight, self.gate_bias)
+        ]
+        return [layer_biases[number] for number in self.order]
 
 
 def slopes(heads: int) -> list[float]:

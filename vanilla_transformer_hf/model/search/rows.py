@@ -65,7 +65,7 @@ class Rows:
             if kind.get("is_result"):
                 yield name, tensor, kind.get("is_columns", False)
 
-    def keep(self, rows: Any) -> "Rows":
+    def select(self, rows: Any) -> "Rows":
         """These rows alone."""
         made: dict[str, Any] = {name: tensor[rows] for name, tensor, _ in self.tensors()}
         return replace(self, **made)

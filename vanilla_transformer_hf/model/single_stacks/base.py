@@ -3,8 +3,9 @@
 import copy
 from typing import Any, ClassVar, Literal
 
+from ..config.checks import check_stacks
 from ..config.sharing import layers_and_sets
-from ..configuration_vanilla_transformer import FOLLOWERS, VanillaTransformerConfig, check_stacks
+from ..configuration_vanilla_transformer import FOLLOWERS, VanillaTransformerConfig
 from ..layers.base_model import SharedEmbeddings
 from ..pretrained_model import VanillaTransformerPreTrainedModel
 

@@ -30,7 +30,8 @@ from ..modeling_vanilla_transformer import (
     VanillaTransformerLayer,
     VanillaTransformerStack,
 )
-from ..positions.absolute import POSITION_ENCODINGS, Relation, Turn, keep
+from ..positions.absolute import POSITION_ENCODINGS
+from ..positions.base import ApplyRotary, PositionBias, no_rotary
 from ..pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from ..search.generate_causal import VanillaTransformerCausalGenerationMixin
 from .base import SingleStackModel, of_one_stack
@@ -39,7 +40,7 @@ from .base import SingleStackModel, of_one_stack
 class VanillaTransformerCausalLayer(VanillaTransformerLayer):
     """Masked self-attention and feed-forward: the decoder's layer without cross-attention."""
 
-    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None, place: int = 0):
+    def __init__(self, config: VanillaTransformerConfig, shared_from: SharedFeedForward | None = None, place: int = 0):
         width, heads = config.d_model, config.decoder_attention_heads
         kept = heads_of_layers(config, "decoder")[place]
         super().__init__(
@@ -52,7 +53,7 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
             activation_function=str(config.decoder_activation_function),
             norm_position=config.decoder_norm_position,
             alpha=config.decoder_residual_alpha,
-            lender=lender,
+            shared_from=shared_from,
             has_feed_forward=FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder != "nobody",
         )
 
@@ -62,18 +63,24 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
         attention_mask: torch.Tensor | None,
         past_key_values: Cache | None = None,
         layer_idx: int = 0,
-        turn: Turn = keep,
-        relation: Relation | None = None,
+        apply_rotary: ApplyRotary = no_rotary,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
         """Hidden states (B, T, D) to (B, T, D)."""
 
         def attend(states: torch.Tensor) -> torch.Tensor:
             return self.self_attn(
-                states, attention_mask, past_key_values, layer_idx=layer_idx, turn=turn, relation=relation, **kwargs
+                states,
+                attention_mask,
+                past_key_values,
+                layer_idx=layer_idx,
+                apply_rotary=apply_rotary,
+                position_bias=position_bias,
+                **kwargs,
             )[0]
 
-        return self.run(hidden_states, attend, self.maps)
+        return self.run(hidden_states, attend, self.projections)
 
     @property
     def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
@@ -81,13 +88,13 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
         return (self.self_attn,)
 
     def run(
-        self, hidden_states: torch.Tensor, attend: Callable[[torch.Tensor], torch.Tensor], maps: Any
+        self, hidden_states: torch.Tensor, attend: Callable[[torch.Tensor], torch.Tensor], projections: Any
     ) -> torch.Tensor:
         """The layer, in `forward` and in the steps of a search, as `VanillaTransformerDecoderLayer.run`."""
-        residual = partial(self.residual, dropout=maps.dropout, alpha=self.alpha)
+        residual = partial(self.residual, dropout=projections.dropout, alpha=self.alpha)
         hidden_states = residual(hidden_states, attend, norm=self.self_attn_layer_norm)
-        residual = partial(self.feed_forward_residual, dropout=maps.dropout, alpha=self.alpha)
-        return residual(hidden_states, partial(self.feed_forward, maps), norm=self.final_layer_norm)
+        residual = partial(self.feed_forward_residual, dropout=projections.dropout, alpha=self.alpha)
+        return residual(hidden_states, partial(self.feed_forward, projections), norm=self.final_layer_norm)
 
 
 class VanillaTransformerCausalDecoder(VanillaTransformerStack):
@@ -112,7 +119,8 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
                 config, config.d_model, heads=config.decoder_attention_heads, longest=longest, is_causal=True
             ),
             layers=[
-                VanillaTransformerCausalLayer(config, lender=feed_forward, place=place) for place in sorted(set(order))
+                VanillaTransformerCausalLayer(config, shared_from=feed_forward, place=place)
+                for place in sorted(set(order))
             ],
             layer_order=order,
             feed_forward=feed_forward,
@@ -135,17 +143,17 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        hidden_states, attention_mask, turn, relations = self.prepare_decoder_inputs(
+        hidden_states, attention_mask, apply_rotary, layer_biases = self.prepare_decoder_inputs(
             embeddings, attention_mask, position_ids, past_key_values
         )
-        for layer_idx, (layer, relation) in enumerate(zip(self.layers_in_order, relations)):
+        for layer_idx, (layer, position_bias) in enumerate(zip(self.layers_in_order, layer_biases)):
             hidden_states = layer(
                 hidden_states,
                 attention_mask,
                 past_key_values=past_key_values,
                 layer_idx=layer_idx,
-                turn=turn,
-                relation=relation,
+                apply_rotary=apply_rotary,
+                position_bias=position_bias,
                 **kwargs,
             )
         return BaseModelOutputWithPast(

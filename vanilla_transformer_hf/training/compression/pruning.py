@@ -39,7 +39,7 @@ def attentions(model: Any) -> dict[tuple[str, int], Any]:
     for attention, (stack, name) in ATTENTIONS.items():
         for place, layer in enumerate(getattr(model.model, stack).layers):
             module = getattr(layer, name)
-            if module.lender is None:
+            if module.shared_from is None:
                 found[attention, place] = module
     return found
 
@@ -208,7 +208,7 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
         _cut_heads(weights, names[id(module)], module, kept[key])
     sizes, units = {}, (0, 0)
     config = model.config
-    inner = FEED_FORWARDS[config.feed_forward_type].inner_maps
+    inner = FEED_FORWARDS[config.feed_forward_type].inner_projections
     for stack, owners in feed_forwards(model).items():
         for maps in owners:
             left = choose_units(unit_norms(maps, inner), feed_forward)

@@ -50,9 +50,9 @@ def constrain(
 
 
 def translate_parts(
+    parts: Sequence[Sequence[Part]],
     search: TokenTranslator,
     tokenizer: Any,
-    parts: Sequence[Sequence[Part]],
     limits: dict[str, int | None],
     tally: Tally,
     return_scores: bool,
@@ -62,9 +62,9 @@ def translate_parts(
     For each text the n-best list of each of its parts.
 
     Args:
+        parts: The parts of each text.
         search: Translates batches of token ids.
         tokenizer: The tokenizer of its model.
-        parts: The parts of each text.
         limits: `batch_size` and `batch_tokens`.
         tally: Counts after every batch.
         return_scores: Fill `Translation.score`.
