@@ -3,8 +3,12 @@
 A corpus is a `datasets.Dataset` with the string columns "source" and "target", memory-mapped from disk.
 """
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import datasets
@@ -14,43 +18,63 @@ from datasets.fingerprint import Hasher
 
 from ...common.white_space import normalize_space
 from .column_names import SIDES, Names, find_columns
-from .corpus_files import ROW_READERS, kind_of, text_pairs
+from .corpus_files import ROW_READERS, find_reader, kind_of, text_pairs
+from .unit_files import Row
 
+
+logger = logging.getLogger(__name__)
 
 Corpus: TypeAlias = datasets.Dataset | datasets.IterableDataset
 # Part of the name of what is kept of a file: another number where the readers give other rows.
-READERS = 2
+READERS = 3
 TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES})
 
 
-def _rows(reader: Callable[..., Iterator[dict[str, str]]], arguments: dict[str, Any]) -> Iterator[dict[str, str]]:
-    pair = None
-    for pair in reader(**arguments):
-        yield pair
-    if pair is None:
-        raise ValueError(f"{next(iter(arguments.values()))}: the corpus is empty, it holds no sentence pair.")
+def _rows(
+    reader: Callable[..., Iterator[Row]], arguments: dict[str, Any], notes: str = ""
+) -> Iterator[dict[str, str]]:
+    """The pairs of a reader; the numbers of units that are none are told, and kept in the file `notes`, if any."""
+    path, is_empty, left_out = next(iter(arguments.values())), True, Counter[str]()
+    for row in reader(**arguments):
+        if isinstance(row, str):
+            left_out[row] += 1
+            continue
+        is_empty = False
+        yield row
+    note = "; ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items()))
+    if is_empty:
+        units = f" ({note})" if note else ""
+        raise ValueError(f"{path}: the corpus is empty, it holds no sentence pair{units}.")
+    if notes and note:
+        Path(notes).parent.mkdir(parents=True, exist_ok=True)
+        Path(notes).write_text(note, encoding="utf-8")
+    elif note:
+        _tell(path, note)
 
 
-def _from_rows(
-    reader: Callable[..., Iterator[dict[str, str]]], paths: list[str], streaming: bool, **arguments: Any
-) -> Corpus:
+def _tell(path: str, note: str) -> None:
+    logger.warning("%s: units left out: %s.", path, note)
+
+
+def _from_rows(reader: Callable[..., Iterator[Row]], paths: list[str], streaming: bool, **arguments: Any) -> Corpus:
     """The Arrow file of a row reader, written once per state of the files it reads; or the stream of its rows."""
     rows: dict[str, Any] = {"reader": reader, "arguments": arguments}
     if streaming:
         return datasets.IterableDataset.from_generator(_rows, features=TEXT_PAIR, gen_kwargs=rows)
     states = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+    fingerprint = Hasher.hash((READERS, reader.__name__, states, arguments))
+    # The rows are read once, and what is left out is told in every run.
+    rows["notes"] = str(Path(datasets.config.HF_DATASETS_CACHE, "vanilla_transformer_hf", f"{fingerprint}.txt"))
     try:
-        return datasets.Dataset.from_generator(
-            _rows,
-            features=TEXT_PAIR,
-            gen_kwargs=rows,
-            fingerprint=Hasher.hash((READERS, reader.__name__, states, arguments)),
-        )
+        corpus = datasets.Dataset.from_generator(_rows, features=TEXT_PAIR, gen_kwargs=rows, fingerprint=fingerprint)
     except DatasetGenerationError as error:
         # The builder wraps the reader's error; the reader's own message is the useful one.
         if isinstance(error.__cause__, ValueError):
             raise error.__cause__ from None
         raise
+    with suppress(FileNotFoundError):
+        _tell(paths[0], Path(rows["notes"]).read_text(encoding="utf-8"))
+    return corpus
 
 
 def _from_table(table: Corpus, where: str, names: Names) -> Corpus:
@@ -140,8 +164,9 @@ def load_parallel_text(
 
     Args:
         source: With `target`: a plain-text file, one sentence per line. Without: a file that holds both sides (`.tsv`,
-            `.csv`, `.jsonl`, `.json` of one object per line, `.parquet`), a folder saved by `datasets`, or the id of
-            a dataset on the Hub. Text files may be compressed (`.gz`).
+            `.csv`, `.jsonl`, `.json` of one object per line, `.parquet`, `.tmx`, `.xlf`, `.xliff`, `.po`, `.xlsx`,
+            Excel's Unicode text), a folder saved by `datasets`, or the id of a dataset on the Hub. Text files may be
+            compressed (`.gz`).
         target: The plain-text file whose line i translates line i of `source`.
         split, config_name: Which part of a saved folder or of a Hub dataset.
         source_column, target_column: Column names, or languages under a "translation" column; if not given, the
@@ -166,9 +191,9 @@ def load_parallel_text(
     if target and kind in (*ROW_READERS, ".parquet"):
         raise ValueError(f"{source} holds both sides, and {target} is given, too: leave one of the two out.")
     if target:
-        corpus = _from_rows(text_pairs, [source, target], streaming, source=source, target=target)
-    elif kind in ROW_READERS:
-        corpus = _from_rows(ROW_READERS[kind], [source], streaming, path=source, names=names)
+        corpus = _from_rows(text_pairs, [source, target], streaming, source=source, target=target, names=names)
+    elif (reader := find_reader(source)) is not None:
+        corpus = _from_rows(reader, [source], streaming, path=source, names=names)
     elif kind == ".parquet":
         corpus = _from_table(_load_parquet(source, streaming), source, names)
     elif os.path.isfile(source):
