@@ -402,6 +402,11 @@ def test_texts_without_letters_are_handed_through_marked_or_translated(translato
     assert translated["mark"] == translated["translate"]
 
 
+def test_language_tags_are_read_once(translator, monkeypatch):
+    monkeypatch.setattr("vanilla_transformer_hf.translation.text.texts.text_tags", None)
+    assert translator.translate(["three\n***", "-"])[1] == "-"
+
+
 def test_lines_without_letters_are_handed_through_in_their_places(translator):
     tally, text = Tally(), "***\none two\n\n- \n 3 \nthree\n42"
     (found,) = translator.translate_stream([text], tally=tally)

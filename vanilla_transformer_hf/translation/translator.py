@@ -422,12 +422,10 @@ class Translator(ForcedDecoding):
             penalty = self._search.length_penalty(options)
             return join_parts(line, parts, found=found, penalty=penalty, marks_without_letters=marks)
         n_best = self._search.setting("num_return_sequences", options) or 1
-        text = self._without_tags(line) if self.without_letters == "copy" and not is_constrained(line) else ""
+        copies = self.without_letters == "copy" and not is_constrained(line)
+        text = line.removeprefix(self.language_tags.before(line)) if copies else ""
         text = "" if has_letters(text) or not text.strip() else text
         return [copied_translation(text, has_score=has_scores, has_alignment=has_alignments) for _ in range(n_best)]
-
-    def _without_tags(self, line: str) -> str:
-        return line.removeprefix(self.encoder().tags_before(line))
 
     def _align_parts(
         self, parts: list[list[Part]], found: list[list[list[Translation]]], limits: dict[str, int | None]

@@ -14,7 +14,7 @@ from ...common.split_sentences import ENOUGH_LINES, MULTI_SENTENCE_SHARE, SplitS
 from ...common.too_long import TooLongToTranslate
 from ...model.config.attention_kinds import ATTENTION_KINDS
 from ..text.tally import Tally
-from ..text.texts import PART_MAX_LENGTH, TARGET_LANG_TAGS, TextEncoder, WithoutLetters, pad_rows
+from ..text.texts import PART_MAX_LENGTH, TARGET_LANG_TAGS, LanguageTags, TextEncoder, WithoutLetters, pad_rows
 
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ class TextModel:
         matmul (`str`): The library of float32 matrix products in use.
         quantization (`str`, *optional*): "int8" where linear maps are computed in this type.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once.
+        language_tags ([`LanguageTags`]): The tags that the tokenizer has now, with which a source text may begin.
         split_sentences (`str`): Whether sentences on one line are translated one by one, unless a call says it:
             "auto", "always" or "never".
 
@@ -57,6 +58,7 @@ class TextModel:
         self.max_source_length = self._guessed_source_length = min(tokenizer.model_max_length, positions)
         self._has_doubted = False
         self.split_sentences: SplitSentences = "auto"
+        self.language_tags = LanguageTags(tokenizer)
 
     def use_target_lang(self, language: str) -> None:
         """
@@ -143,6 +145,7 @@ class TextModel:
             language=language,
             in_sentences=in_sentences,
             copies_without_letters=not is_target and self.without_letters == "copy",
+            language_tags=self.language_tags,
         )
         if not is_target and limit <= encoder.around:
             raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")

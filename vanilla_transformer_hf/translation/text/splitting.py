@@ -66,12 +66,14 @@ class Segment:
         before: The white space before it, if it begins a line; None if it follows a sentence on the same line.
         first_word: Index, by white space, of the text's word in which it begins.
         repeated: Indices of the text's words, such as a language tag, that also stand before its own.
+        tags: The language tags with which it begins, and the white space behind them.
     """
 
     text: str
     before: str | None
     first_word: int = 0
     repeated: range = range(0)
+    tags: str = ""
 
 
 def split_segments(text: str, language: str | None = None, in_sentences: bool = False) -> tuple[list[Segment], str]:
