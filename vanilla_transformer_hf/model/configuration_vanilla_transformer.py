@@ -18,14 +18,12 @@ from transformers.utils import logging
 from .config.kept_heads import SCHEMES_BY_HEAD, check_heads_by_layer
 from .config.presets import PRESETS
 from .config.sharing import check_sharing
+from .config.version import VERSION
 from .saved_code import ConfigSavesCode
 
 
 logger = logging.get_logger(__name__)
 
-# The version of this code, also of the copy that a saved model carries; saved configs record it. A release that adds
-# or changes config fields raises one of the first two numbers.
-VERSION = "0.1.0"
 VERSION_FIELD = "vanilla_transformer_hf_version"
 
 # Stacks of a model -> Auto class -> the class that opens a saved model without the package.
