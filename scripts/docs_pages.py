@@ -117,7 +117,11 @@ def linked_files(files: Files) -> Iterator[str]:
     for page, text in texts.items():
         for link, _ in LINK.findall(text):
             target = posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
-            if not target.startswith("docs/") and target not in (*FROM_ROOT, "README.md") and (ROOT / target).is_file():
+            if (
+                not target.startswith("docs/")
+                and target not in (*FROM_ROOT, "README.md")
+                and (ROOT / target).is_file()
+            ):
                 found.add(f"source/{target}.md")
     yield from sorted(found)
 
@@ -137,7 +141,7 @@ def api_pages() -> dict[str, str]:
         raise ValueError(f"{Path(__file__).name}: API has no page for {', '.join(sorted(missing))}; add the names.")
     return {
         f"reference/api/{page}.md": "\n\n".join(
-            [f"# {title}", "```python\nfrom vanilla_transformer_hf import ...\n```".replace("...", ", ".join(group))]
+            [f"# {title}", "Each is imported from `vanilla_transformer_hf`."]
             + [f"::: vanilla_transformer_hf.{name}" for name in group]
         )
         for page, (title, group) in API.items()
@@ -158,7 +162,10 @@ def config_page() -> str:
             for option in groups[title]
         ]
         heading = title.removeprefix("new models: ").removeprefix("new ")
-        lines += [f"## {heading[0].upper()}{heading[1:]}", "\n".join(["| field | values | |", "| --- | --- | --- |", *rows])]
+        lines += [
+            f"## {heading[0].upper()}{heading[1:]}",
+            "\n".join(["| field | values | |", "| --- | --- | --- |", *rows]),
+        ]
     return "\n\n".join(lines) + "\n"
 
 
@@ -181,7 +188,10 @@ def command_pages() -> dict[str, str]:
         texts = [f"# {name}", f"`{PROG} {name}`: {about}.", f"```text\n{help_of([name])}\n```"]
         for arguments in MORE_HELP.get(name, ()):
             shown = [part for part in arguments if part != "--help"]
-            texts += [f"## {PROG} {name} {' '.join(shown)}", f"```text\n{help_of([name, *arguments[:-1]], arguments[-1])}\n```"]
+            texts += [
+                f"## {PROG} {name} {' '.join(shown)}",
+                f"```text\n{help_of([name, *arguments[:-1]], arguments[-1])}\n```",
+            ]
         pages[f"reference/commands/{name}.md"] = "\n\n".join(texts) + "\n"
     return pages
 
@@ -190,7 +200,7 @@ def help_of(arguments: list[str], option: str = "--help") -> str:
     """What a command answers to --help, without the folder of this machine."""
     shown = io.StringIO()
     before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "100"  # argparse asks for it
+    os.environ["COLUMNS"] = "88"  # argparse asks for it
     try:
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
             main([*arguments, option])

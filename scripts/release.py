@@ -27,7 +27,9 @@ def main(root: Path) -> str:
     commit = git(root, "rev-parse", "HEAD")
     tested = root / TESTED_FILE
     if not tested.exists() or tested.read_text(encoding="utf-8").strip() != commit:
-        sys.exit(f"release: commit {commit[:9]} is not tested; run .ci/run, which writes {TESTED_FILE} when all passes.")
+        sys.exit(
+            f"release: commit {commit[:9]} is not tested; run .ci/run, which writes {TESTED_FILE} when all passes."
+        )
     (version,) = re.findall(r'^VERSION = "(.+)"$', (root / VERSION_FILE).read_text(encoding="utf-8"), re.MULTILINE)
     notes = notes_of(version, (root / "CHANGELOG.md").read_text(encoding="utf-8"))
     if not notes:

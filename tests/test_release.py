@@ -27,7 +27,15 @@ def repository(tmp_path, monkeypatch):
         monkeypatch.setenv(f"GIT_{role}_EMAIL", "tester@example.org")
     (tmp_path / release.VERSION_FILE).parent.mkdir(parents=True)
     (tmp_path / release.VERSION_FILE).write_text('VERSION = "1.2.0"\n')
-    changelog = "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-11-25\n\n### Added\n\n- This.\n\n## [1.1.0] - 2026-01-01\n"
+    sections = [
+        "# Changelog",
+        "## [Unreleased]",
+        "## [1.2.0] - 2026-11-25",
+        "### Added",
+        "- This.",
+        "## [1.1.0] - 2026-01-01",
+    ]
+    changelog = "\n\n".join(sections) + "\n"
     (tmp_path / "CHANGELOG.md").write_text(changelog)
     (tmp_path / ".gitignore").write_text("outputs/\n")
     git(tmp_path, "init", "--quiet")

@@ -314,8 +314,11 @@ class VanillaTransformerConfig(ConfigSavesCode, PreTrainedConfig):
     Example:
 
     ```python
-    >>> config = VanillaTransformerConfig()  # the paper's base model
-    >>> config = VanillaTransformerConfig.from_preset("big", vocab_size=32000)
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig
+    >>> VanillaTransformerConfig().d_model  # the paper's base model
+    512
+    >>> VanillaTransformerConfig.from_preset("big", vocab_size=32000).d_model
+    1024
     ```"""
 
     model_type = "vanilla_transformer"
