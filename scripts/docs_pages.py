@@ -109,6 +109,19 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     return LINK.sub(replace, markdown) if page.file.generated_by is None or home == "" else markdown
 
 
+def on_page_content(html: str, page: Page, **_: object) -> str:
+    """Types and links as transformers' docstrings write them, which mkdocstrings shows as they stand."""
+    if page.file.src_uri.startswith("reference/api/"):
+        html = re.sub(r"<code>`([^`<]+)`(?:, \*(optional)\*)?</code>", as_type, html)
+        html = re.sub(r"\[(<code>\w+</code>)\]", r"\1", html)
+    return html
+
+
+def as_type(match: re.Match[str]) -> str:
+    """A type as code, and whether it is optional."""
+    return f"<code>{match[1]}</code>{', optional' if match[2] else ''}"
+
+
 def linked_files(files: Files) -> Iterator[str]:
     """The files outside docs/ that pages link to, as paths of the pages that will show them."""
     texts = {f"docs/{file.src_uri}": file.content_string for file in files.documentation_pages()}
@@ -183,14 +196,14 @@ def as_text(text: str) -> str:
 @cache
 def command_pages() -> dict[str, str]:
     """Path -> text of the pages with the help of each command."""
-    pages = {"reference/commands/index.md": f"# Commands\n\n```text\n{help_of([])}\n```\n"}
+    pages = {"reference/commands/index.md": f"# Commands\n\n```{{ .text .help }}\n{help_of([])}\n```\n"}
     for name, about in COMMANDS.items():
-        texts = [f"# {name}", f"`{PROG} {name}`: {about}.", f"```text\n{help_of([name])}\n```"]
+        texts = [f"# {name}", f"`{PROG} {name}`: {about}.", f"```{{ .text .help }}\n{help_of([name])}\n```"]
         for arguments in MORE_HELP.get(name, ()):
             shown = [part for part in arguments if part != "--help"]
             texts += [
                 f"## {PROG} {name} {' '.join(shown)}",
-                f"```text\n{help_of([name, *arguments[:-1]], arguments[-1])}\n```",
+                f"```{{ .text .help }}\n{help_of([name, *arguments[:-1]], arguments[-1])}\n```",
             ]
         pages[f"reference/commands/{name}.md"] = "\n\n".join(texts) + "\n"
     return pages
