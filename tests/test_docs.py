@@ -62,7 +62,8 @@ class Page:
         return [text for kind, text in self.fences if kind == language]
 
 
-PAGES = {path.name: Page(path) for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+FROM_ROOT = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = {path.name: Page(path) for path in [*map(ROOT.joinpath, FROM_ROOT), *sorted((ROOT / "docs").glob("*.md"))]}
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 BLOCKS = [command for page in PAGES.values() for block in page.blocks("bash") for command in commands_of(block)]
 # Those inside a sentence that are whole.
@@ -273,7 +274,7 @@ def test_blocks_are_of_a_kind_that_is_tested():
         assert page.text.count("```") == 2 * len(page.fences), f"{name}: a fence that the pattern does not find"
     assert len(PAGES["README.md"].text.splitlines()) <= 200
     pages = PAGES.keys() - {"README.md"}
-    assert pages <= {Path(link).name for link in re.findall(r"\]\((docs/[^)]+)\)", PAGES["README.md"].text)}
+    assert pages <= {Path(link).name for link in re.findall(r"\]\(([^)#]+)", PAGES["README.md"].text)}
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(BLOCKS + SENTENCES))
@@ -285,7 +286,8 @@ def test_arguments_are_known(command, options):
     if program == "make":
         (target,) = arguments
         assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE)
-        assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+        run_by_ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+        assert target == "release" or command in run_by_ci, "a release is no check"
     elif program == PROG and arguments != ["--help"]:
         name, *others = arguments
         given = {argument.split("=")[0] for argument in others if argument.startswith("--")}
@@ -416,6 +418,8 @@ def test_python_runs(name, workspace, tmp_path):
 def test_links_and_files_lead_somewhere(name, workspace):
     page = PAGES[name]
     for link in re.findall(r"\]\((?!https?://)([^)#]+)", page.text):
+        if found := re.match(r"\.\./\.\./actions/workflows/(\w+\.yml)", link):  # on the repository's host
+            link = f".github/workflows/{found[1]}"
         assert (page.path.parent / link).exists(), link
     written = {argument for command in BLOCKS for argument in in_words(command)}
     for path in [span for span in page.spans if re.fullmatch(r"[\w.-]+/[\w./-]*", span)]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from ..common.command_line import run
-from ..common.version import __version__
+from ..model.config.version import VERSION
 
 
 PROG = "vanilla-transformer"
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
         commands.add_parser(name, help=text)

@@ -271,7 +271,7 @@ def sync(path: Path):
     """Sync a file's bytes, or a folder's entries, to disk."""
     if path.is_symlink() or (os.name == "nt" and path.is_dir()):  # Windows cannot open folders
         return
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows syncs what may be written
     try:
         os.fsync(descriptor)
     finally:

@@ -23,15 +23,12 @@ from .config.pooling import PoolingOptions, check_pooling
 from .config.position_schemes import POSITION_SCHEMES, check_positions_of_stacks, check_width_of_positions
 from .config.presets import PRESETS
 from .config.sharing import SharingOptions, check_sharing
-from .config.version import VERSION_FIELD, check_version
+from .config.version import VERSION, VERSION_FIELD, check_version
 from .saved_code import ConfigSavesCode
 
 
 logger = logging.get_logger(__name__)
 
-# The version of this code, also of the copy that a saved model carries; saved configs record it. A release that adds
-# or changes config fields raises one of the first two numbers.
-VERSION = "0.1.0"
 
 # Field -> the field that gives its default value.
 FOLLOWERS = {
@@ -128,8 +125,11 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
     Example:
 
     ```python
-    >>> config = VanillaTransformerConfig()  # the paper's base model
-    >>> config = VanillaTransformerConfig.from_preset("big", vocab_size=32000)
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig
+    >>> VanillaTransformerConfig().d_model  # the paper's base model
+    512
+    >>> VanillaTransformerConfig.from_preset("big", vocab_size=32000).d_model
+    1024
     ```"""
 
     model_type = "vanilla_transformer"

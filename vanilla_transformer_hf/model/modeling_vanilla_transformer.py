@@ -540,7 +540,23 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 
 
 class VanillaTransformerModel(SharedEmbeddings, VanillaTransformerPreTrainedModel):
-    """Encoder and decoder, without the map to the vocabulary."""
+    """
+    Encoder and decoder, without the map to the vocabulary: source ids (B, S), target ids (B, T) to states (B, T, D).
+
+    Raises:
+        ValueError: The config describes one stack alone.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerModel
+    >>> model = VanillaTransformerModel(VanillaTransformerConfig(vocab_size=99, d_model=32))
+    >>> source, target = torch.randint(4, 99, (2, 7)), torch.randint(4, 99, (2, 5))
+    >>> model(source, decoder_input_ids=target).last_hidden_state.shape
+    torch.Size([2, 5, 32])
+    ```
+    """
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
@@ -623,7 +639,32 @@ class VanillaTransformerModel(SharedEmbeddings, VanillaTransformerPreTrainedMode
 class VanillaTransformerForConditionalGeneration(
     VanillaTransformerGenerationMixin, ShiftedLabels, VanillaTransformerPreTrainedModel
 ):
-    """Encoder, decoder and the map to the vocabulary: logits = Y Eᵀ (+ b), section 3.4."""
+    """
+    Encoder, decoder and the map to the vocabulary: logits = Y Eᵀ (+ b), section 3.4.
+
+    `forward` takes source ids (B, S) and target ids or labels (B, T) and returns logits (B, T, V), and with labels the
+    loss in nats per token. `generate()` translates, by greedy or beam search.
+
+    Raises:
+        ValueError: The config describes one stack alone.
+
+    Example:
+
+    ```python
+    >>> from transformers import AutoTokenizer
+    >>> from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+    >>> folder = "model_cards/multi30k_raw_en_de"
+    >>> model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
+    >>> tokenizer = AutoTokenizer.from_pretrained(folder)
+    >>> batch = tokenizer("Two dogs are playing.", return_tensors="pt")
+    >>> tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
+    ['Zwei Hunde spielen.']
+    >>> labels = tokenizer(text_target="Zwei Hunde spielen.", return_tensors="pt")["input_ids"]
+    >>> outputs = model.eval()(**batch, labels=labels)
+    >>> outputs.logits.shape, outputs.loss.shape
+    (torch.Size([1, 5, 10000]), torch.Size([]))
+    ```
+    """
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _pp_plan: dict[str, Any] = {"lm_head": (["hidden_states"], ["logits"])}

@@ -49,7 +49,19 @@ def check_attention(config: VanillaTransformerConfig):
 
 
 class VanillaTransformerPreTrainedModel(SharedBase):
-    """The base class: how transformers initialises, splits, quantizes and records every model of this package."""
+    """
+    The base class: how transformers initialises, splits, quantizes and records every model of this package.
+
+    It is what `isinstance` asks for; make objects of the classes that extend it.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import VanillaTransformerModel, VanillaTransformerPreTrainedModel
+    >>> issubclass(VanillaTransformerModel, VanillaTransformerPreTrainedModel)
+    True
+    ```
+    """
 
     config: VanillaTransformerConfig
     base_model_prefix = "model"

@@ -93,7 +93,17 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
 
     Raises:
         ValueError: The source vocabulary is missing or unreadable, or disagrees on the id of padding or end.
-    """
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import VanillaTransformerTokenizer
+    >>> tokenizer = VanillaTransformerTokenizer.from_pretrained("model_cards/multi30k_raw_en_de")
+    >>> tokenizer.tokenize("Two dogs are playing.")
+    ['ĠTwo', 'Ġdogs', 'Ġare', 'Ġplaying', '.']
+    >>> tokenizer.decode(tokenizer("Two dogs are playing.")["input_ids"], skip_special_tokens=True)
+    'Two dogs are playing.'
+    ```"""
 
     vocab_files_names = TOKENIZER_FILES
     _source_tokenizer: Tokenizer | None = None

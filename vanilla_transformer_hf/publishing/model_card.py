@@ -91,7 +91,7 @@ SIZES = (
 NO_DECODING = ("transformers_version", "output_attentions", "output_hidden_states", "use_cache")
 
 # How the sentence about a pruned model ends, until it is trained.
-NOT_TRAINED, TRAINED = "It has not been trained since then.", "It has been trained further since then."
+NOT_TRAINED, TRAINED = "It has not been trained since then.", "It has been fine-tuned since then."
 
 # The Hub's relations to a base model. It lists the same weights in another format under "quantized".
 RELATIONS = ("finetune", "quantized", "merge", "adapter")

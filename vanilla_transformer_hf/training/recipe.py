@@ -70,7 +70,7 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
         if self.n_gpu > 1:
             raise ValueError(
                 f"{self.n_gpu} GPUs, but one process: start one for each (accelerate launch --num_processes "
-                f"{self.n_gpu} scripts/train.py …), or choose one with CUDA_VISIBLE_DEVICES=0."
+                f"{self.n_gpu} -m vanilla_transformer_hf train …), or choose one with CUDA_VISIBLE_DEVICES=0."
             )
         if self.tokens_per_step is not None:
             self._divide_step()

@@ -48,11 +48,13 @@ class TranslationPipeline(ChunkPipeline):
     Example:
 
     ```python
-    >>> import vanilla_transformer_hf
     >>> from transformers import pipeline
-    >>> translate = pipeline("translation", model="outputs/quickstart")
-    >>> translate("twenty-one")
-    [{'translation_text': 'einundzwanzig'}]
+    >>> from vanilla_transformer_hf import TranslationPipeline
+    >>> translate = pipeline("translation", model="model_cards/multi30k_raw_en_de")
+    >>> isinstance(translate, TranslationPipeline)
+    True
+    >>> translate("Two dogs are playing.")
+    [{'translation_text': 'Zwei Hunde spielen.'}]
     ```"""
 
     _load_tokenizer: Any = True

@@ -33,6 +33,17 @@ class Translation(str):
         is_suspicious: Whether it, or a part of it, repeats a phrase ten times in a row where its source does not, or
             has more than 40 tokens and five times as many as its source; or whether its source has no letters, with
             `without_letters="mark"`.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import Translation, Translator
+    >>> translation = Translator.from_pretrained("model_cards/multi30k_raw_en_de").translate("Two dogs are playing.")
+    >>> isinstance(translation, Translation), translation.upper(), translation.is_complete
+    (True, 'ZWEI HUNDE SPIELEN.', True)
+    >>> translation.tokens
+    ['ĠZwei', 'ĠHunde', 'Ġspielen', '.', '</s>']
+    ```
     """
 
     score: float | None

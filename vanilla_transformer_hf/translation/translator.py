@@ -81,14 +81,15 @@ class Translator(ForcedDecoding):
     Example:
 
     ```python
-    >>> translator = Translator.from_pretrained("outputs/quickstart")
-    >>> translator.translate("twenty-one")
-    'einundzwanzig'
-    >>> best = translator.translate("twenty-one", num_beams=4, num_return_sequences=4, return_scores=True)[0]
-    >>> best, best.score
-    >>> translator.score("twenty-one", "einundzwanzig").perplexity
-    >>> str(translator.align("twenty-one", "einundzwanzig"))
-    '0-0'
+    >>> from vanilla_transformer_hf import Translator
+    >>> translator = Translator.from_pretrained("model_cards/multi30k_raw_en_de")
+    >>> translator.translate("Two dogs are playing.")
+    'Zwei Hunde spielen.'
+    >>> n_best = translator.translate("Two dogs are playing.", num_beams=4, num_return_sequences=4, return_scores=True)
+    >>> n_best[0], f"{n_best[0].score:.1f}"
+    ('Zwei Hunde spielen.', '-0.1')
+    >>> f"{translator.score('Two dogs are playing.', 'Zwei Hunde spielen.').perplexity:.1f}"
+    '1.2'
     ```"""
 
     def __init__(

@@ -1,8 +1,12 @@
-"""Which version of this code wrote a config."""
+"""The version of the package, written here alone, and whether this one can read what another wrote."""
 
 import re
 from typing import Any
 
+
+# pyproject.toml and `__version__` read it, saved configs record it, and a saved model carries a copy with its code. A
+# release that adds or changes config fields raises one of the first two numbers.
+VERSION = "0.1.0"
 
 VERSION_FIELD = "vanilla_transformer_hf_version"
 

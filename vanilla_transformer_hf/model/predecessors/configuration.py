@@ -47,7 +47,9 @@ class RecurrentSeq2SeqConfig(ConfigSavesCode, PreTrainedConfig):
     Example:
 
     ```python
-    >>> config = RecurrentSeq2SeqConfig(cell_type="gru", bidirectional=True, attention="bahdanau")
+    >>> from vanilla_transformer_hf import RecurrentSeq2SeqConfig
+    >>> RecurrentSeq2SeqConfig(cell_type="gru", bidirectional=True, attention="bahdanau").cell_type
+    'gru'
     ```"""
 
     model_type = "recurrent_seq2seq"

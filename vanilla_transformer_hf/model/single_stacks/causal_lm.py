@@ -162,7 +162,21 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
 
 
 class VanillaTransformerDecoderModel(SingleStackModel):
-    """The decoder without cross-attention and without the projection to the vocabulary."""
+    """
+    The decoder without cross-attention and without the projection to the vocabulary: ids (B, T) to states (B, T, D).
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerDecoderModel
+    >>> config = VanillaTransformerConfig(
+    ...     vocab_size=99, d_model=32, decoder_layers=1, is_encoder_decoder=False, is_decoder=True
+    ... )
+    >>> VanillaTransformerDecoderModel(config)(torch.randint(4, 99, (2, 7))).last_hidden_state.shape
+    torch.Size([2, 7, 32])
+    ```
+    """
 
     stack_name = "decoder"
     stack_class = VanillaTransformerCausalDecoder
@@ -193,8 +207,21 @@ class VanillaTransformerDecoderModel(SingleStackModel):
 
 class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, VanillaTransformerPreTrainedModel):
     """
-    The decoder alone as a language model: logits = Y Eᵀ (+ b). `from_pretrained` on an encoder-decoder loads its
-    decoder without the cross-attention.
+    The decoder alone as a language model: ids (B, T) to logits (B, T, V) = Y Eᵀ (+ b). `from_pretrained` on an
+    encoder-decoder loads its decoder without the cross-attention.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
+    >>> config = VanillaTransformerConfig(
+    ...     vocab_size=99, d_model=32, decoder_layers=1, is_encoder_decoder=False, is_decoder=True
+    ... )
+    >>> model = VanillaTransformerForCausalLM(config).eval()
+    >>> model.generate(torch.randint(4, 99, (2, 7)), max_new_tokens=3, min_new_tokens=3).shape
+    torch.Size([2, 10])
+    ```
     """
 
     # The loss divides by num_items_in_batch itself; the Trainer must not divide again.

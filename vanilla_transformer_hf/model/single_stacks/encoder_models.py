@@ -29,7 +29,20 @@ from .base import SingleStackModel, of_one_stack
 
 
 class VanillaTransformerEncoderModel(SingleStackModel):
-    """The encoder without a head. `from_pretrained` on an encoder-decoder loads its encoder."""
+    """
+    The encoder without a head: ids (B, S) to states (B, S, D). `from_pretrained` on an encoder-decoder loads its
+    encoder.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerEncoderModel
+    >>> config = VanillaTransformerConfig(vocab_size=99, d_model=32, encoder_layers=1, is_encoder_decoder=False)
+    >>> VanillaTransformerEncoderModel(config)(torch.randint(4, 99, (2, 7))).last_hidden_state.shape
+    torch.Size([2, 7, 32])
+    ```
+    """
 
     stack_name = "encoder"
     stack_class = VanillaTransformerEncoder
@@ -78,8 +91,21 @@ class EncoderWithHead(VanillaTransformerPreTrainedModel):
 
 class VanillaTransformerForMaskedLM(EncoderWithHead):
     """
-    The encoder and a head that predicts masked tokens: logits = norm(activation(x W + b)) Eᵀ + c, with E the
-    embeddings, as in BERT (Devlin et al. 2019, arXiv 1810.04805).
+    The encoder and a head that predicts masked tokens: logits (B, S, V) = norm(activation(x W + b)) Eᵀ + c, with E the
+    embeddings, as in BERT (Devlin et al. 2019, arXiv 1810.04805). Labels (B, S) are -100 where nothing is masked.
+
+    Raises:
+        ValueError: The encoder shortens the sequence (`encoder_pooling`), so that tokens have no states.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForMaskedLM
+    >>> config = VanillaTransformerConfig(vocab_size=99, d_model=32, encoder_layers=1, is_encoder_decoder=False)
+    >>> VanillaTransformerForMaskedLM(config)(torch.randint(4, 99, (2, 7))).logits.shape
+    torch.Size([2, 7, 99])
+    ```
     """
 
     # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
@@ -145,8 +171,18 @@ class EncoderClassifier(EncoderWithHead):
 
 class VanillaTransformerForSequenceClassification(EncoderClassifier):
     """
-    The encoder and a classifier of whole sequences: logits = tanh(x₁ W + b) Wᶜ + c of the state x₁ of the first token,
-    as in BERT.
+    The encoder and a classifier of whole sequences: logits (B, C) = tanh(x₁ W + b) Wᶜ + c of the state x₁ of the first
+    token, as in BERT. Labels (B) are classes, or numbers with `num_labels=1`.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForSequenceClassification
+    >>> config = VanillaTransformerConfig(vocab_size=99, d_model=32, is_encoder_decoder=False, num_labels=3)
+    >>> VanillaTransformerForSequenceClassification(config)(torch.randint(4, 99, (2, 7))).logits.shape
+    torch.Size([2, 3])
+    ```
     """
 
     def __init__(self, config: VanillaTransformerConfig):
@@ -182,7 +218,23 @@ class VanillaTransformerForSequenceClassification(EncoderClassifier):
 
 
 class VanillaTransformerForTokenClassification(EncoderClassifier):
-    """The encoder and a classifier of each token: logits = x Wᶜ + c."""
+    """
+    The encoder and a classifier of each token: logits (B, S, C) = x Wᶜ + c. Labels (B, S) are -100 where there is
+    none.
+
+    Raises:
+        ValueError: The encoder shortens the sequence (`encoder_pooling`), so that tokens have no states.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForTokenClassification
+    >>> config = VanillaTransformerConfig(vocab_size=99, d_model=32, is_encoder_decoder=False, num_labels=3)
+    >>> VanillaTransformerForTokenClassification(config)(torch.randint(4, 99, (2, 7))).logits.shape
+    torch.Size([2, 7, 3])
+    ```
+    """
 
     # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
     accepts_loss_kwargs = True

@@ -27,6 +27,16 @@ class Alignment:
         weights: Attention of each target word to each source word (target words, source words), float32: summed over
             the pieces of the source word, averaged over those of the target word and over heads. If a row sums to less
             than 1, the rest is attention to the end-of-sentence token.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import Alignment
+    >>> alignment = Alignment(["a", "dog"], ["ein", "Hund"], torch.tensor([[0.9, 0.1], [0.2, 0.7]]))
+    >>> str(alignment), alignment.links
+    ('0-0 1-1', [(0, 0), (1, 1)])
+    ```
     """
 
     source_words: list[str]

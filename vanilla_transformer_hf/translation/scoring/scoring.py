@@ -25,6 +25,16 @@ class TextScore:
     Attributes:
         tokens: Its pieces, the end-of-sentence token included.
         token_log_probabilities: Natural log-probability of each, given the source and the pieces before it.
+
+    Example:
+
+    ```python
+    >>> import math
+    >>> from vanilla_transformer_hf import TextScore
+    >>> score = TextScore(["ĠHund", "</s>"], [math.log(0.5), math.log(0.5)])
+    >>> f"{score.log_probability:.3f} nats, perplexity {score.perplexity:.1f}"
+    '-1.386 nats, perplexity 2.0'
+    ```
     """
 
     tokens: list[str]

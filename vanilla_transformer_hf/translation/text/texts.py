@@ -70,6 +70,15 @@ class ConstrainedText(str):
     Attributes:
         prefix: How the translation begins.
         phrases: Phrases that it must contain, in any order; empty phrases are ignored.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import ConstrainedText, Translator
+    >>> translator = Translator.from_pretrained("model_cards/multi30k_raw_en_de")
+    >>> translator.translate(ConstrainedText("Two dogs are playing.", prefix="Die beiden"))
+    'Die beiden Hunde spielen.'
+    ```
     """
 
     prefix: str
