@@ -3,7 +3,7 @@
 import copy
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from .checkpoints.moving_average import MovingAverageCallback
 from .checkpoints.resume import Start
 from .data.bpe_dropout import BpeDropoutCollator
 from .data.collators import TranslationCollator, vocabulary_sizes
+from .data.column_names import SIDES
 from .data.corpus import iterate_texts, load_parallel_text
 from .data.tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 from .recipe import CONFIGS, FIELDS_OF_OTHERS, DataArguments, RunArguments, TranslationTrainingArguments
@@ -82,17 +83,21 @@ def load_corpora(arguments: DataArguments) -> dict[str, Any]:
         source = getattr(arguments, f"{role}_source")
         if not source:
             continue
-        corpora[role] = load_parallel_text(
+        columns, languages = (
+            {f"{side}_{kind}": getattr(arguments, f"{side}_{kind}") for side in SIDES} for kind in ("column", "lang")
+        )
+        if arguments.reverse:  # the files are as the recipe names them
+            columns, languages = (dict(zip(each, [*each.values()][::-1])) for each in (columns, languages))
+        corpus = load_parallel_text(
             source,
             getattr(arguments, f"{role}_target"),
             split=getattr(arguments, f"{role}_split"),
             config_name=arguments.dataset_config_name,
-            source_column=arguments.source_column,
-            target_column=arguments.target_column,
-            source_lang=arguments.source_lang,
-            target_lang=arguments.target_lang,
+            **columns,
+            **languages,
             streaming=arguments.streaming and role == "train",
         )
+        corpora[role] = corpus.rename_columns(dict(zip(SIDES, SIDES[::-1]))) if arguments.reverse else corpus
     return corpora
 
 
@@ -165,7 +170,7 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
         if is_same and (start.checkpoint / "tokenizer_config.json").is_file():
             name = str(start.checkpoint)
     if name is not None:
-        return open_tokenizer(name)
+        return add_source_tags(open_tokenizer(name), run.data.source_tags)
     if not folder.exists():
         tokenizer = _train_tokenizer(run, corpus)
         with new_folder(folder) as unfinished:
@@ -177,11 +182,12 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokeni
     if isinstance(corpus, datasets.IterableDataset):
         corpus = corpus.take(STREAM_SAMPLE)
     tags = {language: f"<2{language}>" for language in run.data.target_lang_tags or ()}
+    others = run.data.source_tags or []
     found = dict.fromkeys(tags.values(), 0)
     tokenizer = VanillaTransformerTokenizer.train(
-        _without_tags(iterate_texts(corpus, "source"), found),
+        _without_tags(iterate_texts(corpus, "source"), found, others),
         iterate_texts(corpus, "target"),
-        vocab_size=plan_config(run).vocab_size - len(tags),
+        vocab_size=plan_config(run).vocab_size - len(tags) - len(others),
         model=run.model.tokenizer_model,
         separate_vocabularies=run.model.separate_vocabularies,
         src_lang=run.data.source_lang,
@@ -195,20 +201,35 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokeni
             "the tag of the language that it is translated to."
         )
     if tags:
-        # With rstrip, "<2de> one" and "<2de>one" are the same.
-        added = [AddedToken(tag, special=True, normalized=False, rstrip=True) for tag in tags.values()]
-        tokenizer.add_tokens(added, special_tokens=True)
+        _add_tags(tokenizer, tags.values())
         tokenizer.init_kwargs[TARGET_LANG_TAGS] = tags  # saved with the tokenizer
+    return add_source_tags(tokenizer, others)
+
+
+def add_source_tags(tokenizer: Any, tags: Iterable[str] | None) -> Any:
+    """The tokenizer, with those of these tokens that it did not have."""
+    known = tokenizer.get_vocab()
+    _add_tags(tokenizer, [tag for tag in tags or () if tag not in known])
     return tokenizer
 
 
-def _without_tags(texts: Iterator[str], found: dict[str, int]) -> Iterator[str]:
-    """Texts without their language tags, which are counted: as text, tags would be split into pieces."""
+def _add_tags(tokenizer: Any, tags: Iterable[str]) -> None:
+    # With rstrip, "<2de> one" and "<2de>one" are the same.
+    added = [AddedToken(tag, special=True, normalized=False, rstrip=True) for tag in tags]
+    tokenizer.add_tokens(added, special_tokens=True)
+
+
+def _without_tags(texts: Iterator[str], found: dict[str, int], others: Iterable[str] = ()) -> Iterator[str]:
+    """Texts without their language tags, which are counted, and other ones: as text, tags would be split into
+    pieces."""
     for text in texts:
         tag = next((tag for tag in found if text.startswith(tag)), "")
         if tag:
             found[tag] += 1
-        yield text.removeprefix(tag)
+        text = text.removeprefix(tag)
+        for other in others:
+            text = text.replace(other, "")
+        yield text
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> str:
@@ -289,6 +310,8 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
             **{name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")},
         )
         model = AutoModelForSeq2SeqLM.from_config(config, **choose_attention(run, config))
+    if run.data.source_tags and model.get_input_embeddings().num_embeddings < len(tokenizer):
+        model.resize_token_embeddings(len(tokenizer))
     check_fit(model, tokenizer)
     return model
 
