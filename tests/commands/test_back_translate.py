@@ -1,10 +1,11 @@
 """`back-translate`: synthetic pairs are made once, continued, filtered, counted, mixed with real ones and learned."""
 
 import json
+import shutil
 
 import datasets
 import pytest
-from counting_model import NUMBERS, SOURCES, TARGETS
+from counting_model import SOURCES, TARGETS
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.commands.main import main
@@ -33,7 +34,10 @@ def texts(tmp_path, monkeypatch):
 @pytest.fixture
 def back_translate(texts, counting_folder):
     """`back_translate(*arguments)` of `mono.en`, with the synthetic text in `text`."""
-    common = [counting_folder, "--target", str(texts / "mono.en"), "--text_dir", str(texts / "text")]
+    shutil.copytree(counting_folder, texts / "reverse")
+    path = texts / "reverse" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"src_lang": "en", "tgt_lang": "de"}))
+    common = [str(texts / "reverse"), "--target", str(texts / "mono.en"), "--text_dir", str(texts / "text")]
     return lambda *arguments: main(["back-translate", *common, *arguments])
 
 
@@ -104,13 +108,15 @@ def test_a_model_learns_real_and_synthetic_pairs(back_translate, texts, capsys):
     back_translate(*arguments)
     said = capsys.readouterr().out
     assert "3 that stand in the validation or test text left out (held_out)" in said
-    assert "20 real pairs, each 2.35 times and 47 synthetic pairs" in said
+    assert "20 real pairs (each 2.35 times) and 47 synthetic pairs" in said
     rows = [json.loads(line) for line in lines_of(out / "back_translation" / "pairs.jsonl")]
     tagged = [row for row in rows if row["source"].startswith("<bt> ")]
     assert len(rows) == 2 * len(tagged) == 94
     assert {row["target"] for row in rows if row not in tagged} == set(SOURCES[:20])
     tokenizer = VanillaTransformerTokenizer.from_pretrained(out)
-    assert tokenizer.tokenize("<bt> eins")[0] == "<bt>"
+    ids = tokenizer("<bt> eins zwei")["input_ids"]
+    assert ids == [tokenizer.convert_tokens_to_ids("<bt>"), *tokenizer("eins zwei")["input_ids"]]
+    assert ids[0] == len(tokenizer) - 1 != tokenizer.unk_token_id
     card = (out / "README.md").read_text()
     assert "translated mono.en into sources, marked <bt>; the rate 1 real to 1 synthetic" in card
     before = (out / "back_translation" / "pairs.jsonl").stat()
@@ -126,7 +132,7 @@ def test_a_model_learns_real_and_synthetic_pairs(back_translate, texts, capsys):
         (["--rate", "1"], "rate='1': expected two whole numbers such as 1:4"),
         (["--drop_worst", "1"], "drop_worst=1.0: must be at least 0 and less than 1"),
         (["--min_round_trip", "30"], "name the model that translates back"),
-        (["--max_steps", "2"], "fields of a recipe need a recipe"),
+        (["--max_steps", "2"], "--max_steps: fields of a recipe need a recipe"),
         (["--processes", "0"], "processes=0: must be at least 1"),
     ],
 )

@@ -35,11 +35,10 @@ TAG = "<bt>"
 
 
 def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace, list[str]]:
-    """The parser, the command's own arguments, and the fields of the recipe."""
-    usage = f"{prog} MODEL [RECIPE] --target FILE ... [options] [--field value ...]"
+    """The parser, the command's own arguments with the recipe, and its fields."""
+    usage = f"{prog} MODEL [RECIPE] --target FILE [options] [--field value ...]"
     parser = make_parser(prog, __doc__, usage=usage, allow_abbrev=False)
     parser.add_argument("model", metavar="MODEL", help="folder of the model that translates, or its id on the Hub")
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="file or name of the recipe of the trained model")
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument(
         "--target", metavar="FILE", nargs="+", help="text of the target language, a sentence on each line"
@@ -63,8 +62,10 @@ def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.ArgumentParser
     _add_search(parser.add_argument_group("search of the synthetic side"))
     _add_filters(parser.add_argument_group("which pairs are left out, beside empty, copied and repeating ones"))
     arguments, others = parser.parse_known_args(argv)
+    # An optional positional argument could not stand behind options.
+    arguments.recipe = others.pop(0) if others and not others[0].startswith("-") else None
     if arguments.recipe is None and others:
-        parser.error(f"{others[0]}: fields of a recipe need a recipe; give one after MODEL")
+        parser.error(f"{others[0]}: fields of a recipe need a recipe before them")
     if arguments.recipe is None and arguments.text_dir is None:
         parser.error("--text_dir is missing: without a recipe, the text has no other folder")
     return parser, arguments, others
@@ -162,6 +163,17 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
     )
 
 
+def without(fields: list[str], name: str) -> list[str]:
+    """The arguments of a command line without this option and its value."""
+    kept, skips = list[str](), False
+    for each in fields:
+        if skips or each.split("=")[0] == f"--{name}":
+            skips = each == f"--{name}"
+        else:
+            kept.append(each)
+    return kept
+
+
 def main(prog: str, argv: list[str]) -> None:
     parser, arguments, others = parse_arguments(prog, argv)
     from ..training.recipe import RecipeParser
@@ -181,6 +193,7 @@ def main(prog: str, argv: list[str]) -> None:
     folder = Path(str(run.training.output_dir)) / "back_translation"
     held_out = learning.held_out_texts(run.data, wanted.side)
     files = make_synthetic_text(wanted, Path(arguments.text_dir or folder), held_out)
-    fields += learning.fields_of_pairs(run.data, wanted, files, rate, folder)
+    # The synthetic and the real pairs are in one file; --unset removes what the recipe says, not the command line.
+    fields = without(fields, "train_target") + learning.fields_of_pairs(run.data, wanted, files, rate, folder)
     student, settings = RecipeParser(prog=prog).parse(fields)
     train(prog, student, settings, learning.about(wanted, rate, wanted.texts))

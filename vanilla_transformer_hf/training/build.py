@@ -201,7 +201,9 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokeni
             "the tag of the language that it is translated to."
         )
     if tags:
-        _add_tags(tokenizer, tags.values())
+        # With rstrip, "<2de> one" and "<2de>one" are the same.
+        added = [AddedToken(tag, special=True, normalized=False, rstrip=True) for tag in tags.values()]
+        tokenizer.add_tokens(added, special_tokens=True)
         tokenizer.init_kwargs[TARGET_LANG_TAGS] = tags  # saved with the tokenizer
     return add_source_tags(tokenizer, others)
 
@@ -209,14 +211,10 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokeni
 def add_source_tags(tokenizer: Any, tags: Iterable[str] | None) -> Any:
     """The tokenizer, with those of these tokens that it did not have."""
     known = tokenizer.get_vocab()
-    _add_tags(tokenizer, [tag for tag in tags or () if tag not in known])
-    return tokenizer
-
-
-def _add_tags(tokenizer: Any, tags: Iterable[str]) -> None:
-    # With rstrip, "<2de> one" and "<2de>one" are the same.
-    added = [AddedToken(tag, special=True, normalized=False, rstrip=True) for tag in tags]
+    # The space behind them is that of the next word, which has the same pieces as in other texts.
+    added = [AddedToken(tag, special=True, normalized=False, lstrip=True) for tag in tags or () if tag not in known]
     tokenizer.add_tokens(added, special_tokens=True)
+    return tokenizer
 
 
 def _without_tags(texts: Iterator[str], found: dict[str, int], others: Iterable[str] = ()) -> Iterator[str]:

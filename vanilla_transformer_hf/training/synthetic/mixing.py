@@ -92,8 +92,8 @@ def in_words(record: Path) -> str:
     for kind, count, lines in zip(
         ("real", "synthetic"), (known["real_pairs"], known["synthetic_pairs"]), known["lines"]
     ):
-        again = "" if lines == count else f", each {lines / count:.3g} times"
-        parts.append(f"{count:,} {kind} pairs{again}")
+        times = "" if lines == count else f" (each {lines / count:.3g} times)"
+        parts.append(f"{count:,} {kind} pairs{times}")
     return " and ".join(parts)
 
 
