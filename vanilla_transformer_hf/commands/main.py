@@ -32,6 +32,7 @@ COMMANDS = {
     "convert": "convert a checkpoint of another toolkit to this model",
     "export": "export a model for CTranslate2, ONNX Runtime or torch.export",
     "export-checkpoint": "write a model as a MarianMT, BART or fairseq checkpoint",
+    "back-translate": "learn from text of one language, which a model translates",
     "distill": "train a student on the translations of its teacher",
     "prune": "remove attention heads and feed-forward units that matter least",
     "quantize": "write the folder of a model with int8 weights, a quarter of the size",

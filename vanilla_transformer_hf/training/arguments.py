@@ -42,6 +42,15 @@ class DataArguments:
         "languages of a multilingual model, such as de en: each training source begins with the tag of the language "
         "that it is translated to, such as <2de>, which a new tokenizer has as a token"
     )
+    source_tags: list[str] | None = _help(  # noqa: RUF009
+        "further tokens in training sources that are no text, such as <bt> before synthetic ones; tokenizers and "
+        "models that do not have them get them"
+    )
+    reverse: bool = _help(
+        "exchange source and target of everything that the recipe names: a model of the other direction, for "
+        "back-translation",
+        False,
+    )
     source_column: str | None = _help("column of the source text, if it is not named by its language or 'source'")
     target_column: str | None = _help("column of the target text, if it is not named by its language or 'target'")
     corpus_name: str | None = _help("name of the corpus in the model card; train_source if not given")

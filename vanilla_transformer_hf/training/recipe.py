@@ -210,6 +210,16 @@ class RunArguments:
     training: TranslationTrainingArguments
 
 
+def exchange_sides(data: DataArguments) -> None:
+    """Exchange languages, columns and limits of the two sides; `load_corpora` exchanges the texts of the files."""
+    for name in ("lang", "column"):
+        source, target = f"source_{name}", f"target_{name}"
+        ours, theirs = getattr(data, source), getattr(data, target)
+        setattr(data, source, theirs)
+        setattr(data, target, ours)
+    data.max_source_length, data.max_target_length = data.max_target_length, data.max_source_length
+
+
 class RecipeLoader(yaml.SafeLoader):  # type: ignore[misc]
     """YAML in which only true and false are booleans, as in YAML 1.2: `eval_strategy: no` is text."""
 
@@ -272,6 +282,8 @@ class RecipeParser(HfArgumentParser):
             data, model, config, training = self.parse_dict(values)
         except ValueError as error:
             self.error(str(error))
+        if data.reverse:
+            exchange_sides(data)
         if training.teacher and not (model.tokenizer_name_or_path or model.model_name_or_path):
             model.tokenizer_name_or_path = training.teacher
         defaults = vars(self.parse_args([]))

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,7 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
         if is_same and (start.checkpoint / "tokenizer_config.json").is_file():
             name = str(start.checkpoint)
     if name is not None:
-        opened: PreTrainedTokenizerBase = open_tokenizer(name)
-        return opened
+        return add_source_tags(open_tokenizer(name), run.data.source_tags)
     if not folder.exists():
         tokenizer = _train_tokenizer(run, corpus)
         with new_folder(folder) as unfinished:
@@ -61,11 +60,12 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokeni
     if isinstance(corpus, datasets.IterableDataset):
         corpus = corpus.take(STREAM_SAMPLE)
     tags = {language: f"<2{language}>" for language in run.data.target_lang_tags or ()}
+    others = run.data.source_tags or []
     found = dict.fromkeys(tags.values(), 0)
     tokenizer = VanillaTransformerTokenizer.train(
-        _without_tags(iterate_texts(corpus, "source"), found),
+        _without_tags(iterate_texts(corpus, "source"), found, others),
         iterate_texts(corpus, "target"),
-        vocab_size=plan_config(run).vocab_size - len(tags),
+        vocab_size=plan_config(run).vocab_size - len(tags) - len(others),
         model=run.model.tokenizer_model,
         separate_vocabularies=run.model.separate_vocabularies,
         src_lang=run.data.source_lang,
@@ -83,16 +83,28 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokeni
         added = [AddedToken(tag, special=True, normalized=False, rstrip=True) for tag in tags.values()]
         tokenizer.add_tokens(added, special_tokens=True)
         tokenizer.init_kwargs[TARGET_LANG_TAGS] = tags  # saved with the tokenizer
+    return add_source_tags(tokenizer, others)
+
+
+def add_source_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str] | None) -> PreTrainedTokenizerBase:
+    """The tokenizer, with those of these tokens that it did not have."""
+    known = tokenizer.get_vocab()
+    # The space behind them is that of the next word, which has the same pieces as in other texts.
+    added = [AddedToken(tag, special=True, normalized=False, lstrip=True) for tag in tags or () if tag not in known]
+    tokenizer.add_tokens(added, special_tokens=True)
     return tokenizer
 
 
-def _without_tags(texts: Iterator[str], found: dict[str, int]) -> Iterator[str]:
-    """Texts without their language tags, which are counted: as text, tags would be split into pieces."""
+def _without_tags(texts: Iterator[str], found: dict[str, int], others: Iterable[str] = ()) -> Iterator[str]:
+    """Texts without their language tags, which are counted, and other ones: as text, tags would be split."""
     for text in texts:
         tag = next((tag for tag in found if text.startswith(tag)), "")
         if tag:
             found[tag] += 1
-        yield text.removeprefix(tag)
+        text = text.removeprefix(tag)
+        for other in others:
+            text = text.replace(other, "")
+        yield text
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> str:

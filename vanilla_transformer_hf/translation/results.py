@@ -172,15 +172,15 @@ def copied_translation(text: str, has_score: bool, has_alignment: bool) -> Trans
 def is_suspicious(source: Sequence[Any], target: Sequence[Any]) -> bool:
     """Whether a translation (tokens) is far too long for its source, or goes round in circles where that does not."""
     is_long = len(target) > SUSPICIOUS_LENGTH and len(target) > SUSPICIOUS_RATIO * len(source)
-    return is_long or (_repeats(target) and not _repeats(source))
+    return is_long or (repeats(target) and not repeats(source))
 
 
-def _repeats(tokens: Sequence[Any]) -> bool:
-    """Whether a phrase occurs `SUSPICIOUS_REPEATS` times in a row."""
-    for length in range(1, len(tokens) // SUSPICIOUS_REPEATS + 1):
+def repeats(tokens: Sequence[Any], times: int = SUSPICIOUS_REPEATS) -> bool:
+    """Whether a phrase occurs this many times in a row."""
+    for length in range(1, len(tokens) // times + 1):
         alike = 0  # tokens in a row that are those of a phrase before
         for token, before in zip(tokens[length:], tokens):
             alike = alike + 1 if token == before else 0
-            if alike == (SUSPICIOUS_REPEATS - 1) * length:
+            if alike == (times - 1) * length:
                 return True
     return False

@@ -12,6 +12,7 @@ from ..console import say
 from ..recipe import RunArguments
 from .bpe_dropout import BpeDropoutCollator
 from .collators import TranslationCollator, vocabulary_sizes
+from .column_names import SIDES
 from .corpus import load_parallel_text
 from .tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 
@@ -23,17 +24,21 @@ def load_corpora(arguments: DataArguments) -> dict[str, Any]:
         source = getattr(arguments, f"{role}_source")
         if not source:
             continue
-        corpora[role] = load_parallel_text(
+        columns, languages = (
+            {f"{side}_{kind}": getattr(arguments, f"{side}_{kind}") for side in SIDES} for kind in ("column", "lang")
+        )
+        if arguments.reverse:  # the files are as the recipe names them
+            columns, languages = (dict(zip(each, [*each.values()][::-1])) for each in (columns, languages))
+        corpus = load_parallel_text(
             source,
             getattr(arguments, f"{role}_target"),
             split=getattr(arguments, f"{role}_split"),
             config_name=arguments.dataset_config_name,
-            source_column=arguments.source_column,
-            target_column=arguments.target_column,
-            source_lang=arguments.source_lang,
-            target_lang=arguments.target_lang,
+            **columns,
+            **languages,
             streaming=arguments.streaming and role == "train",
         )
+        corpora[role] = corpus.rename_columns(dict(zip(SIDES, SIDES[::-1]))) if arguments.reverse else corpus
     return corpora
 
 
