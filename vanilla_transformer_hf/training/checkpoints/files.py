@@ -187,13 +187,9 @@ class StopOnSignal(TrainerCallback):
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Handle the signals while training runs. In Python only the main thread can do that."""
-        self.last_checkpoint = None
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        self.received = None
-        at_once = self._at_once
-        before = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
+        self.received, self.last_checkpoint, at_once = None, None, self._at_once
+        is_main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, self._receive) for number in self.SIGNALS} if is_main else {}
         try:
             yield
         finally:

@@ -4,7 +4,6 @@ token batches, R-Drop and distillation, and scores of generated text.
 """
 
 import copy
-import inspect
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -128,8 +127,6 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         self.target_lang, self.train_collator, self.teacher = target_lang, train_collator, teacher
         self.facts = facts or facts_of_model(self.model)
         self.translates = bool(self.model.config.is_encoder_decoder)
-        # All logits of a batch would be its largest tensor, and the loss needs a few rows at a time.
-        self.skips_logits = self.translates and "return_logits" in inspect.signature(self.model.forward).parameters
         self.gates: HeadGatesCallback | None = None
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, HeadGatesCallback):
@@ -150,7 +147,6 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         if self.pop_callback(ProgressCallback) or self.pop_callback(PrinterCallback):  # in notebooks it is neither
             self.add_callback(Progress())
         self._batches: TokenBatchSampler | TokenBatchStream | None = None
-        self._lines: torch.Tensor | None = None
         self._resumed_from: Path | None = None
         # What `_save_checkpoint` changes in the arguments, as it was before.
         self._own_arguments: dict[str, Any] = {}
@@ -203,16 +199,16 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
     ) -> torch.Tensor:
-        self._lines = inputs.pop("line", None)
+        lines = inputs.pop("line", None)
         self._speedometer.tokens_of_step = num_items_in_batch
         loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
         if not loss.isfinite():
             optimizer = cast(torch.optim.Optimizer, self.optimizer)
-            lines = [] if self._lines is None else sorted(self._lines.tolist())
-            pairs = f", on sentence pairs {', '.join(str(line + 1) for line in lines)} of the training text"
+            numbers = [] if lines is None else sorted(lines.tolist())
+            pairs = f", on sentence pairs {', '.join(str(line + 1) for line in numbers)} of the training text"
             raise FloatingPointError(
                 f"the loss is {loss.item()} at step {self.state.global_step + 1}, at learning rate "
-                f"{optimizer.param_groups[0]['lr']:.3g}{pairs if lines else ''}; nothing was changed by it. If "
+                f"{optimizer.param_groups[0]['lr']:.3g}{pairs if numbers else ''}; nothing was changed by it. If "
                 "the text is correct, try a lower learning rate, more warmup_steps, or max_grad_norm."
             )
         return loss
@@ -227,7 +223,8 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         if model.training and (self.args.r_drop or self.teacher is not None):
             found = self._loss_by_rows(model, inputs, return_outputs, num_items_in_batch)
         else:
-            if self.skips_logits:
+            if self.translates:
+                # All logits of a batch would be its largest tensor; the loss needs a few rows at a time.
                 inputs = {**inputs, "return_logits": not model.training or return_outputs}
             found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if self.gates is None or not model.training or return_outputs:
@@ -359,7 +356,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         # transformers' checkpoint, written to a temporary folder and moved to its place when every process has written
         # its part: a run that is killed leaves a complete checkpoint or none.
-        folder = Path(str(self.args.output_dir))
+        folder = Path(self._get_output_dir(trial))
         place = folder / UNFINISHED
         checkpoint = place / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         writes = self.args.should_save
@@ -369,7 +366,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         self._own_arguments = {"output_dir": self.args.output_dir, "push_to_hub": self.args.push_to_hub}
         try:
             with changed(self.args, output_dir=str(place), push_to_hub=False):
-                super()._save_checkpoint(model, trial)
+                super()._save_checkpoint(model, None)  # without the trial, whose folder is in `place` already
             for callback in self.callback_handler.callbacks:
                 if isinstance(callback, MovingAverageCallback):
                     callback.save(checkpoint, write=writes)
@@ -479,8 +476,9 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         if self.args.predict_with_generate:
             self.references = list((self.eval_dataset[data] if isinstance(data, str) else data)["target"])
         try:
-            with self.signals.in_evaluation(self.args) if self.is_in_train else nullcontext():  # one may have come
-                pass
+            if self.is_in_train:
+                with self.signals.in_evaluation(self.args):  # a signal may have come before
+                    pass
             with self._as_evaluated(gen_kwargs):
                 metrics: dict[str, float] = super().evaluate(
                     eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs
