@@ -328,7 +328,7 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     # Whether keys and values are sums over the source instead of those of its positions.
     attends_to_sums = False
 
-    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: Any, *_: Any) -> Any:  # type: ignore[override]
+    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: torch.Tensor | None) -> Any:  # type: ignore[override]
         """transformers' mask of the padding (B, S) in the encoder's output `memory` (B, S, D)."""
         mask: Any = create_bidirectional_mask(self.config, embeddings, padding, encoder_hidden_states=memory)
         if mask is not None and is_flash_attention_requested(self.config):

@@ -85,7 +85,9 @@ class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttenti
 
     attends_to_sums = True
 
-    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, *_: Any) -> torch.Tensor | None:  # type: ignore[override]
+    def mask(  # type: ignore[override]
+        self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: torch.Tensor | None
+    ) -> torch.Tensor | None:
         return LinformerAttention.mask(self, embeddings, padding)
 
     def project_keys_values(self, states: torch.Tensor, padding: torch.Tensor | None = None) -> list[torch.Tensor]:

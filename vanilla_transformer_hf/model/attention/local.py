@@ -291,7 +291,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         length, is_2d = embeddings.shape[1], padding is None or padding.dim() == 2
         is_dense = self.config._attn_implementation == "eager" or length <= DENSE * self.keys_of_block
         if is_dense or not is_2d or isinstance(past, torch.Tensor) or past:
-            return self._masked(super().mask(embeddings, padding, cache, True), padding, past, length)
+            return self._masked(super().mask(embeddings, padding, cache, is_needed=True), padding, past, length)
         if self.config._attn_implementation != "sdpa":
             raise ValueError(self.kernel_refusal())
         return self._blocks(embeddings, padding)
@@ -425,7 +425,7 @@ class WindowAttention(LocalAttention):
                 "choose a dynamic cache, or attn_implementation='sdpa'"
             )
         return window_of_flash(
-            str(name), width, VanillaTransformerAttention.mask(self, embeddings, padding, cache, False)
+            str(name), width, VanillaTransformerAttention.mask(self, embeddings, padding, cache, is_needed=False)
         )
 
 
