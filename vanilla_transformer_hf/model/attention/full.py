@@ -22,6 +22,7 @@ from ..layers.projections import apply_projections
 from ..layers.shared_projections import SharesProjections
 from ..positions.base import ApplyRotary, PositionBias, no_rotary
 from .kernel_masks import FlashMemory
+from .types import add_attention_type
 
 
 def eager_attention_forward(
@@ -103,6 +104,12 @@ class VanillaTransformerAttention(SharesProjections):
     has_step = True
     # Whether several devices can have some of the heads each (tensor parallelism).
     divides_heads = True
+
+    def __init_subclass__(cls, kind: str | None = None, **kwargs: Any) -> None:
+        """`class NearAttention(VanillaTransformerAttention, kind="near")` is what a config calls "near"."""
+        super().__init_subclass__(**kwargs)
+        if kind is not None:
+            add_attention_type(kind, cls)
 
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -320,6 +327,9 @@ class VanillaTransformerAttention(SharesProjections):
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, layer_idx)
         return self.attend(query, key, value, attention_mask, position_bias, **kwargs)
+
+
+add_attention_type("full", VanillaTransformerAttention)
 
 
 class VanillaTransformerCrossAttention(VanillaTransformerAttention):

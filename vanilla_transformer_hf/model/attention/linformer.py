@@ -16,7 +16,7 @@ from ..positions.base import PositionBias, counted
 from .full import VanillaTransformerAttention, VanillaTransformerCrossAttention, check_padding_mask, check_positions
 
 
-class LinformerAttention(VanillaTransformerAttention):
+class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
     """
     softmax(Q (E K)ᵀ / √d_k) (E V) with a trained E of k = `linformer_k` rows and a column for each position: Wang et
     al. 2020, arXiv 2006.04768, section 4, equation 7, with one E for keys and values of all heads of a layer
