@@ -113,8 +113,8 @@ SCRIPT = """
 import sys, torch
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.training.recipe import RecipeParser
-run, _ = RecipeParser(prog="train").parse(["--output_dir", "x", "--preset", "base", "--position_encoding", "log_distance",
-                                           "--encoder_attention_type", "look_back", "--attention_window", "5"])
+options = "--preset base --position_encoding log_distance --encoder_attention_type look_back --attention_window 5"
+RecipeParser(prog="train").parse(["--output_dir", "x", *options.split()])
 torch.manual_seed(0)
 sizes = dict(vocab_size=99, d_model=32, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=64, decoder_ffn_dim=64)
 model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**sizes, **eval(sys.argv[2])))
@@ -138,9 +138,8 @@ for beams, ids in zip((1, 3), expected):
 def put_into(package: Path, code: str, table_file: str, table: str, folder: str) -> None:
     """Do the page's first two steps: the class into a file of its own, the row into its table."""
     tree = ast.parse(code)
-    row = next(
-        each for each in tree.body if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Subscript)
-    )
+    assigned = [each for each in tree.body if isinstance(each, ast.Assign)]
+    row = next(each for each in assigned if isinstance(each.targets[0], ast.Subscript))
     (kind,) = [each for each in tree.body if isinstance(each, ast.ClassDef)]
     target = row.targets[0]
     assert isinstance(target, ast.Subscript) and ast.unparse(target.value) == table
