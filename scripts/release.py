@@ -5,6 +5,7 @@ The version is that of vanilla_transformer_hf/model/config/version.py. Refused, 
 a commit that .ci/run has not passed, a changelog without the version, and a tag that exists. Nothing is pushed.
 """
 
+import argparse
 import re
 import subprocess
 import sys
@@ -57,4 +58,6 @@ def git(root: Path, *arguments: str) -> str:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
     print(main(Path(__file__).resolve().parents[1]))
