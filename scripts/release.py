@@ -1,7 +1,7 @@
 """
 Tag this commit as a release, if it is one: `make release`.
 
-The version is that of vanilla_transformer_hf/model/config/version.py. Refused, with one line, are a tree with changes,
+The version is that of vanilla_transformer_hf/model/config/release.py. Refused, with one line, are a tree with changes,
 a commit that .ci/run has not passed, a changelog without the version, and a tag that exists. Nothing is pushed.
 """
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 
-VERSION_FILE = Path("vanilla_transformer_hf", "model", "config", "version.py")
+VERSION_FILE = Path("vanilla_transformer_hf", "model", "config", "release.py")
 TESTED_FILE = Path("outputs", "tested-commit")  # written by .ci/run
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from ..common.command_line import run
-from ..model.config.version import VERSION
+from ..model.config.release import VERSION
 
 
 PROG = "vanilla-transformer"

@@ -17,8 +17,8 @@ from transformers.utils import logging
 
 from .config.kept_heads import SCHEMES_BY_HEAD, check_heads_by_layer
 from .config.presets import PRESETS
+from .config.release import VERSION
 from .config.sharing import check_sharing
-from .config.version import VERSION
 from .saved_code import ConfigSavesCode
 
 
