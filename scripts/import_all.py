@@ -1,5 +1,6 @@
 """Import every module of the package: what CI does on systems without the whole suite."""
 
+import argparse
 import pkgutil
 import sys
 from importlib import import_module
@@ -28,4 +29,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
     main()

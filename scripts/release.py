@@ -1,17 +1,18 @@
 """
 Tag this commit as a release, if it is one: `make release`.
 
-The version is that of vanilla_transformer_hf/model/config/version.py. Refused, with one line, are a tree with changes,
+The version is that of vanilla_transformer_hf/model/config/release.py. Refused, with one line, are a tree with changes,
 a commit that .ci/run has not passed, a changelog without the version, and a tag that exists. Nothing is pushed.
 """
 
+import argparse
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 
-VERSION_FILE = Path("vanilla_transformer_hf", "model", "config", "version.py")
+VERSION_FILE = Path("vanilla_transformer_hf", "model", "config", "release.py")
 TESTED_FILE = Path("outputs", "tested-commit")  # written by .ci/run
 
 
@@ -57,4 +58,6 @@ def git(root: Path, *arguments: str) -> str:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
     print(main(Path(__file__).resolve().parents[1]))

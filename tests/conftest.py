@@ -1,4 +1,4 @@
-"""What several tests share: a tiny config, a model with weights that are not special, a batch, a training job."""
+"""What several tests share: a tiny config, a model with random weights, a batch, a training job."""
 
 import gc
 import os

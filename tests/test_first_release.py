@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import vanilla_transformer_hf
 from vanilla_transformer_hf.model import configuration_vanilla_transformer
-from vanilla_transformer_hf.model.config import version
+from vanilla_transformer_hf.model.config import release
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,10 +38,10 @@ def test_saved_again_it_is_complete(tmp_path):
 
 
 def test_the_version_is_written_in_one_place():
-    assert version.VERSION == vanilla_transformer_hf.__version__ == configuration_vanilla_transformer.VERSION
+    assert release.VERSION == vanilla_transformer_hf.__version__ == configuration_vanilla_transformer.VERSION
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" not in project["project"]
-    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": f"{version.__name__}.VERSION"}
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": f"{release.__name__}.VERSION"}
     files = [*(ROOT / "vanilla_transformer_hf").rglob("*.py"), ROOT / "pyproject.toml", ROOT / "CITATION.cff"]
-    stated = [path.name for path in files if f'"{version.VERSION}"' in path.read_text(encoding="utf-8")]
-    assert stated == ["version.py"]
+    stated = [path.name for path in files if f'"{release.VERSION}"' in path.read_text(encoding="utf-8")]
+    assert stated == ["release.py"]

@@ -64,7 +64,7 @@ def test_a_public_name_without_a_page_ends_the_build(monkeypatch):
     pytest.importorskip("mkdocs")
     import importlib.util
 
-    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "scripts" / "docs_pages.py")
+    spec = importlib.util.spec_from_file_location("generated_pages", ROOT / "scripts" / "site" / "generated_pages.py")
     pages = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(pages)
     monkeypatch.setattr(pages.vanilla_transformer_hf, "__all__", ["Translator", "NewName"])

@@ -14,7 +14,7 @@ import yaml
 from hub_server import ROOT
 
 from vanilla_transformer_hf.commands.main import COMMANDS, PROG
-from vanilla_transformer_hf.model.config.version import VERSION
+from vanilla_transformer_hf.model.config.release import VERSION
 
 
 WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")}

@@ -154,7 +154,7 @@ def test_a_published_model_is_trained_further(prepare, tmp_path):
     with pytest.raises(ValueError, match="preset and model_name_or_path exclude each other"):
         prepare(**size_fields, model_name_or_path=base, preset="base", output_dir=str(tmp_path / "other"))
     for rows in (100, 1000):  # so many more, Translator would refuse what was trained
-        with pytest.raises(ValueError, match=f"the tokenizer has 290 source pieces and the model {rows} source"):
+        with pytest.raises(ValueError, match=f"the tokenizer has 290 source tokens and the model {rows} source"):
             prepare(vocab_size=rows, tokenizer_name_or_path=base, output_dir=str(tmp_path / f"other-{rows}"))
 
 

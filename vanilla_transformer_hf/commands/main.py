@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from ..common.command_line import run
-from ..model.config.version import VERSION
+from ..model.config.release import VERSION
 
 
 PROG = "vanilla-transformer"
@@ -20,7 +20,7 @@ WITHOUT_MODELS = {"numbers-corpus", "verify"}
 
 # Name of a command -> what it does. Its module has the same name, with underscores.
 COMMANDS = {
-    "train": "train a model from a recipe, or train a model further",
+    "train": "train a model from a recipe, or fine-tune one",
     "compare": "train variants of a recipe and compare them in a table",
     "translate": "translate text, one sentence per line",
     "translate-ray": "translate a corpus with Ray Data, on one machine or a cluster",

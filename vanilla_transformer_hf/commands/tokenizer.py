@@ -69,5 +69,5 @@ def train(output: Path, source: list[str], target: list[str], **choices: Any) ->
             texts = tokenizer(**{"text" if side == "source" else "text_target": sample}, add_special_tokens=False)
             words = max(1, sum(len(line.split()) for line in sample))
             pieces = sum(map(len, texts["input_ids"]))
-            print(f"{side}: {sizes[side]:,} pieces in the vocabulary, {pieces / words:.2f} pieces per word")
+            print(f"{side}: {sizes[side]:,} tokens in the vocabulary, {pieces / words:.2f} tokens per word")
     print(f"saved in {output}")

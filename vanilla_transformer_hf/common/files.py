@@ -33,7 +33,7 @@ def beside(folder: str | os.PathLike, name: object) -> Path:
     try:
         target = path.resolve()
     except (OSError, RuntimeError) as error:  # links in a circle
-        raise ValueError(f"{path} is a link that leads nowhere: {error}") from error
+        raise ValueError(f"{path} is a broken symbolic link: {error}") from error
     blobs = [parent.parent / "blobs" for parent in home.parents if parent.name == "snapshots"]
     if not target.is_relative_to(home) and target.parent not in blobs:
         raise ValueError(f"{path} is a link to {target}, outside its folder; copy the file into the folder")

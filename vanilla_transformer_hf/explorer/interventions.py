@@ -70,7 +70,7 @@ def count_layers(model: Any, part: str) -> int:
 
 
 def count_heads(model: Any, part: str) -> list[int]:
-    """Heads of each layer; by the host's config where the model is not one of this package."""
+    """Heads of each layer; by transformers' config where the model is not one of this package."""
     config, stack = model.config, stack_of(model, part)
     if hasattr(stack, "layer_order"):
         heads = heads_of_layers(config, part)

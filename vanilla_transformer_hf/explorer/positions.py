@@ -33,8 +33,8 @@ def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
     apply_rotary = scheme.rotary_at(places)
     if apply_rotary is not no_rotary:
         d_k = stack.layers[0].self_attn.d_k
-        turned = apply_rotary(torch.ones(1, 1, length, d_k))[0, 0]
-        pictures.append(Picture("a query of ones, turned by its position", "position", "feature of a head", turned))
+        rotated = apply_rotary(torch.ones(1, 1, length, d_k))[0, 0]
+        pictures.append(Picture("a query of ones, rotated by its position", "position", "feature of a head", rotated))
     bias = scheme.bias(places, places)
     if bias.dim() == 4:
         titles = [f"added to the scores of head {head}" for head in range(bias.shape[1])]

@@ -330,10 +330,10 @@ def write(
         )
     if tokenizer is None:
         raise ExportError(
-            "the folder has no tokenizer: CTranslate2 needs one, because it takes and gives pieces of text, not ids"
+            "the folder has no tokenizer: CTranslate2 needs one, because it takes and gives tokens as text, not ids"
         )
     if vmap is not None and not Path(vmap).is_file():
-        raise ExportError(f"{vmap} is not a file: expected lines of source pieces, a tab, and target pieces")
+        raise ExportError(f"{vmap} is not a file: expected lines of source tokens, a tab, and target tokens")
     for name in ("eos_token_id", "decoder_start_token_id"):
         value, expected = getattr(model.generation_config, name), getattr(model.config, name)
         if value not in (None, expected, [expected]):

@@ -22,8 +22,9 @@ from .config.kinds import (
 from .config.pooling import PoolingOptions, check_pooling
 from .config.position_schemes import POSITION_SCHEMES, check_positions_of_stacks, check_width_of_positions
 from .config.presets import PRESETS
+from .config.release import VERSION
 from .config.sharing import SharingOptions, check_sharing
-from .config.version import VERSION, VERSION_FIELD, check_version
+from .config.version import VERSION_FIELD, check_version
 from .saved_code import ConfigSavesCode
 
 

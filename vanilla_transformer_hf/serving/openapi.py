@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..model.config.version import VERSION
+from ..model.config.release import VERSION
 from .protocols import MOST_ALTERNATIVES, SEARCH_PARAMETERS, Limits
 
 

@@ -21,7 +21,7 @@ from vanilla_transformer_hf.commands.main import COMMANDS, PROG, main
 from vanilla_transformer_hf.training.recipe import CONFIG_GROUPS, all_options
 
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # Page of the API reference -> its title and its public names. `api_pages` refuses to leave one out.
 API = {
     "translating": (
