@@ -25,7 +25,8 @@ class DataArguments:
     )
     train_source: str | None = _help(
         "training text: a plain-text file (with train_target), a file that holds both sides (.tsv, .csv, .jsonl, "
-        ".parquet, .xlsx, .tmx, .xlf, .po, Excel's Unicode text), a folder saved by `datasets`, or the id of a dataset on the Hub; text files may be .gz"
+        ".parquet, .xlsx, .tmx, .xlf, .po, Excel's Unicode text), a folder saved by `datasets`, or the id of a "
+        "dataset on the Hub; text files may be .gz"
     )
     train_target: str | None = _help("the translations of a plain-text train_source, line by line")
     validation_source: str | None = _help("text that is scored during training and at its end; as train_source")
