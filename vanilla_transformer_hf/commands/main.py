@@ -16,7 +16,7 @@ from ..model.config.release import VERSION
 
 PROG = "vanilla-transformer"
 # These open no model.
-WITHOUT_MODELS = {"numbers-corpus", "verify"}
+WITHOUT_MODELS = {"clean", "numbers-corpus", "verify"}
 
 # Name of a command -> what it does. Its module has the same name, with underscores.
 COMMANDS = {
@@ -39,6 +39,7 @@ COMMANDS = {
     "average": "average the weights of checkpoints",
     "verify": "compare a folder with the checksums that it holds",
     "push": "publish the folder of a model on the Hugging Face Hub",
+    "clean": "leave out pairs of a corpus that are no use for training",
     "tokenizer": "train a tokenizer on text files",
     "numbers-corpus": "write the quickstart's corpus of spelled-out numbers",
 }

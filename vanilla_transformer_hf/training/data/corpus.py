@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import datasets
 import pyarrow
@@ -147,6 +147,37 @@ def _load_hub_or_folder(source: str, split: str, config_name: str | None, stream
     return loaded.to_iterable_dataset() if streaming else loaded
 
 
+class RowReader(NamedTuple):
+    """The reader of rows for files, with its arguments."""
+
+    reader: Callable[..., Iterator[Row]]
+    paths: list[str]
+    arguments: dict[str, Any]
+
+
+def _reader_of_rows(source: str, target: str | None, names: Names) -> RowReader | None:
+    """The reader of the rows of one or two files; None for what the library `datasets` reads."""
+    kind = kind_of(source)
+    for path in filter(None, (source, target)):
+        if (target or kind in (*ROW_READERS, ".parquet", ".gz")) and not os.path.isfile(path):
+            raise FileNotFoundError(f"{path}: no such file.")
+    if target and kind in (*ROW_READERS, ".parquet"):
+        raise ValueError(f"{source} holds both sides, and {target} is given, too: leave one of the two out.")
+    if target:
+        return RowReader(text_pairs, [source, target], {"source": source, "target": target, "names": names})
+    reader = find_reader(source)
+    return None if reader is None else RowReader(reader, [source], {"path": source, "names": names})
+
+
+def _names(
+    source_column: str | None, target_column: str | None, source_lang: str | None, target_lang: str | None
+) -> Names:
+    return tuple(
+        (column,) if column else (lang or side, side)
+        for column, lang, side in zip((source_column, target_column), (source_lang, target_lang), SIDES)
+    )
+
+
 def load_parallel_text(
     source: str,
     target: str | None = None,
@@ -180,21 +211,10 @@ def load_parallel_text(
         ValueError: Files of different length, rows of another number of columns than the first, invalid UTF-8, a
             missing or ambiguous column, no pair at all, or `target` given for a file that holds both sides.
     """
-    names = tuple(
-        (column,) if column else (lang or side, side)
-        for column, lang, side in zip((source_column, target_column), (source_lang, target_lang), SIDES)
-    )
-    kind = kind_of(source)
-    for path in filter(None, (source, target)):
-        if (target or kind in (*ROW_READERS, ".parquet", ".gz")) and not os.path.isfile(path):
-            raise FileNotFoundError(f"{path}: no such file.")
-    if target and kind in (*ROW_READERS, ".parquet"):
-        raise ValueError(f"{source} holds both sides, and {target} is given, too: leave one of the two out.")
-    if target:
-        corpus = _from_rows(text_pairs, [source, target], streaming, source=source, target=target, names=names)
-    elif (reader := find_reader(source)) is not None:
-        corpus = _from_rows(reader, [source], streaming, path=source, names=names)
-    elif kind == ".parquet":
+    names = _names(source_column, target_column, source_lang, target_lang)
+    if (given := _reader_of_rows(source, target, names)) is not None:
+        corpus = _from_rows(given.reader, given.paths, streaming, **given.arguments)
+    elif kind_of(source) == ".parquet":
         corpus = _from_table(_load_parquet(source, streaming), source, names)
     elif os.path.isfile(source):
         raise ValueError(
@@ -206,6 +226,34 @@ def load_parallel_text(
     if isinstance(corpus, datasets.Dataset) and len(corpus) == 0:
         raise ValueError(f"{source}: the corpus is empty, it holds no sentence pair.")
     return corpus
+
+
+def iterate_rows(
+    source: str,
+    target: str | None = None,
+    *,
+    source_column: str | None = None,
+    target_column: str | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    **part: Any,
+) -> Iterator[Row]:
+    """
+    The pairs of a corpus as they are read, and for each unit that is none the reason, such as "without a translation".
+
+    Args:
+        part: `split` and `config_name` as in `load_parallel_text`, which also has the other arguments.
+
+    Raises:
+        FileNotFoundError, ValueError: See `load_parallel_text`.
+    """
+    names = _names(source_column, target_column, source_lang, target_lang)
+    if (given := _reader_of_rows(source, target, names)) is not None:
+        yield from given.reader(**given.arguments)
+        return
+    columns = {"source_column": source_column, "target_column": target_column}
+    languages = {"source_lang": source_lang, "target_lang": target_lang}
+    yield from load_parallel_text(source, None, **columns, **languages, **part, streaming=True)
 
 
 def iterate_texts(corpus: datasets.Dataset, side: str, batch_size: int = 1000) -> Iterator[str]:
