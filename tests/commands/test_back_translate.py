@@ -143,6 +143,7 @@ def test_a_model_learns_real_and_synthetic_pairs(back_translate, texts, capsys):
         (["--source", "a.de"], "one of --target and --source is needed"),
         (["--rounds", "2"], "--rounds 2 needs text of both languages"),
         (["--rounds", "0"], "--rounds 0: must be at least 1"),
+        (["--keep", "words"], "keep='words': expected one of held_out, empty, copied"),
         (["--window", "0"], "window=0: must be at least 1"),
         (["--processes", "0"], "processes=0: must be at least 1"),
     ],
@@ -181,11 +182,23 @@ def test_rounds_train_one_model_after_the_other(texts, back_translate, capsys):
 def test_rounds_pass_on_what_is_given(texts):
     text = ["--target", "m.en", "--source", "m.de", "--source", "n.de"]
     fields = ["--test_source", "t.de", "--output_dir", "out", "--max_steps", "5"]
-    argv = ["model", *text, "--rounds", "2", "--search", "top_k", "--keep_duplicates", "recipe.yaml", *fields]
+    argv = [
+        "model",
+        *text,
+        "--rounds",
+        "2",
+        "--search",
+        "top_k",
+        "--keep_duplicates",
+        "--keep",
+        "copied",
+        "recipe.yaml",
+        *fields,
+    ]
     given = command.parse_arguments("prog", argv)
     run = SimpleNamespace(training=SimpleNamespace(output_dir="out"), data=SimpleNamespace(reverse=False))
     first, second, last = command.stages(*given, run)
-    own = ["--search=top_k", "--keep_duplicates"]
+    own = ["--keep_duplicates", "--search=top_k", "--keep=copied"]
     unscored = ["--max_steps", "5", "--unset", "test_source", "test_target"]
     forward, reverse = str(Path("out/rounds/1/forward")), str(Path("out/rounds/2/reverse"))
     begin = ["recipe.yaml", "--target", "m.en"]

@@ -144,6 +144,14 @@ def _add_filters(group: argparse._ArgumentGroup) -> None:
         "--min_score", type=float, metavar="S", help="translations with a lower score of the search, such as -2"
     )
     group.add_argument("--drop_worst", type=float, default=0.0, metavar="P", help="this share, of the lowest scores")
+    group.add_argument(
+        "--keep",
+        metavar="RULE",
+        action="append",
+        default=[],
+        help="leave out nothing for this reason: held_out, empty, copied, unfinished, repetition or length; again for "
+        "further ones",
+    )
     group.add_argument("--round_trip", metavar="MODEL", help="model that translates the translations back")
     group.add_argument(
         "--min_round_trip", type=float, metavar="CHRF", help="those whose round trip has a lower chrF, such as 30"
@@ -169,7 +177,8 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
         if "num_beams" in options:
             raise ValueError(f"beams={arguments.beams} has no effect with --search {arguments.search}")
         options = {**options, "num_beams": arguments.beams}
-    chosen = PairFilter(arguments.max_ratio, arguments.min_score, arguments.drop_worst, arguments.min_round_trip)
+    limits = arguments.max_ratio, arguments.min_score, arguments.drop_worst, arguments.min_round_trip
+    chosen = PairFilter(*limits, tuple(arguments.keep))
     options = {**options, "num_return_sequences": arguments.samples, "return_scores": chosen.needs_scores}
     names = ("processes", "device", "dtype", "quantization", "batch_tokens", "window")
     common = {name: getattr(arguments, name) for name in names}
@@ -243,8 +252,9 @@ def stages(
     given = {name: value for name, value in vars(arguments).items() if value != parser.get_default(name)}
     own = [
         f"--{name}" if value is True else f"--{name}={value}"
-        for name, value in given.items()
+        for name, values in given.items()
         if name not in ("model", "recipe", "rounds", "target", "source")
+        for value in (values if isinstance(values, list) else [values])
     ]
     common = [*own, *without(others, "output_dir", "reverse")]
     # The test text is scored once, at the end.

@@ -57,6 +57,14 @@ def test_a_language_may_be_longer_than_the_other():
     assert len(list(kept_pairs(pairs, facts_of(pairs, PairFilter()), Dropped()))) == 3
 
 
+def test_rules_can_be_switched_off():
+    pairs = [*GOOD, BAD["empty"], BAD["copied"]]
+    kept = list(kept_pairs(pairs, facts_of(pairs, PairFilter(keep=("empty",))), Dropped()))
+    assert kept == [*GOOD, BAD["empty"]]
+    with pytest.raises(ValueError, match="keep='words': expected one of held_out, empty"):
+        PairFilter(keep=("words",))
+
+
 def test_the_worst_share_is_dropped():
     facts = facts_of(GOOD, PairFilter(drop_worst=0.2))
     assert list(kept_pairs(GOOD, facts, Dropped())) == GOOD[:8]
