@@ -37,6 +37,7 @@ from vanilla_transformer_hf.commands.main import COMMANDS, main
 from vanilla_transformer_hf.conversion.targets import export
 from vanilla_transformer_hf.model import modeling_vanilla_transformer
 from vanilla_transformer_hf.training.recipe import RecipeParser
+from vanilla_transformer_hf.training.synthetic.filters import RULES
 
 
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -70,6 +71,7 @@ BLOCKS = [command for page in PAGES.values() for block in page.blocks("bash") fo
 SENTENCES = [span for page in PAGES.values() for span in page.spans if span.split()[0] in ("make", "pip", "python")]
 
 RUN = "--max_steps 2 --vocab_size 300 --max_source_length 16 --max_target_length 16 --num_beams 1"
+ANY = " ".join(f"--keep {rule}" for rule in RULES)
 TURN = "--rounds 1 --seconds 0 --threads 1 --dtypes bfloat16 --beams 1 --against marian"
 # How a command begins -> what is added to it, so that it ends soon.
 SMALL = {
@@ -80,6 +82,9 @@ SMALL = {
     " --loads step --against torch",
     f"{BENCHMARKS} variants": "--preset smoke --rounds 1 --only rotary",
     f"{PROG} train multi30k_student": RUN.replace("--vocab_size 300 ", ""),  # the teacher's
+    # What an untrained model makes of a line is no translation of it.
+    f"{PROG} back-translate outputs/reverse multi30k_raw": f"{RUN} {ANY}",
+    f"{PROG} back-translate": ANY,
     # An untrained teacher's translations are long.
     f"{PROG} distill": RUN.replace("--vocab_size 300", "--too_long truncate"),
     f"{BENCHMARKS} attention": "--lengths 16 --widths 64 --layer_length 8 --window 4 --kinds full window"
@@ -265,7 +270,8 @@ def options() -> dict[str, set[str]]:
     texts["benchmarks"] = " ".join(help_of(name, command=benchmarks) for name in SUBCOMMANDS)
     texts["train"] = help_of("train", option="--help-all")
     texts["compare"] += texts["train"]  # every field of a recipe
-    texts["distill"] += texts["train"]
+    for name in ("distill", "back-translate"):
+        texts[name] += texts["train"]
     return {name: set(re.findall(r"(?<![\w-])--\w[\w-]*", text)) for name, text in texts.items()}
 
 
@@ -338,7 +344,7 @@ def test_command_runs(command, workspace, tmp_path):
             make(arguments[2], workspace)
         if "multilingual_numbers" in command:
             make("outputs/multilingual-data", workspace)
-        for name in re.findall(r"--model_name_or_path (outputs/(?:pruned|shallow)) ", command):
+        for name in re.findall(r"--model_name_or_path (outputs/(?:pruned|shallow|back-translated)) ", command):
             make(name, workspace)
         if arguments[:2] in (["compare", "quickstart"], ["train", "quickstart"]) and "--train_source" not in arguments:
             make("outputs/quickstart-data", workspace)
@@ -349,7 +355,7 @@ def test_command_runs(command, workspace, tmp_path):
         if arguments[:2] == ["compare", "lists"]:
             make("outputs/lists", workspace)
             make("outputs/longer", workspace)
-        if arguments[0] in ("translate", "verify"):
+        if arguments[0] in ("translate", "verify", "back-translate"):
             make(arguments[1], workspace)
         if arguments[0] in ("convert", "export"):
             shutil.rmtree(workspace / arguments[3], ignore_errors=True)  # another test needed it

@@ -16,6 +16,7 @@ left out, counted and shown. The same command continues after an interruption, i
 """
 
 import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,13 @@ def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.ArgumentParser
     usage = f"{prog} MODEL [RECIPE] --target FILE [options] [--field value ...]"
     parser = make_parser(prog, __doc__, usage=usage, allow_abbrev=False)
     parser.add_argument("model", metavar="MODEL", help="folder of the model that translates, or its id on the Hub")
-    text = parser.add_mutually_exclusive_group(required=True)
-    text.add_argument(
-        "--target", metavar="FILE", nargs="+", help="text of the target language, a sentence on each line"
-    )
-    text.add_argument("--source", metavar="FILE", nargs="+", help="text of the source language, for self-training")
+    for side, what in (("target", "text of the target language"), ("source", "text of the source language")):
+        parser.add_argument(
+            f"--{side}",
+            metavar="FILE",
+            action="append",
+            help=f"{what}, a sentence on each line; again for further files",
+        )
     parser.add_argument(
         "--text_dir", metavar="DIR", help="folder of the synthetic text (default: OUTPUT_DIR/back_translation)"
     )
@@ -59,16 +62,39 @@ def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.ArgumentParser
     )
     parser.add_argument("--keep_duplicates", action="store_true", help="translate equal lines each time they occur")
     parser.add_argument("--max_lines", type=int, metavar="N", help="use the first N lines only")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="train N models one after the other, each on the translations of a better reverse model, which learns "
+        "from those that the model before has made of --source (default: 1)",
+    )
     _add_search(parser.add_argument_group("search of the synthetic side"))
     _add_filters(parser.add_argument_group("which pairs are left out, beside empty, copied and repeating ones"))
     arguments, others = parser.parse_known_args(argv)
     # An optional positional argument could not stand behind options.
     arguments.recipe = others.pop(0) if others and not others[0].startswith("-") else None
-    if arguments.recipe is None and others:
-        parser.error(f"{others[0]}: fields of a recipe need a recipe before them")
-    if arguments.recipe is None and arguments.text_dir is None:
-        parser.error("--text_dir is missing: without a recipe, the text has no other folder")
+    if problem := _problem(arguments, others):
+        parser.error(problem)
     return parser, arguments, others
+
+
+def _problem(arguments: argparse.Namespace, others: list[str]) -> str | None:
+    """What is wrong with the arguments together, or None."""
+    if arguments.recipe is None and others:
+        return f"{others[0]}: fields of a recipe need a recipe before them"
+    if arguments.rounds < 1:
+        return f"--rounds {arguments.rounds}: must be at least 1"
+    if arguments.rounds > 1:
+        if not (arguments.target and arguments.source and arguments.recipe):
+            return f"--rounds {arguments.rounds} needs text of both languages, --target and --source, and a recipe"
+        return None if arguments.text_dir is None else "--text_dir: each of several rounds has a folder of its own"
+    if bool(arguments.target) == bool(arguments.source):
+        return "one of --target and --source is needed: the text that MODEL translates"
+    if arguments.recipe is None and arguments.text_dir is None:
+        return "--text_dir is missing: without a recipe, the text has no other folder"
+    return None
 
 
 def _add_search(group: argparse._ArgumentGroup) -> None:
@@ -101,6 +127,9 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"], help="likewise")
     group.add_argument("--quantization", metavar="TYPE", help="int8: as in translate")
     group.add_argument("--batch_tokens", type=int, metavar="N", help="most tokens in a batch (default: 2048)")
+    group.add_argument(
+        "--window", type=int, metavar="N", help="lines that are sorted by length and written together (default: 2048)"
+    )
 
 
 def _add_filters(group: argparse._ArgumentGroup) -> None:
@@ -115,6 +144,14 @@ def _add_filters(group: argparse._ArgumentGroup) -> None:
         "--min_score", type=float, metavar="S", help="translations with a lower score of the search, such as -2"
     )
     group.add_argument("--drop_worst", type=float, default=0.0, metavar="P", help="this share, of the lowest scores")
+    group.add_argument(
+        "--keep",
+        metavar="RULE",
+        action="append",
+        default=[],
+        help="leave out nothing for this reason: held_out, empty, copied, unfinished, repetition or length; again for "
+        "further ones",
+    )
     group.add_argument("--round_trip", metavar="MODEL", help="model that translates the translations back")
     group.add_argument(
         "--min_round_trip", type=float, metavar="CHRF", help="those whose round trip has a lower chrF, such as 30"
@@ -140,9 +177,10 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
         if "num_beams" in options:
             raise ValueError(f"beams={arguments.beams} has no effect with --search {arguments.search}")
         options = {**options, "num_beams": arguments.beams}
-    chosen = PairFilter(arguments.max_ratio, arguments.min_score, arguments.drop_worst, arguments.min_round_trip)
+    limits = arguments.max_ratio, arguments.min_score, arguments.drop_worst, arguments.min_round_trip
+    chosen = PairFilter(*limits, tuple(arguments.keep))
     options = {**options, "num_return_sequences": arguments.samples, "return_scores": chosen.needs_scores}
-    names = ("processes", "device", "dtype", "quantization", "batch_tokens")
+    names = ("processes", "device", "dtype", "quantization", "batch_tokens", "window")
     common = {name: getattr(arguments, name) for name in names}
     noise = None
     if arguments.search == "noised_beam":
@@ -163,13 +201,13 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
     )
 
 
-def without(fields: list[str], name: str) -> list[str]:
-    """The arguments of a command line without this option and its value."""
+def without(fields: Sequence[str], *names: str) -> list[str]:
+    """The arguments of a command line without these options and their values."""
     kept, skips = list[str](), False
     for each in fields:
-        if skips or each.split("=")[0] == f"--{name}":
-            skips = each == f"--{name}"
-        else:
+        if each.startswith("--"):
+            skips = each.split("=")[0].removeprefix("--") in names
+        if not skips:
             kept.append(each)
     return kept
 
@@ -189,6 +227,10 @@ def main(prog: str, argv: list[str]) -> None:
     run, _ = RecipeParser(prog=prog).parse(fields)
     if run.data.task != "translation":
         parser.error(f"the recipe has task={run.data.task}: only translation models learn from translations")
+    if arguments.rounds > 1:
+        for stage in stages(parser, arguments, others, run):
+            main(prog, stage)
+        return
     wanted = read_wanted(arguments, run.data)
     folder = Path(str(run.training.output_dir)) / "back_translation"
     held_out = learning.held_out_texts(run.data, wanted.side)
@@ -197,3 +239,39 @@ def main(prog: str, argv: list[str]) -> None:
     fields = without(fields, "train_target") + learning.fields_of_pairs(run.data, wanted, files, rate, folder)
     student, settings = RecipeParser(prog=prog).parse(fields)
     train(prog, student, settings, learning.about(wanted, rate, wanted.texts))
+
+
+def stages(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace, others: Sequence[str], run: Any
+) -> Iterator[list[str]]:
+    """
+    The commands of several rounds (Hoang et al. 2018, aclanthology.org/W18-2703): in each, the model learns from the
+    reverse model's translations; then the reverse model, by the same recipe with the sides exchanged, from its.
+    """
+    output = Path(str(run.training.output_dir))
+    given = {name: value for name, value in vars(arguments).items() if value != parser.get_default(name)}
+    own = [
+        f"--{name}" if value is True else f"--{name}={value}"
+        for name, values in given.items()
+        if name not in ("model", "recipe", "rounds", "target", "source")
+        for value in (values if isinstance(values, list) else [values])
+    ]
+    common = [*own, *without(others, "output_dir", "reverse")]
+    # The test text is scored once, at the end.
+    unscored = [*without(common, "test_source", "test_target"), "--unset", "test_source", "test_target"]
+
+    def stage(
+        model: Path | str, texts: Sequence[str], is_reversed: bool, folder: Path, fields: list[str]
+    ) -> list[str]:
+        named = [part for text in texts for part in ("--target", text)]
+        return [str(model), arguments.recipe, *named, *fields, f"--reverse={is_reversed}", f"--output_dir={folder}"]
+
+    reverse, forward = arguments.model, output
+    for number in range(1, arguments.rounds + 1):
+        folder = output / "rounds" / str(number)
+        if number > 1:
+            yield stage(forward, arguments.source, not run.data.reverse, folder / "reverse", unscored)
+            reverse = folder / "reverse"
+        is_last = number == arguments.rounds
+        forward = output if is_last else folder / "forward"
+        yield stage(reverse, arguments.target, run.data.reverse, forward, common if is_last else unscored)

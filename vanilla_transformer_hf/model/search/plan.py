@@ -378,11 +378,16 @@ def find_obstacle(model: Any, call: LoopCall) -> str | None:
         "low_memory": config.low_memory,
         **model_obstacles(model),
         **{name: getattr(config, name) for name in OUTPUTS},
-        **{type(one).__name__: type(one) not in PROCESSORS for one in call.processors},
+        **{type(one).__name__: not treats_rows_alone(one) for one in call.processors},
         **{type(one).__name__: type(one) not in CRITERIA for one in call.criteria},
         **{name: value is not None and value is not False for name, value in kwargs.items() if name not in KNOWN},
     }
     return next((reason for reason, found in reasons.items() if found), None)
+
+
+def treats_rows_alone(processor: Any) -> bool:
+    """Whether a processor does: one of the known ones, or one that says so itself."""
+    return type(processor) in PROCESSORS or getattr(processor, "treats_rows_alone", False)
 
 
 CRITERIA = {EosTokenCriteria, MaxLengthCriteria, SearchRequest, StepHook}

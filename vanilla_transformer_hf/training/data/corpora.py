@@ -24,18 +24,19 @@ def load_corpora(arguments: DataArguments) -> dict[str, Any]:
         source = getattr(arguments, f"{role}_source")
         if not source:
             continue
-        columns, languages = (
-            {f"{side}_{kind}": getattr(arguments, f"{side}_{kind}") for side in SIDES} for kind in ("column", "lang")
-        )
-        if arguments.reverse:  # the files are as the recipe names them
-            columns, languages = (dict(zip(each, [*each.values()][::-1])) for each in (columns, languages))
+        # Files are as the recipe names them, whose sides `exchange_sides` has exchanged.
+        sides = zip(SIDES, SIDES[::-1] if arguments.reverse else SIDES)
+        names = {
+            f"{side}_{kind}": getattr(arguments, f"{ours}_{kind}")
+            for side, ours in sides
+            for kind in ("lang", "column")
+        }
         corpus = load_parallel_text(
             source,
             getattr(arguments, f"{role}_target"),
             split=getattr(arguments, f"{role}_split"),
             config_name=arguments.dataset_config_name,
-            **columns,
-            **languages,
+            **names,
             streaming=arguments.streaming and role == "train",
         )
         corpora[role] = corpus.rename_columns(dict(zip(SIDES, SIDES[::-1]))) if arguments.reverse else corpus

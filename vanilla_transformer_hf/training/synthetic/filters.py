@@ -48,17 +48,22 @@ class PairFilter:
         min_score: Least score of a translation.
         drop_worst: Share of all pairs to leave out, those with the least scores.
         min_round_trip: Least chrF of a round trip.
+        keep: Names of rules that drop nothing.
 
     Raises:
-        ValueError: A number is out of range.
+        ValueError: A number is out of range, or a rule is unknown.
     """
 
     max_length_ratio: float | None = 3.0
     min_score: float | None = None
     drop_worst: float = 0.0
     min_round_trip: float | None = None
+    keep: tuple[str, ...] = ()
 
     def __post_init__(self):
+        for rule in self.keep:
+            if rule not in RULES:
+                raise ValueError(f"keep={rule!r}: expected one of {', '.join(RULES)}")
         if self.max_length_ratio is not None and not self.max_length_ratio >= 1:
             raise ValueError(f"max_ratio={self.max_length_ratio}: must be at least 1")
         if not 0 <= self.drop_worst < 1:
@@ -175,9 +180,10 @@ def facts_of(pairs: Iterable[Candidate], chosen: PairFilter, held_out: frozenset
 
 def kept_pairs(pairs: Iterable[Candidate], facts: Facts, dropped: Dropped) -> Iterator[Candidate]:
     """The pairs that no rule drops; `dropped` counts all."""
+    rules = {name: rule for name, rule in RULES.items() if name not in facts.filter.keep}
     for pair in pairs:
         dropped.read += 1
-        rule = next((name for name, (_, drops) in RULES.items() if drops(pair, facts)), None)
+        rule = next((name for name, (_, drops) in rules.items() if drops(pair, facts)), None)
         if rule is None:
             dropped.kept += 1
             yield pair

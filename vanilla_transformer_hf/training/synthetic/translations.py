@@ -25,7 +25,7 @@ class ModelSearch:
         options: Arguments of `Translator.translate_stream`; None stands for what the model was saved with.
         seed: That of samples; None: nothing is drawn.
         processes: The number of processes that translate.
-        device, dtype, quantization, matmul, batch_tokens: As in `translate`.
+        device, dtype, quantization, matmul, batch_tokens, window: As in `translate`.
 
     Raises:
         ValueError: A number is less than 1, or more translations than beams are asked for.
@@ -40,9 +40,14 @@ class ModelSearch:
     quantization: str | None = None
     matmul: str = "auto"
     batch_tokens: int | None = None
+    window: int | None = None
 
     def __post_init__(self):
-        for name, value in (("processes", self.processes), ("batch_tokens", self.batch_tokens)):
+        for name, value in (
+            ("processes", self.processes),
+            ("batch_tokens", self.batch_tokens),
+            ("window", self.window),
+        ):
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value}: must be at least 1")
 
@@ -71,7 +76,7 @@ def translate_file(search: ModelSearch, lines: Path, output: Path) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     arguments = parser.parse_args(["--output", str(output)])
-    for name in ("model", "processes", "device", "dtype", "quantization", "matmul", "batch_tokens"):
+    for name in ("model", "processes", "device", "dtype", "quantization", "matmul", "batch_tokens", "window"):
         setattr(arguments, name, getattr(search, name))
     options = {"too_long": "split", "return_scores": False, **search.options}
     run_command(arguments, LineWork("translate", "brief", options, seed=search.seed), [str(lines)])

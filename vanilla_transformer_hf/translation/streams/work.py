@@ -13,6 +13,7 @@ from ...common.white_space import LINE_ENDS
 from ..results import Translation
 from ..scoring.alignment import Alignment
 from ..scoring.scoring import TextScore
+from ..search.sampling import SampledToken
 from ..text.tally import Tally
 from ..text.texts import ConstrainedText, TextError, token_reader
 from ..translator import Translator
@@ -97,6 +98,10 @@ def as_json(record: dict[str, Any]) -> str:
 
 
 def _translate(translator: Translator, items: Sequence[str], options: dict[str, Any], format: str) -> Iterable[Any]:
+    if options.get("do_sample") and (options.get("num_return_sequences") or 1) == 1 and translator.can_stream:
+        options = dict(options)
+        sampler = SampledToken(options.pop("temperature", None), options.pop("top_k", None) or 0)
+        options |= {"do_sample": False, "logits_processor": [sampler]}
     return translator.translate_stream(items, **{"return_scores": format != "text", **options})
 
 
