@@ -253,9 +253,12 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
 
     def __setattr__(self, name: str, value: Any):
         # A field that takes its default from another one follows it when that one is assigned.
-        name = self.attribute_map.get(name, name)
+        is_common, name = name in self.attribute_map, self.attribute_map.get(name, name)
         before = getattr(self, name, None)
         super().__setattr__(name, value)
+        # A config of one stack has the same in the fields of both, and a common name stands for this one stack.
+        if is_common and name.startswith("encoder_") and not self.is_encoder_decoder:
+            super().__setattr__(name.replace("encoder", "decoder", 1), value)
         for follower, followed in FOLLOWERS.items():
             if followed == name and before is not None and getattr(self, follower, None) == before:
                 super().__setattr__(follower, value)

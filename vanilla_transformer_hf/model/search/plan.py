@@ -459,13 +459,19 @@ def is_hooked(module: torch.nn.Module) -> bool:
     return strange or wrapped or hasattr(module, "_hf_hook")
 
 
+# Modules whose output for a row depends on the other rows of the call: PEFT's Lily routes by a mean over all of them.
+MIXING_MODULES = {"peft.tuners.lily.layer"}
+
+
 def needs_whole_rows(model: Any) -> bool:
     """
-    Whether hooks on the modules that a step calls may need the rows of transformers' loops. A step runs such hooks,
+    Whether modules that a step calls, or hooks on them, may need the rows of transformers' loops. A step runs hooks,
     but with a sentence's beams in the place of positions, and without the sentences that are done. PEFT's
     `adapter_names`, `task_ids` and others are given to each row by a hook that adds keyword arguments. Hooks on every
     module of the process would miss those that a step does not call.
     """
+    if any(type(module).__module__ in MIXING_MODULES for module in model.modules()):
+        return True
     everywhere = torch.nn.modules.module
     if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
         return True

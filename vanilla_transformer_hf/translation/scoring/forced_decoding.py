@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ...common.split_sentences import SplitSentences
 from ...common.too_long import TooLongToScore, check_too_long
 from ..search.token_translator import quantized
 from ..text.splitting import Segment, pair_segments
@@ -23,6 +24,7 @@ class ForcedDecoding(TextModel):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
         too_long: TooLongToScore = "error",
+        split_sentences: SplitSentences | None = None,
         progress_bar: bool = False,
     ) -> TextScore | list[TextScore]:
         """
@@ -35,8 +37,10 @@ class ForcedDecoding(TextModel):
             batch_tokens: Maximum number of tokens of both sides in a batch, padding included. If neither is given,
                 2,048 and 128 pairs.
             too_long: "error"; or "truncate": score the beginnings of pairs that are too long for the model; or
-                "whole": score them whole, if the encoder's attention costs O(n). Pairs of several lines or sentences
-                are scored as they are translated, one by one, if both sides have the same number.
+                "whole": score them whole, if the encoder's attention costs O(n). Pairs of several lines are scored as
+                they are translated, one by one, if both sides have the same number.
+            split_sentences: Whether pairs of several sentences are, too, if both sides have the same number: "always",
+                "never" or "auto", as in `translate`. If not given, the translator's `split_sentences`.
             progress_bar: Show a progress bar on standard error.
 
         Returns:
@@ -47,6 +51,7 @@ class ForcedDecoding(TextModel):
             ValueError: There are not as many targets as sources, or a text is too long for the model.
         """
         options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
+        options["split_sentences"] = split_sentences
         return self._of_pairs(self._score_pairs, sources, targets, progress_bar, options)
 
     def align(
@@ -57,13 +62,14 @@ class ForcedDecoding(TextModel):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
         too_long: TooLongToScore = "error",
+        split_sentences: SplitSentences | None = None,
         progress_bar: bool = False,
     ) -> Alignment | list[Alignment]:
         """
         Word alignments of given translations, from the decoder's attention to the source.
 
         Args:
-            sources, targets, batch_size, batch_tokens, too_long, progress_bar: As in `score`.
+            sources, targets, batch_size, batch_tokens, too_long, split_sentences, progress_bar: As in `score`.
             layer: Index of the decoder layer, negative from the end; by default the third of six (see
                 `alignment.default_layer`).
 
@@ -77,6 +83,7 @@ class ForcedDecoding(TextModel):
                 tokenizer does not return offsets.
         """
         options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long, "layer": layer}
+        options["split_sentences"] = split_sentences
         return self._of_pairs(self._align_pairs, sources, targets, progress_bar, options)
 
     def score_stream(
@@ -91,20 +98,28 @@ class ForcedDecoding(TextModel):
         """`align` for any number of pairs in constant memory; `options` as there, and `tally`."""
         return self._pair_stream(self._align_pairs, pairs, window, options)
 
-    def _encoders(self, too_long: str) -> tuple[TextEncoder, TextEncoder]:
+    def _encoders(
+        self, too_long: str, split_sentences: SplitSentences | None = None
+    ) -> tuple[TextEncoder, TextEncoder]:
         """
         The encoders of both sides.
 
         Raises:
-            ValueError: `too_long` has a value that is not allowed for pairs.
+            ValueError: `too_long` or `split_sentences` has a value that is not allowed for pairs.
         """
         check_too_long(too_long, TooLongToScore)
-        return self.encoder(too_long), self.encoder(too_long, is_target=True)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"too_long": too_long, "split_sentences": split_sentences}
+        return self.encoder(**options), self.encoder(**options, is_target=True)
 
     def _score_pairs(
-        self, pairs: Sequence[tuple[str, str]], tally: Tally, too_long: TooLongToScore = "error", **limits: int | None
+        self,
+        pairs: Sequence[tuple[str, str]],
+        tally: Tally,
+        too_long: TooLongToScore = "error",
+        split_sentences: SplitSentences | None = None,
+        **limits: int | None,
     ) -> list[TextScore]:
-        encoders = self._encoders(too_long)
+        encoders = self._encoders(too_long, split_sentences)
 
         def score(parts: Sequence[tuple[str, str]]) -> list[TextScore]:
             with quantized(self.model, self.quantization):
@@ -118,9 +133,10 @@ class ForcedDecoding(TextModel):
         tally: Tally,
         too_long: TooLongToScore = "error",
         layer: int | None = None,
+        split_sentences: SplitSentences | None = None,
         **limits: int | None,
     ) -> list[Alignment]:
-        encoders = self._encoders(too_long)
+        encoders = self._encoders(too_long, split_sentences)
 
         def align(parts: Sequence[tuple[str, str]]) -> list[Alignment]:
             return align_pairs(self.model, self.tokenizer, encoders, parts, tally, layer, self.matmul, **limits)
