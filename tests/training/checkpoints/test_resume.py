@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +19,6 @@ from vanilla_transformer_hf.training.checkpoints.resume import (
     Start,
     check_rate,
     find_start,
-    lock_folder,
 )
 
 
@@ -120,22 +117,6 @@ def test_the_tokenizer_of_a_continued_run_is_that_of_its_checkpoint(prepare, tra
     (checkpoints / "tokenizer" / "tokenizer.json").write_text(other)
     vocabulary = prepare(**STEPS).trainer.processing_class.backend_tokenizer.to_str()
     assert vocabulary != other and "eno" not in vocabulary
-
-
-def test_one_process_trains_in_a_folder(tmp_path):
-    code = (
-        "import sys, pathlib; from vanilla_transformer_hf.training.checkpoints.resume import lock_folder\n"
-        "file = lock_folder(pathlib.Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "new")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout.readline() == "locked\n"
-        with pytest.raises(OSError, match=f"{tmp_path / 'new'}: another process is training in this folder"):
-            lock_folder(tmp_path / "new")
-        other.stdin.close()
-        other.wait()
-    with lock_folder(tmp_path / "new"):
-        pass
 
 
 def test_a_run_of_an_earlier_version_goes_on(trained):
