@@ -430,7 +430,8 @@ def test_links_and_files_lead_somewhere(name, workspace):
         assert (page.path.parent / link).exists(), link
     written = {argument for command in BLOCKS for argument in in_words(command)}
     for path in [span for span in page.spans if re.fullmatch(r"[\w.-]+/[\w./-]*", span)]:
-        places = (ROOT, ROOT / "vanilla_transformer_hf", ROOT / "vanilla_transformer_hf" / "model", workspace)
+        package = ROOT / "vanilla_transformer_hf"
+        places = (ROOT, package, package / "model", package / "training", workspace)
         assert path.rstrip("/") in written or any((place / path).exists() for place in places), path
     for file in [span for span in page.spans if re.fullmatch(r"[a-z]\w*\.(?:py|toml|txt|sh|yaml)", span)]:
         assert file == "recipe.yaml" or [*ROOT.glob(file), *ROOT.glob(f"[a-z]*/**/{file}")], file
