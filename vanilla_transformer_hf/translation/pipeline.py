@@ -96,7 +96,7 @@ class TranslationPipeline(ChunkPipeline):
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, list) and not inputs:
             return []  # the base class inspects the first item
-        results = super().__call__(inputs, *args, **kwargs)
+        results = super().__call__(inputs, *args, **kwargs)  # type: ignore[no-untyped-call]
         if isinstance(inputs, list) and all(len(result) == 1 for result in results):
             return [result[0] for result in results]
         return results
@@ -112,7 +112,7 @@ class TranslationPipeline(ChunkPipeline):
         clean_up_tokenization_spaces: bool | None = None,
         return_text: bool | None = None,
         **generate_kwargs: Any,
-    ):
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """
         Raises:
             ValueError: An argument of transformers 4 that this pipeline does not take, an unknown truncation, or two

@@ -119,13 +119,13 @@ class Translator(ForcedDecoding):
     @classmethod
     def from_pretrained(
         cls,
-        name: str | os.PathLike,
+        name: str | os.PathLike[str],
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
         trust_remote_code: bool = False,
         revision: str | None = None,
         matmul_backend: str = "auto",
-        ensemble: Sequence[str | os.PathLike] = (),
+        ensemble: Sequence[str | os.PathLike[str]] = (),
         quantization: str | None = None,
         engine: str = "ours",
     ) -> "Translator":

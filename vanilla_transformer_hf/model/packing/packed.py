@@ -96,14 +96,16 @@ def for_few_rows(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, aft
 
 # `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
 INT8_METHOD = "vanilla_transformer_int8"
+# From matrices whose outputs are concatenated, a bias or None and the operation after it.
+MakeProjection: TypeAlias = Callable[[Sequence[torch.Tensor], torch.Tensor | None, str], Projection]
 # Quantization of a search -> how it makes a map: of the few rows of a step, and of whole sequences.
-MAKERS: dict[str | None, tuple[Callable, Callable]] = {
+MAKERS: dict[str | None, tuple[MakeProjection, MakeProjection]] = {
     None: (for_few_rows, pack),
     "int8": (int8_map_of_step, Int8Map),
 }
 
 
-def side_by_side(*modules: nn.Module, after: str = "none", make: Callable = for_few_rows) -> Projection:
+def side_by_side(*modules: nn.Module, after: str = "none", make: MakeProjection = for_few_rows) -> Projection:
     """The concatenated outputs of linear modules for one input, then an operation; plain modules become one matrix."""
     if not all(map(is_plain, modules)):
         return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
@@ -194,6 +196,12 @@ class StepProjections(SimpleNamespace):
     `activation_dropout`, `training`; no dropout.
     """
 
+    qkv: Projection
+    out: Projection
+    cross_query: Projection
+    cross_out: Projection
+    dropout: Projection
+
     def __init__(self, layer: Any, side_by_side: Callable[..., Projection]):
         own, *crosses = layer.attentions
         inner = {
@@ -230,7 +238,7 @@ class StepWeights:
     """
 
     # Model -> its packed maps, and the signature of the weights that they were made of.
-    _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+    _kept: "weakref.WeakKeyDictionary[Any, tuple[StepWeights, WeightSignature]]" = weakref.WeakKeyDictionary()
 
     def __init__(self, model: Any, quantization: str | None = None):
         self.model, self.quantization = weakref.proxy(model), quantization
@@ -257,7 +265,7 @@ class StepWeights:
         head = self.model.lm_head
         if not is_plain(head):
             return lambda states: head(states)[..., rows]
-        return self.of_step([head.weight[rows]], None if head.bias is None else head.bias[rows])
+        return self.of_step([head.weight[rows]], None if head.bias is None else head.bias[rows], "none")
 
     @cached_property
     def most_likely(self) -> Projection:
@@ -342,13 +350,15 @@ class StepWeights:
         if quantization is None and not any(is_packable(module.weight) for module in maps):
             return cls(model)
         tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
-        weights, signature = cls._kept.get(model, (None, None))
-        if weights is not None and weights.quantization == quantization and signature.fits(modules, tensors):
-            return weights
-        del weights  # its packed maps, before others are made
-        cls._kept.pop(model, None)
-        cls._kept[model] = weights, _ = cls(model, quantization), WeightSignature(modules, tensors)
-        return weights
+        if (kept := cls._kept.get(model)) is not None:
+            weights, signature = kept
+            if weights.quantization == quantization and signature.fits(modules, tensors):
+                return weights
+            del kept, weights, signature  # the last references to what they hold, before others are made
+        cls.evict(model)
+        made = cls(model, quantization)
+        cls._kept[model] = made, WeightSignature(modules, tensors)
+        return made
 
     @classmethod
     def evict(cls, model: Any) -> None:

@@ -166,7 +166,8 @@ class BeamSearch(Search):
             flat = self.constraints.shortlist.spread(flat)
         if self.plan.processors:
             flat = self._process(flat)
-        return flat.unflatten(0, (-1, self.plan.beams))
+        log_probs: torch.Tensor = flat.unflatten(0, (-1, self.plan.beams))
+        return log_probs
 
     def _candidates(self, log_probs: torch.Tensor) -> Candidates:
         """The best continuations, of log-probabilities (A, n, V)."""
@@ -176,10 +177,16 @@ class BeamSearch(Search):
         if phrases is not None:
             length = rows.running.shape[-1]
             is_last, is_forced = length + 1 >= rows.limits, length < rows.given
-            plain = found.scores, found.parents, found.tokens
-            found = Candidates(
-                *phrases.choose(rows.places, log_probs, (values, ids), rows.running_scores, plain, is_last, is_forced)
+            scores, parents, tokens, missing = phrases.choose(
+                rows.places,
+                log_probs,
+                likely=(values, ids),
+                running_scores=rows.running_scores,
+                plain=(found.scores, found.parents, found.tokens),
+                is_last=is_last,
+                is_forced=is_forced,
             )
+            found = Candidates(scores=scores, parents=parents, tokens=tokens, missing=missing)
         return found
 
     def _likely(self, log_probs: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -202,7 +209,8 @@ class BeamSearch(Search):
         """The divisors (A, 1) of the scores of hypotheses with these numbers of tokens (A), including prefixes."""
         # Sentences that are done, and wait for others to join, have no limit.
         own = (lengths - self.rows.given).clamp(min=1, max=len(self.penalties))
-        return self.penalties[own - 1, None]
+        divisors: torch.Tensor = self.penalties[own - 1, None]
+        return divisors
 
     def _finish(self, found: Candidates, sequences: torch.Tensor, origins: torch.Tensor, ends: torch.Tensor) -> None:
         """Keep the best n of the finished hypotheses and of those among the n best candidates that end now."""
@@ -270,7 +278,12 @@ class DiverseBeamSearch(BeamSearch):
     def _candidates(self, log_probs: torch.Tensor) -> Candidates:
         rows, plan = self.rows, self.plan
         sentences, groups = rows.places // plan.groups, rows.places % plan.groups
-        found: Any = None
+        count = len(rows), self.count
+        found = Candidates(
+            scores=torch.empty(count, dtype=log_probs.dtype, device=log_probs.device),
+            parents=rows.places.new_empty(count),
+            tokens=rows.places.new_empty(count),
+        )
         # Tokens that continue the hypotheses of earlier groups (B, n of all groups); -1 where a place is empty.
         taken = rows.places.new_full((len(plan.prompt) // plan.groups, plan.groups * plan.beams), -1)
         for group in range(plan.groups):
@@ -283,11 +296,6 @@ class DiverseBeamSearch(BeamSearch):
             columns = slice(group * plan.beams, (group + 1) * plan.beams)
             # Groups that are done have no hypotheses any more.
             taken[sentences[its], columns] = part.tokens.gather(1, chosen).masked_fill(rows.written[its, None], -1)
-            if found is None:
-                shape = len(rows), self.count
-                found = Candidates(
-                    part.scores.new_empty(shape), part.parents.new_empty(shape), part.tokens.new_empty(shape)
-                )
             found.scores[its], found.parents[its], found.tokens[its] = part.scores, part.parents, part.tokens
         return found
 

@@ -273,7 +273,7 @@ class PhraseSearch:
         ranked.sort(key=lambda entry: entry[:2])
         return [one for one in whole if one.token in self.ends] + [one for *_, one in ranked[: self.beams]]
 
-    def follow(self, rows: torch.Tensor, parents: torch.Tensor, tokens: torch.Tensor):
+    def follow(self, rows: torch.Tensor, parents: torch.Tensor, tokens: torch.Tensor) -> None:
         """From now on the hypotheses of sentences `rows` (A) continue those at `parents` by `tokens`, both (A, n)."""
         for row, beams, added in zip(rows.tolist(), parents.tolist(), tokens.tolist()):
             if row in self.sentences:

@@ -57,7 +57,7 @@ class CausalDecoder(IncrementalDecoder):
         if self.key_positions is not None:
             self.key_positions = self.key_positions.repeat(len(self.begins), 1)
 
-    def read(self, prompt: torch.Tensor):
+    def read(self, prompt: torch.Tensor) -> None:
         """Read all but the last token of each prompt (B, P - 1) at once."""
         self.length = length = prompt.shape[1]
         if not length:
@@ -83,7 +83,7 @@ class CausalDecoder(IncrementalDecoder):
         if self.key_positions is not None:
             self.key_positions = F.pad(counted(mask[: len(self.begins)]), (0, slots - length))
 
-    def keep_rows(self, rows: torch.Tensor):
+    def keep_rows(self, rows: torch.Tensor) -> None:
         """Keep only these sentences."""
         self._keep_target(rows)
 

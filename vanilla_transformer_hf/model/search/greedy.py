@@ -23,7 +23,8 @@ class GreedySearch(Search):
         return self.results["running"][rows, None]
 
     def has_nan(self) -> torch.Tensor:
-        return self.decoder.states.flatten(1).isnan().any(dim=1)
+        states: torch.Tensor = self.decoder.states
+        return states.flatten(1).isnan().any(dim=1)
 
     def step(self) -> None:
         shortlist, prefixes, rows = self.constraints.shortlist, self.constraints.prefixes, self.rows

@@ -144,7 +144,8 @@ class Search(ABC):
             running = (~self.rows.written).nonzero()[:, 0]
             self.keep_rows(torch.cat((running, running.new_zeros(count))))
             done = torch.arange(len(running), len(running) + count, device=running.device)
-        return done[self.rows.begins[done].argsort()[:count]]
+        places: torch.Tensor = done[self.rows.begins[done].argsort()[:count]]
+        return places
 
     def evict(self, other: "Search", rows: torch.Tensor) -> None:
         """Drop these rows (r) of `other`, a search that has joined or this one; their results are not needed."""

@@ -207,7 +207,7 @@ def attention_to_source(
     layer = default_layer(len(layers)) if layer is None else layer
     if not -len(layers) <= layer < len(layers):
         raise ValueError(f"layer={layer}: the decoder's layers are 0 to {len(layers) - 1}")
-    weights = layers[layer].mean(dim=1, dtype=torch.float32)  # (B, T + 1, S)
+    weights: torch.Tensor = layers[layer].mean(dim=1, dtype=torch.float32)  # (B, T + 1, S)
     return weights[:, 1:] if layer % len(layers) < len(layers) // 2 else weights[:, :-1]
 
 

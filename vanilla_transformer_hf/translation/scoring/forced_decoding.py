@@ -47,7 +47,10 @@ class ForcedDecoding(TextModel):
             ValueError: There are not as many targets as sources, or a text is too long for the model.
         """
         options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
-        return self._of_pairs(self._score_pairs, sources, targets, progress_bar, options)
+        scores: TextScore | list[TextScore] = self._of_pairs(
+            self._score_pairs, sources, targets, progress_bar=progress_bar, options=options
+        )
+        return scores
 
     def align(
         self,
@@ -77,7 +80,10 @@ class ForcedDecoding(TextModel):
                 tokenizer does not return offsets.
         """
         options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long, "layer": layer}
-        return self._of_pairs(self._align_pairs, sources, targets, progress_bar, options)
+        alignments: Alignment | list[Alignment] = self._of_pairs(
+            self._align_pairs, sources, targets, progress_bar=progress_bar, options=options
+        )
+        return alignments
 
     def score_stream(
         self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any

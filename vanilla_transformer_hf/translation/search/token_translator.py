@@ -24,7 +24,7 @@ from ..scoring.scoring import score_sequences
 COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
 
 
-def quantized(model: Any, quantization: str | None) -> AbstractContextManager:
+def quantized(model: Any, quantization: str | None) -> AbstractContextManager[None]:
     """A context in which passes through the whole model compute with this quantization, as a search does."""
     return nullcontext() if quantization is None else StepWeights.of(model, quantization=quantization).computing_all()
 
@@ -147,10 +147,11 @@ class TokenTranslator:
             ValueError: The options exclude each other or are out of range.
         """
         if not self.can_stream:
-            return self.batch(input_ids, attention_mask, False, options)["sequences"]
+            found: torch.Tensor = self.batch(input_ids, attention_mask, False, options)["sequences"]
+            return found
         source = {"input_ids": input_ids, "attention_mask": attention_mask}
-        found = self.model.generate(**source, **self.checked(0, options), place_in_stream=0)
-        return found if isinstance(found, Search) else self._read_output(found, source, options, False)[0]
+        begun = self.model.generate(**source, **self.checked(0, options), place_in_stream=0)
+        return begun if isinstance(begun, Search) else self._read_output(begun, source, options, False)[0]
 
     def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
         """

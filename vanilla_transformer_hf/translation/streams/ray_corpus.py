@@ -71,7 +71,7 @@ class CorpusWindow(NamedTuple):
 
             with pyarrow.parquet.ParquetFile(self.path) as table:
                 rows = table.read_row_group(self.group, columns=[self.column]).slice(self.start, self.lines)
-            found = rows[self.column].to_pylist()
+            found: list[str] = rows[self.column].to_pylist()
         else:
             with open(self.path, "rb") as file:
                 file.seek(self.start)

@@ -177,7 +177,8 @@ class TextEncoder:
     @cached_property
     def _frame(self) -> list[int]:
         """The special tokens that the tokenizer adds to each text, before and behind it."""
-        return self.ids([""])["input_ids"][0]
+        ids: list[int] = self.ids([""])["input_ids"][0]
+        return ids
 
     @property
     def around(self) -> int:
