@@ -19,7 +19,10 @@ from transformers.training_args import OptimizerNames
 
 from ..common.settings import read_yaml
 from ..common.too_long import current_name
-from ..model.configuration_vanilla_transformer import ATTENTION_FIELDS, SCHEME_FIELDS, VanillaTransformerConfig
+from ..model.config.attention_kinds import ATTENTION_KINDS
+from ..model.config.kinds import users_of_options
+from ..model.config.position_schemes import POSITION_SCHEMES
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from .arguments import DataArguments, ModelArguments, OwnTrainingArguments
 from .objectives.first_moment import OPTIMIZERS
@@ -129,7 +132,7 @@ SENTENCE_FIELDS = (
 )
 TOKEN_FIELDS = ("tokens_per_step", "per_device_train_tokens", "bpe_dropout", "streaming", "shuffle_buffer_size")
 # Kinds of attention with the weights of full attention; of `window_global`, those with shared projections.
-KINDS_OF_ONE_WEIGHT = ("full", "window", "blocks", "chunk", "window_global")
+KINDS_OF_ONE_WEIGHT = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.has_weights_of_full)
 # Fields of the config that may change when a model is trained further; its weights depend on the others.
 CHANGEABLE_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing"),
@@ -324,9 +327,10 @@ def _config_groups() -> dict[str, list[Option]]:
     transformer, recurrent = (documented_fields(config.__doc__ or "") for config in CONFIGS.values())
     groups: dict[str, list[Option]] = {title: [] for title in CONFIG_GROUPS}
     sizes, positions, attention, others = groups.values()
+    position_options, attention_options = users_of_options(POSITION_SCHEMES), users_of_options(ATTENTION_KINDS)
     for name, hint in ConfigArguments.__annotations__.items():
         if name in VanillaTransformerConfig.__annotations__:
-            group = positions if name in SCHEME_FIELDS else attention if name in ATTENTION_FIELDS else sizes
+            group = positions if name in position_options else attention if name in attention_options else sizes
             group.append(config_option(name, hint, getattr(VanillaTransformerConfig, name), transformer))
         else:
             default = getattr(RecurrentSeq2SeqConfig, name)

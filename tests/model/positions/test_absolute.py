@@ -8,7 +8,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention, T5LayerNorm
 
-from vanilla_transformer_hf.model.configuration_vanilla_transformer import RELATIVE_ENCODINGS
+from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import NORMS
 from vanilla_transformer_hf.model.positions.absolute import (
     POSITION_ENCODINGS,
@@ -23,7 +23,9 @@ from vanilla_transformer_hf.model.positions.absolute import (
 
 
 def test_the_config_and_the_schemes_agree_on_which_are_relative():
-    assert {*RELATIVE_ENCODINGS} == {name for name, scheme in POSITION_ENCODINGS.items() if scheme.is_relative}
+    assert {name: row.is_relative for name, row in POSITION_SCHEMES.items()} == {
+        name: scheme.is_relative for name, scheme in POSITION_ENCODINGS.items()
+    }
 
 
 def test_rotary_of_halves_is_llamas():

@@ -22,6 +22,7 @@ from ..layers.projections import apply_projections
 from ..layers.shared_projections import SharesProjections
 from ..positions.base import ApplyRotary, PositionBias, no_rotary
 from .kernel_masks import FlashMemory
+from .types import add_attention_type
 
 
 def eager_attention_forward(
@@ -103,6 +104,12 @@ class VanillaTransformerAttention(SharesProjections):
     has_step = True
     # Whether several devices can have some of the heads each (tensor parallelism).
     divides_heads = True
+
+    def __init_subclass__(cls, kind: str | None = None, **kwargs: Any) -> None:
+        """`class NearAttention(VanillaTransformerAttention, kind="near")` is what a config calls "near"."""
+        super().__init_subclass__(**kwargs)
+        if kind is not None:
+            add_attention_type(kind, cls)
 
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -322,13 +329,16 @@ class VanillaTransformerAttention(SharesProjections):
         return self.attend(query, key, value, attention_mask, position_bias, **kwargs)
 
 
+add_attention_type("full", VanillaTransformerAttention)
+
+
 class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     """Queries from the decoder; keys and values from the encoder, the same at every step."""
 
     # Whether keys and values are sums over the source instead of those of its positions.
     attends_to_sums = False
 
-    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: Any, *_: Any) -> Any:  # type: ignore[override]
+    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: torch.Tensor | None) -> Any:  # type: ignore[override]
         """transformers' mask of the padding (B, S) in the encoder's output `memory` (B, S, D)."""
         mask: Any = create_bidirectional_mask(self.config, embeddings, padding, encoder_hidden_states=memory)
         if mask is not None and is_flash_attention_requested(self.config):

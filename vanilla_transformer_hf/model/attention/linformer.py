@@ -16,7 +16,7 @@ from ..positions.base import PositionBias, counted
 from .full import VanillaTransformerAttention, VanillaTransformerCrossAttention, check_padding_mask, check_positions
 
 
-class LinformerAttention(VanillaTransformerAttention):
+class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
     """
     softmax(Q (E K)ᵀ / √d_k) (E V) with a trained E of k = `linformer_k` rows and a column for each position: Wang et
     al. 2020, arXiv 2006.04768, section 4, equation 7, with one E for keys and values of all heads of a layer
@@ -85,7 +85,9 @@ class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttenti
 
     attends_to_sums = True
 
-    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, *_: Any) -> torch.Tensor | None:  # type: ignore[override]
+    def mask(  # type: ignore[override]
+        self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: torch.Tensor | None
+    ) -> torch.Tensor | None:
         return LinformerAttention.mask(self, embeddings, padding)
 
     def project_keys_values(self, states: torch.Tensor, padding: torch.Tensor | None = None) -> list[torch.Tensor]:

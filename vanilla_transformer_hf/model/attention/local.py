@@ -291,7 +291,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         length, is_2d = embeddings.shape[1], padding is None or padding.dim() == 2
         is_dense = self.config._attn_implementation == "eager" or length <= DENSE * self.keys_of_block
         if is_dense or not is_2d or isinstance(past, torch.Tensor) or past:
-            return self._masked(super().mask(embeddings, padding, cache, True), padding, past, length)
+            return self._masked(super().mask(embeddings, padding, cache, is_needed=True), padding, past, length)
         if self.config._attn_implementation != "sdpa":
             raise ValueError(self.kernel_refusal())
         return self._blocks(embeddings, padding)
@@ -387,7 +387,7 @@ def with_position_bias(
     return biased_attention_forward(position_bias, module, *states, **options)[0]  # type: ignore[arg-type]
 
 
-class WindowAttention(LocalAttention):
+class WindowAttention(LocalAttention, kind="window"):
     """
     A query sees the keys at most w = `attention_window` positions away, exactly, on both sides; in the decoder those
     before it. Sliding window of Beltagy et al. 2020, arXiv 2004.05150, section 3.1, whose windows have 2 w in total.
@@ -425,11 +425,11 @@ class WindowAttention(LocalAttention):
                 "choose a dynamic cache, or attn_implementation='sdpa'"
             )
         return window_of_flash(
-            str(name), width, VanillaTransformerAttention.mask(self, embeddings, padding, cache, False)
+            str(name), width, VanillaTransformerAttention.mask(self, embeddings, padding, cache, is_needed=False)
         )
 
 
-class BlockAttention(LocalAttention):
+class BlockAttention(LocalAttention, kind="blocks"):
     """
     A query sees the keys of its own block of b = `attention_block` positions, of the block before, and, outside of
     the decoder, of the block behind: local attention of blocks, Parmar et al. 2018, arXiv 1802.05751, section 3.3.
@@ -468,7 +468,7 @@ class ChunksAndSummaries:
         return torch.cat((states, torch.matmul(self.pool, states)), dim=2)
 
 
-class ChunkAttention(BlockAttention):
+class ChunkAttention(BlockAttention, kind="chunk"):
     """
     A query sees the keys of its own chunk of b = `attention_block` positions, in the decoder those up to its own: the
     blocks of Qiu et al. 2020, arXiv 1911.02972, that attend to themselves.

@@ -52,7 +52,7 @@ class GlobalTokens:
         return room.scatter(dim, places, its.to(states.dtype)).narrow(dim, 0, length)
 
 
-class GlobalWindowAttention(WindowAttention):
+class GlobalWindowAttention(WindowAttention, kind="window_global"):
     """
     `WindowAttention`, and global tokens that see all tokens and are seen by all: Beltagy et al. 2020, arXiv
     2004.05150, section 3.1. Time and memory grow with n (w + g).

@@ -54,7 +54,7 @@ class Chunks(NamedTuple):
         return cls(*(torch.empty_like(each).scatter(-1, order, each) for each in (ranks, slots)))
 
 
-class LshAttention(VanillaTransformerAttention):
+class LshAttention(VanillaTransformerAttention, kind="lsh"):
     """
     Kitaev et al. 2020, arXiv 2001.04451, section 2, as in the authors' code: keys are the queries divided by their
     lengths, so that one projection makes both, and scores are not divided by √d_k. The bucket of a token is

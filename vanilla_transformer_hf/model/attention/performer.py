@@ -43,7 +43,7 @@ def orthogonal_features(count: int, width: int) -> torch.Tensor:
     return torch.cat(groups)[:count] * torch.randn(count, width, **exact).norm(dim=1, keepdim=True)
 
 
-class PerformerAttention(VanillaTransformerAttention):
+class PerformerAttention(VanillaTransformerAttention, kind="performer"):
     """
     FAVOR+ of Choromanski et al. 2021, arXiv 2009.14794, section 2: φ(q)·φ(k) with positive orthogonal random features
     φ(x)_r = exp(w_r·x - |x|²/2), x divided by d_k^¼, in place of exp(q·k / √d_k), which is its expected value. So

@@ -32,7 +32,7 @@ class Distances(NamedTuple):
     reach: int
 
 
-class RecurrentAttention(VanillaTransformerAttention):
+class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
     """
     Dai et al. 2019, arXiv 1901.02860, section 3: score(i, j) = ((q_i + u)·k_j + (q_i + v)·W_R R_{i-j}) / √d_k, with
     sinusoids R of the distance and trained u, v and W_R. A query sees itself and the `memory_length` positions before

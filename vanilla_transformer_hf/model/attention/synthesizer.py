@@ -108,7 +108,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         return self.projections.out_proj(torch.matmul(weights, value).transpose(1, 2).flatten(-2)), weights
 
 
-class DenseSynthesizerAttention(SynthesizerAttention):
+class DenseSynthesizerAttention(SynthesizerAttention, kind="synthesizer_dense"):
     """
     B_i = W_2 relu(W_1 x_i) for each head, the dense synthesizer of section 3.1; W_1 (`q_proj`) makes the d_k features
     of a head, W_2 (`position_scores`, (H, d_k, L)) a score of each position.
@@ -128,7 +128,7 @@ class DenseSynthesizerAttention(SynthesizerAttention):
         return torch.matmul(F.relu(features), self.position_scores)
 
 
-class RandomSynthesizerAttention(SynthesizerAttention):
+class RandomSynthesizerAttention(SynthesizerAttention, kind="synthesizer_random"):
     """B = R for each head, trained numbers (H, L, L) for pairs of positions: the random synthesizer, section 3.2."""
 
     def _roles(self) -> list[tuple[str, int]]:

@@ -90,6 +90,14 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
             return loss_by_rows(logits, labels, row_loss, num_items_in_batch), logits
         return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
 
+    def weight_of_loss(self) -> torch.Tensor | None:
+        """
+        The weight of a plain `lm_head`, as autograd should have it in a step whose loss is computed without all
+        logits. Autograd comes back last to what was made first: the gradients of rows (`tied_rows`, called later) are
+        joined before they are added to that of the whole matrix, which torch copies for it once instead of twice.
+        """
+        return self.lm_head.weight.view_as(self.lm_head.weight) if is_plain(self.lm_head) else None
+
     def tied_rows(
         self, stack: Any, ids: torch.Tensor | None, embeddings: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:

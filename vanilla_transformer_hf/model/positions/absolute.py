@@ -1,7 +1,7 @@
 """
 Position schemes: how a stack knows the order of its tokens. One instance in each stack, one class a scheme.
 
-This file has the schemes that add to the embeddings or rotate queries and keys, and the table of all schemes.
+This file has the schemes that add to the embeddings or rotate queries and keys.
 
 Shapes: B sentences, T positions, D = d_model, H heads.
 """
@@ -12,6 +12,7 @@ from torch import nn
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from .base import (
+    POSITION_ENCODINGS,
     ApplyRotary,
     PositionEncoding,
     RelativePositionEncoding,
@@ -20,10 +21,9 @@ from .base import (
     counted,
     look_up,
 )
-from .relative import AlibiPositionEncoding, DistanceMLP, GatedAlibi, ShawPositionEncoding, T5PositionBias
 
 
-class SinusoidalPositionEncoding(PositionEncoding):
+class SinusoidalPositionEncoding(PositionEncoding, scheme="sinusoidal"):
     """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), section 3.5.
 
     Computed in forward, always in float32: a table would limit the length, a buffer would be rounded with the model's
@@ -45,14 +45,16 @@ class SinusoidalPositionEncoding(PositionEncoding):
         return self.arrange(position_ids.float().unsqueeze(-1) * frequencies)
 
 
-class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding):
+class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding, scheme="sinusoidal_halves"):
     """The same values, first all sines, then all cosines, as in Marian."""
 
     def arrange(self, angles: torch.Tensor) -> torch.Tensor:
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
-class InclusiveHalvesSinusoidalPositionEncoding(HalvesSinusoidalPositionEncoding):
+class InclusiveHalvesSinusoidalPositionEncoding(
+    HalvesSinusoidalPositionEncoding, scheme="sinusoidal_halves_inclusive"
+):
     """Sines, then cosines, of pos / 10000^(i/(D/2 - 1)), as in tensor2tensor and fairseq."""
 
     def exponents(self, width: int, device: torch.device) -> torch.Tensor:
@@ -60,7 +62,7 @@ class InclusiveHalvesSinusoidalPositionEncoding(HalvesSinusoidalPositionEncoding
         return torch.arange(half, device=device, dtype=torch.float32) / (half - 1)
 
 
-class LearnedPositionEncoding(TrainedPositionEncoding):
+class LearnedPositionEncoding(TrainedPositionEncoding, scheme="learned"):
     """A trained vector per position, Table 3 row E."""
 
     def __init__(self, width: int, longest: int, offset: int):
@@ -76,7 +78,7 @@ class LearnedPositionEncoding(TrainedPositionEncoding):
         return embeddings + look_up(self.weight, position_ids + self.offset, "position")
 
 
-class HierarchicalPositionEncoding(LearnedPositionEncoding):
+class HierarchicalPositionEncoding(LearnedPositionEncoding, scheme="hierarchical"):
     """
     n² positions from n trained vectors: the vector of position n·i + j is α u_i + (1 - α) u_j with
     u_i = (p_i - α p_0) / (1 - α), which is p_j + α / (1 - α) (p_i - p_0); the first n are p_j themselves. Su 2020, as
@@ -107,7 +109,7 @@ class HierarchicalPositionEncoding(LearnedPositionEncoding):
         return embeddings + F.embedding(rows % count, self.weight) + self.alpha / (1 - self.alpha) * coarse
 
 
-class RotaryPositionEncoding(PositionEncoding):
+class RotaryPositionEncoding(PositionEncoding, scheme="rotary"):
     """
     Queries and keys rotated by their position: (x_2i, x_2i+1) by the angle pos · base^(-2i/r), where r = fraction ·
     d_k features are turned and the others stay; Su et al. 2021, arXiv 2104.09864, equation 34.
@@ -119,7 +121,7 @@ class RotaryPositionEncoding(PositionEncoding):
     """
 
     def __init__(self, head_width: int, base: float, fraction: float):
-        super().__init__(head_width, 0, 0)
+        super().__init__()
         self.head_width, self.turned, self.base = head_width, int(head_width * fraction) // 2 * 2, base
 
     @classmethod
@@ -152,7 +154,7 @@ class RotaryPositionEncoding(PositionEncoding):
         return states.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
 
-class HalvesRotaryPositionEncoding(RotaryPositionEncoding):
+class HalvesRotaryPositionEncoding(RotaryPositionEncoding, scheme="rotary_halves"):
     """The same with pairs (x_i, x_i+r/2), as in GPT-NeoX and Llama."""
 
     def arrange(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -160,23 +162,6 @@ class HalvesRotaryPositionEncoding(RotaryPositionEncoding):
 
     def swap(self, states: torch.Tensor) -> torch.Tensor:
         return torch.cat(states.chunk(2, dim=-1)[::-1], dim=-1)
-
-
-POSITION_ENCODINGS: dict[str, type[PositionEncoding]] = {
-    "sinusoidal": SinusoidalPositionEncoding,
-    "sinusoidal_halves": HalvesSinusoidalPositionEncoding,
-    "sinusoidal_halves_inclusive": InclusiveHalvesSinusoidalPositionEncoding,
-    "learned": LearnedPositionEncoding,
-    "none": PositionEncoding,
-    "rotary": RotaryPositionEncoding,
-    "rotary_halves": HalvesRotaryPositionEncoding,
-    "t5_bias": T5PositionBias,
-    "alibi": AlibiPositionEncoding,
-    "shaw": ShawPositionEncoding,
-    "gated_alibi": GatedAlibi,
-    "distance_mlp": DistanceMLP,
-    "hierarchical": HierarchicalPositionEncoding,
-}
 
 
 def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:

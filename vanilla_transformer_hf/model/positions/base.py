@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 
+from ..config.position_schemes import POSITION_SCHEMES
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 
 
@@ -73,7 +74,13 @@ class PositionEncoding(nn.Module):
     # Features that are cached with a key, beyond d_k.
     kept_features = 0
 
-    def __init__(self, width: int, longest: int, offset: int):
+    def __init_subclass__(cls, scheme: str | None = None, **kwargs: Any) -> None:
+        """`class NearPositions(PositionEncoding, scheme="near")` is what a config calls "near"."""
+        super().__init_subclass__(**kwargs)
+        if scheme is not None:
+            add_position_encoding(scheme, cls)
+
+    def __init__(self, width: int = 0, longest: int = 0, offset: int = 0):
         super().__init__()
         self.offset = offset
 
@@ -157,6 +164,34 @@ class PositionEncoding(nn.Module):
             dtype: Type of the scores.
         """
         return mask
+
+
+# `position_encoding` or `decoder_position_encoding` -> the class of the stack's scheme; each adds itself.
+POSITION_ENCODINGS: dict[str, type[PositionEncoding]] = {}
+
+
+def add_position_encoding(scheme: str, encoding: type[PositionEncoding]) -> None:
+    """
+    Add a class to the table.
+
+    Raises:
+        ValueError: The config has no row for this scheme, or the row says something else of it than the class.
+    """
+    row = POSITION_SCHEMES.get(scheme)
+    if row is None:
+        raise ValueError(
+            f"{encoding.__name__}: scheme={scheme!r} is not a row of POSITION_SCHEMES; add it there first "
+            "(config/position_schemes.py), so that a config may name it"
+        )
+    if row.is_relative != encoding.is_relative:
+        raise ValueError(
+            f"{encoding.__name__}: is_relative={encoding.is_relative}, and the row {scheme!r} of POSITION_SCHEMES has "
+            f"is_relative={row.is_relative}: they must be equal, or configs would be taken that do not work"
+        )
+    POSITION_ENCODINGS[scheme] = encoding
+
+
+add_position_encoding("none", PositionEncoding)
 
 
 class TrainedPositionEncoding(PositionEncoding):

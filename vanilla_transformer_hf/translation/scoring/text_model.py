@@ -12,7 +12,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from ...common.opening import check_fit, is_own
 from ...common.split_sentences import ENOUGH_LINES, MULTI_SENTENCE_SHARE, SplitSentences, check_split_sentences
 from ...common.too_long import TooLongToTranslate
-from ...model.configuration_vanilla_transformer import QUADRATIC_KINDS
+from ...model.config.attention_kinds import ATTENTION_KINDS
 from ..text.tally import Tally
 from ..text.texts import PART_MAX_LENGTH, TARGET_LANG_TAGS, TextEncoder, WithoutLetters, pad_rows
 
@@ -173,7 +173,7 @@ class TextModel:
         for model in (self.model, *getattr(self, "ensemble", ())):
             if not is_own(model.config):
                 raise ValueError(f"too_long='whole': not supported by {type(model).__name__}; give 'split'")
-            if (kind := model.config.encoder_attention_type) in QUADRATIC_KINDS:
+            if ATTENTION_KINDS[kind := model.config.encoder_attention_type].is_quadratic:
                 raise ValueError(
                     f"too_long='whole': the encoder's attention is {kind!r}, whose cost grows with the square of a "
                     "text's length; give 'split', or a model with another encoder_attention_type, such as 'window'"
