@@ -197,7 +197,7 @@ class TranslationPipeline(ChunkPipeline):
         (line, _), *_ = parts = [output["part"][0] for output in model_outputs]
         has_scores = model_outputs[0]["scores"] is not None
         filled = [part for _, part in parts if part]
-        texts = self.translator.join(line, filled, found, generate_kwargs or {}, has_scores)
+        texts = self.translator.join(line, filled, found=found, options=generate_kwargs or {}, has_scores=has_scores)
         records: list[dict[str, Any]] = [{} for _ in texts]
         if return_tensors:
             for record, row in zip(records, zip(*(output["sequences"][0] for output in model_outputs)), strict=True):

@@ -130,10 +130,12 @@ class ScreenedMostLikely:
         rough = self.rough_logits(whole)
         near = whole.mul_(step)
         loss = self.norm * (states - near).norm(dim=1) + self.loss * near.norm(dim=1)
-        found, unsure = self._among(CANDIDATES[0], rough, step[:, 0], loss, states)
+        found, unsure = self._among(CANDIDATES[0], rough, step=step[:, 0], loss=loss, states=states)
         for count in CANDIDATES[1:]:
             if rows := unsure.nonzero()[:, 0].tolist():
-                found[rows], unsure[rows] = self._among(count, rough[rows], step[rows, 0], loss[rows], states[rows])
+                found[rows], unsure[rows] = self._among(
+                    count, rough[rows], step=step[rows, 0], loss=loss[rows], states=states[rows]
+                )
         if unsure.any():
             found[unsure] = self.by_all_logits(states[unsure])
         return found

@@ -78,7 +78,7 @@ def pack(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str 
     """
     weight = joined(weights)
     if not is_packable(weight):
-        return plain_map(weight, bias, after)
+        return plain_map(weight, bias, after=after)
     linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
     exact = torch.float32 if dtype == torch.bfloat16 and lacks_bfloat16() else dtype
     own_weight, own_bias = weight.detach().to(exact), None if bias is None else bias.detach().to(exact, copy=True)
@@ -91,7 +91,7 @@ def pack(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str 
 def for_few_rows(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none") -> Projection:
     """x W ᵀ + b, with W packed only where that is faster for the few rows of a step."""
     small = weights[0].dtype == torch.float32 and sum(one.numel() for one in weights) < SMALL
-    return plain_map(joined(weights), bias, after) if small else pack(weights, bias, after)
+    return plain_map(joined(weights), bias, after=after) if small else pack(weights, bias, after=after)
 
 
 # `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
@@ -182,7 +182,7 @@ class PackedModules:
             if isinstance(module, SharesProjections) and id(module.owner) not in self.stand_ins:
                 found = {name: self._packed_of(child) for name, child in module.owner.named_children()}
                 named = {name: one for name, one in found.items() if one is not None}
-                self.stand_ins[id(module.owner)] = PackedOwner(module.owner, named, join)
+                self.stand_ins[id(module.owner)] = PackedOwner(module.owner, named, join=join)
 
     def _packed_of(self, module: nn.Module) -> Projection | None:
         # An adapter around a projection has its weight, too, but computes something else.
@@ -276,7 +276,7 @@ class StepWeights:
         size, fast = head.weight.nbytes, fast_product()
         if fast is onednn_product and size >= LARGE_MAP:
             # The embedded tokens are read from the same matrix, so a packed copy would be one more.
-            return ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"))
+            return ScreenedMostLikely(head.weight, plain_map(head.weight, None, after="none"))
         if fast is onednn_product and size >= LARGE_FOR_MANY and head.weight.dtype == torch.float32:
             is_faster = range(MANY, sys.maxsize)
         elif fast is product_of_halves and size >= LARGE_MAP:
@@ -293,14 +293,14 @@ class StepWeights:
         read = [getattr(one.owner, name) for one in cross for name, _ in one.roles[1:]]
         modules = dict.fromkeys([*self.model.get_encoder().modules(), *read])
         plain: list[Any] = [module for module in modules if isinstance(module, nn.Linear) and is_plain(module)]
-        return PackedModules(self._whole(plain), [*modules, *cross], self._join)
+        return PackedModules(self._whole(plain), modules=[*modules, *cross], join=self._join)
 
     @cached_property
     def prompt(self) -> PackedModules:
         """The quantized maps of a decoder-only model by the ids of their weights; empty if it is not quantized."""
         modules = [*self.model.get_decoder().modules()]
         plain = [] if self.quantization is None else list(filter(is_plain, modules))
-        return PackedModules(self._whole(plain), modules, self._join)
+        return PackedModules(self._whole(plain), modules=modules, join=self._join)
 
     @cached_property
     def everything(self) -> PackedModules:
@@ -309,7 +309,7 @@ class StepWeights:
         plain: list[Any] = [] if self.quantization is None else list(filter(is_plain, modules))
         known = {**self.source.packed, **self.prompt.packed} if plain else {}
         new = self._whole([module for module in plain if id(module.weight) not in known])
-        return PackedModules(known | new, modules, self._join)
+        return PackedModules(known | new, modules=modules, join=self._join)
 
     @property
     def _join(self) -> Callable[..., Projection]:

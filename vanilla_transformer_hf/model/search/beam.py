@@ -103,7 +103,7 @@ class BeamSearch(Search):
             coverage=torch.zeros(*shape, 1, dtype=torch.float32, device=device),
             improvable=torch.ones(shape[0], 1, dtype=torch.bool, device=device),
             is_finished=torch.zeros(shape, dtype=torch.bool, device=device),
-            finished=resized(running, -1, longest, padding),
+            finished=resized(running, -1, size=longest, value=padding),
             finished_scores=torch.full(shape, NEVER, dtype=torch.float32, device=device),
             finished_lengths=lengths,
             finished_parents=prompt.new_full((*shape, longest - self.prompt_length), -1),
@@ -129,7 +129,7 @@ class BeamSearch(Search):
         super().absorb(other, rows)
         self.penalties = max(self.penalties, other.penalties, key=len)
         if self.coverage_penalty:
-            self.rows.coverage = resized(self.rows.coverage, -1, self.decoder.source_length)
+            self.rows.coverage = resized(self.rows.coverage, -1, size=self.decoder.source_length)
 
     def step(self) -> None:
         rows, plan, phrases = self.rows, self.plan, self.constraints.phrases
@@ -141,10 +141,10 @@ class BeamSearch(Search):
         ends = (length >= rows.limits)[:, None] | plan.ends(found.tokens)  # (A, K)
         if self.coverage_penalty:
             rows.coverage = rows.coverage + self.decoder.attention * (length > rows.given)[:, None, None]
-        self._finish(found, sequences, origins, ends)
-        rows.running_scores, chosen = going_on(found.scores, ends, plan.beams)  # (A, n)
+        self._finish(found, sequences=sequences, origins=origins, ends=ends)
+        rows.running_scores, chosen = going_on(found.scores, ends, beams=plan.beams)  # (A, n)
         if plan.recorder is not None:
-            plan.recorder(BeamStep(rows.places, found, ends, chosen))
+            plan.recorder(BeamStep(rows.places, found, ends=ends, chosen=chosen))
         rows.running, rows.running_parents = take(sequences, chosen), take(origins, chosen)
         parents = found.parents.gather(1, chosen)
         self.decoder.follow(parents)
@@ -173,7 +173,7 @@ class BeamSearch(Search):
         """The best continuations, of log-probabilities (A, n, V)."""
         rows, phrases = self.rows, self.constraints.phrases
         values, ids = self._likely(log_probs, rows.places)
-        found = self._ranked(values, ids, rows.running_scores)
+        found = self._ranked(values, ids, running_scores=rows.running_scores)
         if phrases is not None:
             length = rows.running.shape[-1]
             is_last, is_forced = length + 1 >= rows.limits, length < rows.given
@@ -197,13 +197,15 @@ class BeamSearch(Search):
         if shortlist is not None and not self._has_whole_vocabulary:
             ids = shortlist.ids[ids]
         if prefixes is not None:
-            values, ids = prefixes.candidates(values, ids, places, self.rows.running.shape[-1] - self.prompt_length)
+            values, ids = prefixes.candidates(
+                values, ids, rows=places, step=self.rows.running.shape[-1] - self.prompt_length
+            )
         return values, ids
 
     def _ranked(self, values: torch.Tensor, ids: torch.Tensor, running_scores: torch.Tensor) -> Candidates:
         """The best K of each row, of log-probabilities and ids (A, n, K) behind hypotheses of these scores (A, n)."""
         scores, places = (values + running_scores[..., None]).flatten(1).topk(self.count)  # (A, K)
-        return Candidates(scores, places // ids.shape[-1], ids.flatten(1).gather(1, places))
+        return Candidates(scores, places // ids.shape[-1], tokens=ids.flatten(1).gather(1, places))
 
     def _penalties(self, lengths: torch.Tensor) -> torch.Tensor:
         """The divisors (A, 1) of the scores of hypotheses with these numbers of tokens (A), including prefixes."""
@@ -292,7 +294,7 @@ class DiverseBeamSearch(BeamSearch):
             penalties = (before >= 0).to(log_probs.dtype) * -plan.options.diversity_penalty
             own = log_probs[its].scatter_add(2, before.clamp(min=0), penalties)  # (a, n, V)
             part = self._ranked(*self._likely(own, rows.places[its]), rows.running_scores[its])
-            _, chosen = going_on(part.scores, plan.ends(part.tokens), plan.beams)
+            _, chosen = going_on(part.scores, plan.ends(part.tokens), beams=plan.beams)
             columns = slice(group * plan.beams, (group + 1) * plan.beams)
             # Groups that are done have no hypotheses any more.
             taken[sentences[its], columns] = part.tokens.gather(1, chosen).masked_fill(rows.written[its, None], -1)

@@ -160,7 +160,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         requests = {name: kwargs[name] for name in REQUESTS if kwargs.get(name) is not None}
         place_in_stream = kwargs.pop("place_in_stream", None)
         kwargs = {name: value for name, value in kwargs.items() if name not in REQUESTS}
-        self._check_arguments(inputs, kwargs, requests)
+        self._check_arguments(inputs, kwargs, requests=requests)
         if isinstance(kwargs.get("custom_generate"), str):  # the name of a repository whose code replaces the loop
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         settings = Settings(dict(kwargs), given=generation_config, saved=self.generation_config)
@@ -207,7 +207,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         Raises:
             ValueError: There is no room for a token.
         """
-        prompt_length, source_lengths = self._lengths(inputs, kwargs, settings)
+        prompt_length, source_lengths = self._lengths(inputs, kwargs, settings=settings)
         return plan_lengths(
             settings.length_limits,
             prompt_length=prompt_length,
@@ -364,7 +364,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         if kind is GreedySearch and "recorder" in request.requests:
             raise ValueError("recorder: needs num_beams of at least 2, not 1")
         if obstacle is not None:
-            check_request(request, call.config, obstacle)
+            check_request(request, call.config, obstacle=obstacle)
             return None
         # Hooks that a step runs need transformers' loop less than the options that only this search has.
         if own_option(request, call.config) is None and needs_whole_rows(self):

@@ -77,7 +77,7 @@ class CausalDecoder(IncrementalDecoder):
         self.filled = length
         shown = ((layer.keys.masked_fill(hidden, 0), layer.values.masked_fill(hidden, 0)) for layer in layers)
         self.keys, self.values = LayerTensors.copies((self._turned(keys), values) for keys, values in shown)
-        self._resize(self.keys, self.values, slots)
+        self._resize(self.keys, self.values, size=slots)
         seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)
         self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)
         if self.key_positions is not None:

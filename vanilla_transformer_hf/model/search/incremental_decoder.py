@@ -197,7 +197,7 @@ class IncrementalDecoder:
         if position_bias is None:
             output, _ = self.attend(query, keys, values, mask, own.scaling)
         else:
-            output = attend_biased(query, keys, values, mask, module=own, position_bias=position_bias)
+            output = attend_biased(query, keys, values=values, mask=mask, module=own, position_bias=position_bias)
         return projections.out(output)
 
     def _attend_to_source(self, layer: "StepLayer", states: torch.Tensor) -> torch.Tensor:
@@ -286,15 +286,15 @@ class IncrementalDecoder:
         mask, its = self._whole_source_mask(), other._whole_source_mask()[rows]
         mask[places] = -math.inf
         longest = max(used_length(mask), used_length(its))
-        mask = resized(mask, -1, longest, -math.inf)
-        mask[places] = resized(its, -1, longest, -math.inf)
+        mask = resized(mask, -1, size=longest, value=-math.inf)
+        mask[places] = resized(its, -1, size=longest, value=-math.inf)
         self.source_mask = mask if mask.any() else None
-        self._resize(self.source_keys, self.source_values, longest)
+        self._resize(self.source_keys, self.source_values, size=longest)
         for tensors, new, dim in (
             (self.source_keys, other.source_keys, self.key_dim),
             (self.source_values, other.source_values, -2),
         ):
-            tensors.put(places, (resized(layer[rows], dim, longest) for layer in new.layers))
+            tensors.put(places, (resized(layer[rows], dim, size=longest) for layer in new.layers))
 
     def _whole_source_mask(self) -> torch.Tensor:
         """0 for a source token, -∞ for padding (B, 1, 1, S)."""
@@ -321,16 +321,16 @@ class IncrementalDecoder:
         self.filled = int(used.sum(dim=1).max())
         slots = self.filled + ROOM * self.beams
         if used.all():
-            self.mask = resized(self.mask, -1, slots, -math.inf)
-            self._resize(self.keys, self.values, slots)
-            self.key_positions = None if self.key_positions is None else resized(self.key_positions, -1, slots)
+            self.mask = resized(self.mask, -1, size=slots, value=-math.inf)
+            self._resize(self.keys, self.values, size=slots)
+            self.key_positions = None if self.key_positions is None else resized(self.key_positions, -1, size=slots)
             return
         places = used.sort(dim=1, descending=True, stable=True).indices[:, : self.filled]  # (B, filled)
         mask = self.mask.gather(2, places[:, None].expand(-1, self.beams, -1))
-        places = resized(places, -1, slots)
-        self.mask = resized(mask, -1, slots, -math.inf)
-        self.keys.change(lambda keys: picked(keys, places, self.key_dim))
-        self.values.change(lambda values: picked(values, places, -2))
+        places = resized(places, -1, size=slots)
+        self.mask = resized(mask, -1, size=slots, value=-math.inf)
+        self.keys.change(lambda keys: picked(keys, places, dim=self.key_dim))
+        self.values.change(lambda values: picked(values, places, dim=-2))
         if self.key_positions is not None:
             self.key_positions = self.key_positions.expand(len(places), -1).gather(1, places)
 
@@ -526,7 +526,7 @@ def attend_fused(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, Any]:
     """What `attend` computes, by torch's kernel and without the weights."""
-    keys, values, mask = by_heads(query, keys, values, mask)
+    keys, values, mask = by_heads(query, keys, values=values, mask=mask)
     output = F.scaled_dot_product_attention(query, keys, values, mask, scale=scaling)
     return output.transpose(1, 2).flatten(2), None
 
@@ -540,9 +540,9 @@ def attend_biased(
     position_bias: PositionBias,
 ) -> torch.Tensor:
     """Outputs (B, n, H d_v) with the scores and outputs of a position scheme; the rest is as in `attend`."""
-    keys, values, mask = by_heads(query, keys, values, mask)
+    keys, values, mask = by_heads(query, keys, values=values, mask=mask)
     output, _ = biased_attention_forward(
-        position_bias, module, query, keys, values, attention_mask=mask, scaling=module.scaling
+        position_bias, module, query=query, key=keys, value=values, attention_mask=mask, scaling=module.scaling
     )
     return output.flatten(2)
 
