@@ -114,19 +114,19 @@ class Translator(ForcedDecoding):
             self.matmul = choose_matmul(matmul_backend, self.matmul_rows)
             logger.info(describe_matmul(self.matmul, self.matmul_rows))
         self._search: TokenTranslator = TokenTranslator(
-            self.model, tokenizer.pad_token_id, self._positions, self.matmul
+            self.model, tokenizer.pad_token_id, max_positions=self._positions, matmul_backend=self.matmul
         )
 
     @classmethod
     def from_pretrained(
         cls,
-        name: str | os.PathLike,
+        name: str | os.PathLike[str],
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
         trust_remote_code: bool = False,
         revision: str | None = None,
         matmul_backend: str = "auto",
-        ensemble: Sequence[str | os.PathLike] = (),
+        ensemble: Sequence[str | os.PathLike[str]] = (),
         quantization: str | None = None,
         engine: str = "ours",
     ) -> "Translator":
@@ -159,14 +159,28 @@ class Translator(ForcedDecoding):
             from .search.ctranslate2_translator import CTranslate2Translator
 
             kept_in = kept_copy(name, quantization)
-        model, tokenizer = open_model(name, device, dtype, trust_remote_code, revision)
+        model, tokenizer = open_model(
+            name, device=device, dtype=dtype, trust_remote_code=trust_remote_code, revision=revision
+        )
         others = []
         for other_name in ensemble:
-            other = cls.from_pretrained(other_name, device, dtype, trust_remote_code, matmul_backend="default")
+            other = cls.from_pretrained(
+                other_name,
+                device=device,
+                dtype=dtype,
+                trust_remote_code=trust_remote_code,
+                matmul_backend="default",
+            )
             if vocabularies(other.tokenizer) != vocabularies(tokenizer):
                 raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
             others.append(other.model)
-        translator = cls(model, tokenizer, matmul_backend, others, None if kept_in else quantization)
+        translator = cls(
+            model,
+            tokenizer,
+            matmul_backend=matmul_backend,
+            ensemble=others,
+            quantization=None if kept_in else quantization,
+        )
         if kept_in is not None:
             translator.engine = " ".join(filter(None, (engine, quantization)))
             limits = {"max_positions": translator._max_target_positions, "threads": torch.get_num_threads()}
@@ -406,7 +420,7 @@ class Translator(ForcedDecoding):
 
     def decode(self, sequences: torch.Tensor, scores: torch.Tensor | None) -> list[Translation]:
         """The texts of `sequences` (N, T), decoder start token included, with their `scores` (N), if any."""
-        return read_translations(self.tokenizer, sequences, scores, self._search.ids_of_end({}))
+        return read_translations(self.tokenizer, sequences, scores=scores, end_ids=self._search.ids_of_end({}))
 
     def join(
         self,

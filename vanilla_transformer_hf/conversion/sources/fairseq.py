@@ -192,7 +192,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
         raise ConversionError(f"{found}: {odd[0]!r} is not the name of a dictionary: a language has the wrong name")
     for folder in _folders(found, str(options.get("data", ""))):
         if all((folder / name).is_file() for name in names):
-            checkpoint = Checkpoint(options, content["model"], {}, folder, [found])
+            checkpoint = Checkpoint(options, content["model"], vocabulary={}, folder=folder, files=[found])
             for side, name in zip(languages, names, strict=True):
                 checkpoint.vocabulary[side] = _dictionary(checkpoint.uses(folder / name))
             return checkpoint
@@ -360,9 +360,11 @@ def _backend(tokens: list[str], cutting: Path | None) -> Tokenizer:
         joined = any(token.endswith("@@") for token in tokens)
         backend = vocabularies.words(tokens, "<unk>", joiner="@@" if joined else None)
     elif "code" in cutting.name.lower():
-        backend = vocabularies.byte_pairs(tokens, vocabularies.read_merges(cutting), "<unk>", SPECIAL_TOKENS)
+        backend = vocabularies.byte_pairs(
+            tokens, vocabularies.read_merges(cutting), unk="<unk>", specials=SPECIAL_TOKENS
+        )
     else:
-        backend = vocabularies.sentencepiece(cutting, tokens, "<unk>")
+        backend = vocabularies.sentencepiece(cutting, tokens, unk="<unk>")
     return vocabularies.ends_with(backend, "</s>")
 
 

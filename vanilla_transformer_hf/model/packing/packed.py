@@ -78,7 +78,7 @@ def pack(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str 
     """
     weight = joined(weights)
     if not is_packable(weight):
-        return plain_map(weight, bias, after)
+        return plain_map(weight, bias, after=after)
     linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
     exact = torch.float32 if dtype == torch.bfloat16 and lacks_bfloat16() else dtype
     own_weight, own_bias = weight.detach().to(exact), None if bias is None else bias.detach().to(exact, copy=True)
@@ -91,19 +91,21 @@ def pack(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str 
 def for_few_rows(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none") -> Projection:
     """x W ᵀ + b, with W packed only where that is faster for the few rows of a step."""
     small = weights[0].dtype == torch.float32 and sum(one.numel() for one in weights) < SMALL
-    return plain_map(joined(weights), bias, after) if small else pack(weights, bias, after)
+    return plain_map(joined(weights), bias, after=after) if small else pack(weights, bias, after=after)
 
 
 # `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
 INT8_METHOD = "vanilla_transformer_int8"
+# From matrices whose outputs are concatenated, a bias or None and the operation after it.
+MakeProjection: TypeAlias = Callable[[Sequence[torch.Tensor], torch.Tensor | None, str], Projection]
 # Quantization of a search -> how it makes a map: of the few rows of a step, and of whole sequences.
-MAKERS: dict[str | None, tuple[Callable, Callable]] = {
+MAKERS: dict[str | None, tuple[MakeProjection, MakeProjection]] = {
     None: (for_few_rows, pack),
     "int8": (int8_map_of_step, Int8Map),
 }
 
 
-def side_by_side(*modules: nn.Module, after: str = "none", make: Callable = for_few_rows) -> Projection:
+def side_by_side(*modules: nn.Module, after: str = "none", make: MakeProjection = for_few_rows) -> Projection:
     """The concatenated outputs of linear modules for one input, then an operation; plain modules become one matrix."""
     if not all(map(is_plain, modules)):
         return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
@@ -180,7 +182,7 @@ class PackedModules:
             if isinstance(module, SharesProjections) and id(module.owner) not in self.stand_ins:
                 found = {name: self._packed_of(child) for name, child in module.owner.named_children()}
                 named = {name: one for name, one in found.items() if one is not None}
-                self.stand_ins[id(module.owner)] = PackedOwner(module.owner, named, join)
+                self.stand_ins[id(module.owner)] = PackedOwner(module.owner, named, join=join)
 
     def _packed_of(self, module: nn.Module) -> Projection | None:
         # An adapter around a projection has its weight, too, but computes something else.
@@ -193,6 +195,12 @@ class StepProjections(SimpleNamespace):
     `cross_out`, and what the layer's `feed_forward` reads: `fc1`, `fc2`, maybe `fc3`, `activation_fn`,
     `activation_dropout`, `training`; no dropout.
     """
+
+    qkv: Projection
+    out: Projection
+    cross_query: Projection
+    cross_out: Projection
+    dropout: Projection
 
     def __init__(self, layer: Any, side_by_side: Callable[..., Projection]):
         own, *crosses = layer.attentions
@@ -230,7 +238,7 @@ class StepWeights:
     """
 
     # Model -> its packed maps, and the signature of the weights that they were made of.
-    _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+    _kept: "weakref.WeakKeyDictionary[Any, tuple[StepWeights, WeightSignature]]" = weakref.WeakKeyDictionary()
 
     def __init__(self, model: Any, quantization: str | None = None):
         self.model, self.quantization = weakref.proxy(model), quantization
@@ -257,7 +265,7 @@ class StepWeights:
         head = self.model.lm_head
         if not is_plain(head):
             return lambda states: head(states)[..., rows]
-        return self.of_step([head.weight[rows]], None if head.bias is None else head.bias[rows])
+        return self.of_step([head.weight[rows]], None if head.bias is None else head.bias[rows], "none")
 
     @cached_property
     def most_likely(self) -> Projection:
@@ -268,7 +276,7 @@ class StepWeights:
         size, fast = head.weight.nbytes, fast_product()
         if fast is onednn_product and size >= LARGE_MAP:
             # The embedded tokens are read from the same matrix, so a packed copy would be one more.
-            return ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"))
+            return ScreenedMostLikely(head.weight, plain_map(head.weight, None, after="none"))
         if fast is onednn_product and size >= LARGE_FOR_MANY and head.weight.dtype == torch.float32:
             is_faster = range(MANY, sys.maxsize)
         elif fast is product_of_halves and size >= LARGE_MAP:
@@ -285,14 +293,14 @@ class StepWeights:
         read = [getattr(one.owner, name) for one in cross for name, _ in one.roles[1:]]
         modules = dict.fromkeys([*self.model.get_encoder().modules(), *read])
         plain: list[Any] = [module for module in modules if isinstance(module, nn.Linear) and is_plain(module)]
-        return PackedModules(self._whole(plain), [*modules, *cross], self._join)
+        return PackedModules(self._whole(plain), modules=[*modules, *cross], join=self._join)
 
     @cached_property
     def prompt(self) -> PackedModules:
         """The quantized maps of a decoder-only model by the ids of their weights; empty if it is not quantized."""
         modules = [*self.model.get_decoder().modules()]
         plain = [] if self.quantization is None else list(filter(is_plain, modules))
-        return PackedModules(self._whole(plain), modules, self._join)
+        return PackedModules(self._whole(plain), modules=modules, join=self._join)
 
     @cached_property
     def everything(self) -> PackedModules:
@@ -301,7 +309,7 @@ class StepWeights:
         plain: list[Any] = [] if self.quantization is None else list(filter(is_plain, modules))
         known = {**self.source.packed, **self.prompt.packed} if plain else {}
         new = self._whole([module for module in plain if id(module.weight) not in known])
-        return PackedModules(known | new, modules, self._join)
+        return PackedModules(known | new, modules=modules, join=self._join)
 
     @property
     def _join(self) -> Callable[..., Projection]:
@@ -342,13 +350,15 @@ class StepWeights:
         if quantization is None and not any(is_packable(module.weight) for module in maps):
             return cls(model)
         tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
-        weights, signature = cls._kept.get(model, (None, None))
-        if weights is not None and weights.quantization == quantization and signature.fits(modules, tensors):
-            return weights
-        del weights  # its packed maps, before others are made
-        cls._kept.pop(model, None)
-        cls._kept[model] = weights, _ = cls(model, quantization), WeightSignature(modules, tensors)
-        return weights
+        if (kept := cls._kept.get(model)) is not None:
+            weights, signature = kept
+            if weights.quantization == quantization and signature.fits(modules, tensors):
+                return weights
+            del kept, weights, signature  # the last references to what they hold, before others are made
+        cls.evict(model)
+        made = cls(model, quantization)
+        cls._kept[model] = made, WeightSignature(modules, tensors)
+        return made
 
     @classmethod
     def evict(cls, model: Any) -> None:

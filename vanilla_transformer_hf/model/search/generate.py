@@ -73,7 +73,7 @@ class VanillaTransformerBeamOutput(GenerateBeamEncoderDecoderOutput):
     phrases_met: torch.Tensor | None = None
 
 
-def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str):
+def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str) -> None:
     """
     Raises:
         ValueError: An id of `ids` lies outside the vocabulary; the message names it.
@@ -160,11 +160,9 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         requests = {name: kwargs[name] for name in REQUESTS if kwargs.get(name) is not None}
         place_in_stream = kwargs.pop("place_in_stream", None)
         kwargs = {name: value for name, value in kwargs.items() if name not in REQUESTS}
-        self._check_arguments(inputs, kwargs, requests)
+        self._check_arguments(inputs, kwargs, requests=requests)
         if isinstance(kwargs.get("custom_generate"), str):  # the name of a repository whose code replaces the loop
-            return super().generate(  # type: ignore[misc]
-                inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
-            )
+            return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         settings = Settings(dict(kwargs), given=generation_config, saved=self.generation_config)
         request = SearchRequest(
             options=SearchOptions.of(settings.get),
@@ -180,9 +178,11 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         request = replace(request, source=self._read_source(inputs, kwargs, settings=settings, request=request))
         kwargs |= request.source.host_arguments
         criteria = StoppingCriteriaList([*(stopping_criteria or []), request])
-        return super().generate(inputs, generation_config, logits_processor, criteria, *args, **kwargs)  # type: ignore[misc]
+        return super().generate(inputs, generation_config, logits_processor, criteria, *args, **kwargs)
 
-    def _check_arguments(self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], requests: dict[str, Any]):
+    def _check_arguments(
+        self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], requests: dict[str, Any]
+    ) -> None:
         """
         Raises:
             ValueError: A token id lies outside its vocabulary, the quantization is unknown, or an option of this
@@ -207,7 +207,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         Raises:
             ValueError: There is no room for a token.
         """
-        prompt_length, source_lengths = self._lengths(inputs, kwargs, settings)
+        prompt_length, source_lengths = self._lengths(inputs, kwargs, settings=settings)
         return plan_lengths(
             settings.length_limits,
             prompt_length=prompt_length,
@@ -290,7 +290,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         return ReadSource(weights=weights, memories=memories, host_arguments={"encoder_outputs": own})
 
     def _prepare_cache_for_generation(
-        self: Any, generation_config: Any, model_kwargs: dict, *args: Any, **kwargs: Any
+        self: Any, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         is_ours = self.config.is_encoder_decoder and "past_key_values" not in model_kwargs
         kind = generation_config.cache_implementation
@@ -306,7 +306,14 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         else:
             return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
 
-    def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):  # type: ignore
+    def _sample(  # type: ignore[override]
+        self: Any,
+        input_ids: Any,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **kwargs: Any,
+    ) -> Any:
         search = self._search(
             GreedySearch,
             LoopCall(
@@ -319,9 +326,18 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         )
         if search is not None:
             return begin(search)
-        return super()._sample(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
+        return super()._sample(  # type: ignore[misc]
+            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
+        )
 
-    def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):  # type: ignore
+    def _beam_search(  # type: ignore[override]
+        self: Any,
+        input_ids: Any,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **kwargs: Any,
+    ) -> Any:
         search = self._search(
             BeamSearch,
             LoopCall(
@@ -348,7 +364,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         if kind is GreedySearch and "recorder" in request.requests:
             raise ValueError("recorder: needs num_beams of at least 2, not 1")
         if obstacle is not None:
-            check_request(request, call.config, obstacle)
+            check_request(request, call.config, obstacle=obstacle)
             return None
         # Hooks that a step runs need transformers' loop less than the options that only this search has.
         if own_option(request, call.config) is None and needs_whole_rows(self):

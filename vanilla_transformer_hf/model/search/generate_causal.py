@@ -57,7 +57,7 @@ class CausalDecoder(IncrementalDecoder):
         if self.key_positions is not None:
             self.key_positions = self.key_positions.repeat(len(self.begins), 1)
 
-    def read(self, prompt: torch.Tensor):
+    def read(self, prompt: torch.Tensor) -> None:
         """Read all but the last token of each prompt (B, P - 1) at once."""
         self.length = length = prompt.shape[1]
         if not length:
@@ -77,13 +77,13 @@ class CausalDecoder(IncrementalDecoder):
         self.filled = length
         shown = ((layer.keys.masked_fill(hidden, 0), layer.values.masked_fill(hidden, 0)) for layer in layers)
         self.keys, self.values = LayerTensors.copies((self._turned(keys), values) for keys, values in shown)
-        self._resize(self.keys, self.values, slots)
+        self._resize(self.keys, self.values, size=slots)
         seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)
         self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)
         if self.key_positions is not None:
             self.key_positions = F.pad(counted(mask[: len(self.begins)]), (0, slots - length))
 
-    def keep_rows(self, rows: torch.Tensor):
+    def keep_rows(self, rows: torch.Tensor) -> None:
         """Keep only these sentences."""
         self._keep_target(rows)
 

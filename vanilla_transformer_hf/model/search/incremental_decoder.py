@@ -94,7 +94,7 @@ class IncrementalDecoder:
         beams: int,
         record_attention: bool,
         shortlist: torch.Tensor | None,
-    ):
+    ) -> None:
         """Set up what does not depend on a source; `states` give type and device."""
         self.decoder, self.weights = model.get_decoder(), weights
         self.head, self.most_likely = weights.head, weights.most_likely
@@ -116,7 +116,7 @@ class IncrementalDecoder:
         self.scores: torch.Tensor | None = None
         self.exact_logits: torch.Tensor | None = None
 
-    def _make_slots(self, states: torch.Tensor, batch: int):
+    def _make_slots(self, states: torch.Tensor, batch: int) -> None:
         """Allocate the keys and values of the first steps."""
         own = self.decoder.layers[0].self_attn
         each = heads_of_layers(self.decoder.config, "decoder")
@@ -139,7 +139,7 @@ class IncrementalDecoder:
         needs_positions = scheme.is_relative or own.is_local
         self.key_positions = self.begins.new_zeros(1, slots) if needs_positions else None
 
-    def read(self, prompt: torch.Tensor):
+    def read(self, prompt: torch.Tensor) -> None:
         """Take these tokens of each sentence (B, P), which all of its hypotheses begin with."""
         for tokens in prompt.unbind(1):
             self.step(tokens[:, None].expand(-1, self.beams))
@@ -162,8 +162,9 @@ class IncrementalDecoder:
         step = Step(slots=slice(start, self.filled), masks=Masks(mask), apply_rotary=scheme.rotary_at(positions))
         for layer, position_bias in zip(self.layers, scheme.layer_biases(positions, self.key_positions)):
             states = self.decode_layer(layer, states, step=step, position_bias=position_bias)
-        self.states = self.decoder.layer_norm(states)
-        return self.states
+        predicting: torch.Tensor = self.decoder.layer_norm(states)
+        self.states = predicting
+        return predicting
 
     def decode_layer(
         self, layer: "StepLayer", states: torch.Tensor, step: "Step", position_bias: PositionBias | None
@@ -196,7 +197,7 @@ class IncrementalDecoder:
         if position_bias is None:
             output, _ = self.attend(query, keys, values, mask, own.scaling)
         else:
-            output = attend_biased(query, keys, values, mask, module=own, position_bias=position_bias)
+            output = attend_biased(query, keys, values=values, mask=mask, module=own, position_bias=position_bias)
         return projections.out(output)
 
     def _attend_to_source(self, layer: "StepLayer", states: torch.Tensor) -> torch.Tensor:
@@ -236,7 +237,7 @@ class IncrementalDecoder:
             logits = self.exact_logits.copy_(logits)
         return torch.log_softmax(logits, dim=-1, out=self.scores)
 
-    def follow(self, parents: torch.Tensor):
+    def follow(self, parents: torch.Tensor) -> None:
         """Let the hypothesis at each place continue the one at place `parents` (B, n) of its sentence."""
         if self.beams > 1:
             self.mask = self.mask.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.mask.shape[-1]))
@@ -244,14 +245,14 @@ class IncrementalDecoder:
                 rows = torch.arange(len(parents), device=parents.device)[:, None]  # (B, 1)
                 self.sums.change(lambda sums: sums.transpose(1, 2)[rows, parents].transpose(1, 2))
 
-    def keep_rows(self, rows: torch.Tensor):
+    def keep_rows(self, rows: torch.Tensor) -> None:
         """Keep only these sentences."""
         for tensors in (self.source_keys, self.source_values):
             tensors.change(lambda layer: layer[rows])
         self.source_mask = None if self.source_mask is None else self.source_mask[rows]
         self._keep_target(rows)
 
-    def _keep_target(self, rows: torch.Tensor):
+    def _keep_target(self, rows: torch.Tensor) -> None:
         for tensors in filter(None, (self.keys, self.values, self.sums)):
             tensors.change(lambda layer: layer[rows])
         self.mask = self.mask[rows]
@@ -266,7 +267,7 @@ class IncrementalDecoder:
         return self.source_masks.mask
 
     @source_mask.setter
-    def source_mask(self, mask: torch.Tensor | None):
+    def source_mask(self, mask: torch.Tensor | None) -> None:
         self.source_masks = Masks(mask)
 
     @property
@@ -274,7 +275,7 @@ class IncrementalDecoder:
         """S."""
         return self.source_values[0].shape[2]
 
-    def absorb(self, other: "IncrementalDecoder", rows: slice, places: torch.Tensor):
+    def absorb(self, other: "IncrementalDecoder", rows: slice, places: torch.Tensor) -> None:
         """Replace the sentences at `places` by these sentences of `other`, which has not taken a token yet."""
         self.begins = self.begins.repeat(len(self.mask) // len(self.begins), 1)
         self.begins[places], self.mask[places] = self.length, -math.inf
@@ -285,15 +286,15 @@ class IncrementalDecoder:
         mask, its = self._whole_source_mask(), other._whole_source_mask()[rows]
         mask[places] = -math.inf
         longest = max(used_length(mask), used_length(its))
-        mask = resized(mask, -1, longest, -math.inf)
-        mask[places] = resized(its, -1, longest, -math.inf)
+        mask = resized(mask, -1, size=longest, value=-math.inf)
+        mask[places] = resized(its, -1, size=longest, value=-math.inf)
         self.source_mask = mask if mask.any() else None
-        self._resize(self.source_keys, self.source_values, longest)
+        self._resize(self.source_keys, self.source_values, size=longest)
         for tensors, new, dim in (
             (self.source_keys, other.source_keys, self.key_dim),
             (self.source_values, other.source_values, -2),
         ):
-            tensors.put(places, (resized(layer[rows], dim, longest) for layer in new.layers))
+            tensors.put(places, (resized(layer[rows], dim, size=longest) for layer in new.layers))
 
     def _whole_source_mask(self) -> torch.Tensor:
         """0 for a source token, -∞ for padding (B, 1, 1, S)."""
@@ -309,27 +310,27 @@ class IncrementalDecoder:
         """Keys (..., T, d_k) in the layout in which they are stored, and back."""
         return keys if self.key_dim == -2 else keys.transpose(-2, -1)
 
-    def _resize(self, keys: LayerTensors, values: LayerTensors, size: int):
+    def _resize(self, keys: LayerTensors, values: LayerTensors, size: int) -> None:
         """Cut keys and values to so many positions, or pad them with zeros."""
         keys.change(partial(resized, dim=self.key_dim, size=size))
         values.change(partial(resized, dim=-2, size=size))
 
-    def _make_room(self):
+    def _make_room(self) -> None:
         """Allocate slots for more steps and drop those that no hypothesis needs any more."""
         used = (self.mask == 0).any(dim=1)  # (B, slots)
         self.filled = int(used.sum(dim=1).max())
         slots = self.filled + ROOM * self.beams
         if used.all():
-            self.mask = resized(self.mask, -1, slots, -math.inf)
-            self._resize(self.keys, self.values, slots)
-            self.key_positions = None if self.key_positions is None else resized(self.key_positions, -1, slots)
+            self.mask = resized(self.mask, -1, size=slots, value=-math.inf)
+            self._resize(self.keys, self.values, size=slots)
+            self.key_positions = None if self.key_positions is None else resized(self.key_positions, -1, size=slots)
             return
         places = used.sort(dim=1, descending=True, stable=True).indices[:, : self.filled]  # (B, filled)
         mask = self.mask.gather(2, places[:, None].expand(-1, self.beams, -1))
-        places = resized(places, -1, slots)
-        self.mask = resized(mask, -1, slots, -math.inf)
-        self.keys.change(lambda keys: picked(keys, places, self.key_dim))
-        self.values.change(lambda values: picked(values, places, -2))
+        places = resized(places, -1, size=slots)
+        self.mask = resized(mask, -1, size=slots, value=-math.inf)
+        self.keys.change(lambda keys: picked(keys, places, dim=self.key_dim))
+        self.values.change(lambda values: picked(values, places, dim=-2))
         if self.key_positions is not None:
             self.key_positions = self.key_positions.expand(len(places), -1).gather(1, places)
 
@@ -350,7 +351,7 @@ class Ensemble:
         """Whether sentences may join others at any step."""
         return all(decoder.can_absorb for decoder in self.decoders)
 
-    def read(self, prompt: torch.Tensor):
+    def read(self, prompt: torch.Tensor) -> None:
         """As `IncrementalDecoder.read`."""
         for decoder in self.decoders:
             decoder.read(prompt)
@@ -375,7 +376,7 @@ class Ensemble:
         """S."""
         return self.decoders[0].source_length
 
-    def step(self, tokens: torch.Tensor):
+    def step(self, tokens: torch.Tensor) -> None:
         """The next tokens (B, n)."""
         for decoder in self.decoders:
             decoder.step(tokens)
@@ -391,17 +392,17 @@ class Ensemble:
         """The next tokens (B, 1) to the most likely ones after them (B)."""
         return first_highest(self.log_probs(tokens)[:, 0])
 
-    def follow(self, parents: torch.Tensor):
+    def follow(self, parents: torch.Tensor) -> None:
         """As `IncrementalDecoder.follow`."""
         for decoder in self.decoders:
             decoder.follow(parents)
 
-    def keep_rows(self, rows: torch.Tensor):
+    def keep_rows(self, rows: torch.Tensor) -> None:
         """Keep only these sentences."""
         for decoder in self.decoders:
             decoder.keep_rows(rows)
 
-    def absorb(self, other: "Ensemble", rows: slice, places: torch.Tensor):
+    def absorb(self, other: "Ensemble", rows: slice, places: torch.Tensor) -> None:
         """As `IncrementalDecoder.absorb`."""
         for decoder, its in zip(self.decoders, other.decoders):
             decoder.absorb(its, rows, places)
@@ -430,7 +431,8 @@ def picked(tensor: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor
     batch, heads, slots, _ = tensor.shape
     each = torch.arange(batch * heads, device=places.device).view(batch, heads, 1)
     rows = each * slots + places[:, None]  # (B, H, T'), by whole rows, which is faster
-    return tensor.flatten(0, 2).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+    found: torch.Tensor = tensor.flatten(0, 2).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+    return found
 
 
 class Step(NamedTuple):
@@ -458,12 +460,15 @@ class StepLayer:
 
     def __init__(self, layer: Any, projections: StepProjections, number: int, place: int):
         self.number, self.place, self.projections = number, place, projections
-        self.residual = partial(layer.residual, dropout=projections.dropout, alpha=layer.alpha)
-        self.feed_forward_residual = partial(
+        self.residual: Callable[..., torch.Tensor] = partial(
+            layer.residual, dropout=projections.dropout, alpha=layer.alpha
+        )
+        self.feed_forward_residual: Callable[..., torch.Tensor] = partial(
             layer.feed_forward_residual, dropout=projections.dropout, alpha=layer.alpha
         )
         self.feed_forward = partial(layer.feed_forward, projections)
-        self.self_attn, self.encoder_attn = layer.self_attn, getattr(layer, "encoder_attn", None)
+        self.self_attn: Any = layer.self_attn
+        self.encoder_attn: Any = getattr(layer, "encoder_attn", None)
         self.divide = layer.self_attn.divider()
         self.self_attn_layer_norm = norm_of(layer.self_attn_layer_norm)
         self.encoder_attn_layer_norm = norm_of(getattr(layer, "encoder_attn_layer_norm", None))
@@ -486,7 +491,7 @@ def norm_of(module: Any) -> Any:
     )
 
 
-class Masks(dict):
+class Masks(dict[int, torch.Tensor | None]):
     """
     A mask of attention (B, 1 or H, 1 or n, T) for each number of heads H, as (B H, 1 or n, T): one operation adds it
     to the scores. It is made when it is asked for; None stays None.
@@ -521,7 +526,7 @@ def attend_fused(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, Any]:
     """What `attend` computes, by torch's kernel and without the weights."""
-    keys, values, mask = by_heads(query, keys, values, mask)
+    keys, values, mask = by_heads(query, keys, values=values, mask=mask)
     output = F.scaled_dot_product_attention(query, keys, values, mask, scale=scaling)
     return output.transpose(1, 2).flatten(2), None
 
@@ -530,14 +535,14 @@ def attend_biased(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    mask: torch.Tensor,
+    mask: torch.Tensor | None,
     module: Any,
     position_bias: PositionBias,
 ) -> torch.Tensor:
     """Outputs (B, n, H d_v) with the scores and outputs of a position scheme; the rest is as in `attend`."""
-    keys, values, mask = by_heads(query, keys, values, mask)
+    keys, values, mask = by_heads(query, keys, values=values, mask=mask)
     output, _ = biased_attention_forward(
-        position_bias, module, query, keys, values, attention_mask=mask, scaling=module.scaling
+        position_bias, module, query=query, key=keys, value=values, attention_mask=mask, scaling=module.scaling
     )
     return output.flatten(2)
 

@@ -190,7 +190,8 @@ class SearchRequest(StoppingCriteria):
     @property
     def ensemble(self) -> Sequence[Any]:
         """The other models of the ensemble."""
-        return self.requests.get("ensemble", ())
+        members: Sequence[Any] = self.requests.get("ensemble", ())
+        return members
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         for name in self.requests:

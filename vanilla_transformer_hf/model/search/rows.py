@@ -90,7 +90,7 @@ class Rows:
                 old, new = old - unused, new + ahead
             if old.dim() > 1:
                 longest = max(old.shape[-1], new.shape[-1])
-                old, new = resized(old, -1, longest, filler), resized(new, -1, longest, filler)
+                old, new = resized(old, -1, size=longest, value=filler), resized(new, -1, size=longest, value=filler)
             made[name] = old.index_copy(0, places, new)
         return replace(self, **made)
 

@@ -144,7 +144,8 @@ class Search(ABC):
             running = (~self.rows.written).nonzero()[:, 0]
             self.keep_rows(torch.cat((running, running.new_zeros(count))))
             done = torch.arange(len(running), len(running) + count, device=running.device)
-        return done[self.rows.begins[done].argsort()[:count]]
+        places: torch.Tensor = done[self.rows.begins[done].argsort()[:count]]
+        return places
 
     def evict(self, other: "Search", rows: torch.Tensor) -> None:
         """Drop these rows (r) of `other`, a search that has joined or this one; their results are not needed."""
@@ -175,11 +176,13 @@ class Search(ABC):
         """Apply to the scores of the next tokens (A n, V) the processors of each sentence's own search."""
         running = self.rows.running
         if not self.joined:
-            return process(self.plan.processors, running.flatten(0, -2), scores)
+            return process(self.plan.processors, running.flatten(0, -2), scores=scores)
         scores = scores.unflatten(0, (-1, self.plan.beams))  # (A, n, V)
         for search, begin, its in self._alike(~self.rows.written):
             ids, processors = running[its][..., begin:].flatten(0, -2), search.plan.processors
-            scores[its] = process(processors, ids, scores[its].flatten(0, 1)).unflatten(0, (-1, self.plan.beams))
+            scores[its] = process(processors, ids, scores=scores[its].flatten(0, 1)).unflatten(
+                0, (-1, self.plan.beams)
+            )
         return scores.flatten(0, 1)
 
     def _dismiss(self, done: torch.Tensor) -> None:

@@ -52,7 +52,10 @@ class ForcedDecoding(TextModel):
         """
         options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
         options["split_sentences"] = split_sentences
-        return self._of_pairs(self._score_pairs, sources, targets, progress_bar, options)
+        scores: TextScore | list[TextScore] = self._of_pairs(
+            self._score_pairs, sources, targets=targets, progress_bar=progress_bar, options=options
+        )
+        return scores
 
     def align(
         self,
@@ -84,19 +87,22 @@ class ForcedDecoding(TextModel):
         """
         options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long, "layer": layer}
         options["split_sentences"] = split_sentences
-        return self._of_pairs(self._align_pairs, sources, targets, progress_bar, options)
+        alignments: Alignment | list[Alignment] = self._of_pairs(
+            self._align_pairs, sources, targets=targets, progress_bar=progress_bar, options=options
+        )
+        return alignments
 
     def score_stream(
         self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
     ) -> Iterator[TextScore]:
         """`score` for any number of pairs in constant memory; `options` as there, and `tally`."""
-        return self._pair_stream(self._score_pairs, pairs, window, options)
+        return self._pair_stream(self._score_pairs, pairs, window=window, options=options)
 
     def align_stream(
         self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
     ) -> Iterator[Alignment]:
         """`align` for any number of pairs in constant memory; `options` as there, and `tally`."""
-        return self._pair_stream(self._align_pairs, pairs, window, options)
+        return self._pair_stream(self._align_pairs, pairs, window=window, options=options)
 
     def _encoders(
         self, too_long: str, split_sentences: SplitSentences | None = None
@@ -123,9 +129,17 @@ class ForcedDecoding(TextModel):
 
         def score(parts: Sequence[tuple[str, str]]) -> list[TextScore]:
             with quantized(self.model, self.quantization):
-                return score_pairs(self.model, self.tokenizer, encoders, parts, tally, self.matmul, **limits)
+                return score_pairs(
+                    self.model,
+                    self.tokenizer,
+                    encoders=encoders,
+                    pairs=parts,
+                    tally=tally,
+                    matmul_backend=self.matmul,
+                    **limits,
+                )
 
-        return [join_scores(found) for _, _, found in self._in_parts(score, pairs, encoders, tally)]
+        return [join_scores(found) for _, _, found in self._in_parts(score, pairs, encoders=encoders, tally=tally)]
 
     def _align_pairs(
         self,
@@ -139,7 +153,16 @@ class ForcedDecoding(TextModel):
         encoders = self._encoders(too_long, split_sentences)
 
         def align(parts: Sequence[tuple[str, str]]) -> list[Alignment]:
-            return align_pairs(self.model, self.tokenizer, encoders, parts, tally, layer, self.matmul, **limits)
+            return align_pairs(
+                self.model,
+                self.tokenizer,
+                encoders=encoders,
+                pairs=parts,
+                tally=tally,
+                layer=layer,
+                matmul_backend=self.matmul,
+                **limits,
+            )
 
         return [
             join_alignments(
@@ -148,7 +171,7 @@ class ForcedDecoding(TextModel):
                 first_words=[(source.first_word, target.first_word) for source, target in parts],
                 repeated=[source.repeated for source, _ in parts],
             )
-            for pair, parts, found in self._in_parts(align, pairs, encoders, tally)
+            for pair, parts, found in self._in_parts(align, pairs, encoders=encoders, tally=tally)
         ]
 
     @staticmethod
@@ -162,7 +185,7 @@ class ForcedDecoding(TextModel):
         for pair in pairs:
             check_texts(pair)
         languages, in_sentences = (encoders[0].language, encoders[1].language), encoders[0].in_sentences
-        parts = [pair_segments(pair, languages, in_sentences) for pair in pairs]
+        parts = [pair_segments(pair, languages, in_sentences=in_sentences) for pair in pairs]
         for each in parts:
             encoders[0].repeat_tags([source for source, _ in each])
         owners = [place for place, each in enumerate(parts) for _ in each]
@@ -189,7 +212,9 @@ class ForcedDecoding(TextModel):
         if len(left) != len(right):
             raise ValueError(f"sources and targets differ in number: {len(left)} and {len(right)}")
         with ProgressBar(len(left), disable=not progress_bar) as tally:
-            results = list(self._pair_stream(work, zip(left, right), WINDOW, {**options, "tally": tally}))
+            results = list(
+                self._pair_stream(work, zip(left, right), window=WINDOW, options={**options, "tally": tally})
+            )
         self.warn(tally, "truncate", has_targets=True)
         return results[0] if single else results
 

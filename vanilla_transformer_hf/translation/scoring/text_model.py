@@ -136,7 +136,7 @@ class TextModel:
         encoder = TextEncoder(
             self.tokenizer,
             limit,
-            too_long,
+            too_long=too_long,
             is_target=is_target,
             is_guess=is_guess,
             prefix=prefix,

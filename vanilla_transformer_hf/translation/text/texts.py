@@ -204,7 +204,8 @@ class TextEncoder:
     @cached_property
     def _frame(self) -> list[int]:
         """The special tokens that the tokenizer adds to each text, before and behind it."""
-        return self.ids([""])["input_ids"][0]
+        ids: list[int] = self.ids([""])["input_ids"][0]
+        return ids
 
     @property
     def around(self) -> int:
@@ -296,7 +297,7 @@ class TextEncoder:
 
     def _segments(self, text: str) -> tuple[list[Part], str]:
         """The lines of a text, or their sentences, without tokens yet; and the white space after the last."""
-        segments, after = split_segments(text, self.language, self.in_sentences)
+        segments, after = split_segments(text, self.language, in_sentences=self.in_sentences)
         copies = self.copies_without_letters and not is_constrained(text)
         self.repeat_tags(segments)
         parts = list[Part]()
@@ -388,7 +389,7 @@ def refuse(encoder: TextEncoder, whole: Part) -> list[Part]:
     Raises:
         ValueError: Always; the message has the text and its length.
     """
-    encoder.refuse_unless("split", whole.text, len(whole.ids))
+    encoder.refuse_unless("split", whole.text, length=len(whole.ids))
     return [whole]
 
 
@@ -412,12 +413,14 @@ def split(encoder: TextEncoder, whole: Part) -> list[Part]:
 
     taken = encoder.around + (count([tags])[0] if tags else 0)
     limit, part_limit = (max(1, most - taken) for most in (encoder.limit, encoder.part_limit))
-    spans = split_text(text, limit, count, part_limit, encoder.language)
+    spans = split_text(text, limit, count=count, part_limit=part_limit, language=encoder.language)
     first = whole.first_word + (0 if whole.repeated else count_words(tags))
     repeated = whole.repeated or range(whole.first_word, first)
     starts, texts = word_starts(text), [tags + text[start:end] for start, end in spans]
     parts = [
-        Part(part, ids, first + bisect_right(starts, start) - 1, None, is_cut=True, repeated=repeated)
+        Part(
+            part, ids, first_word=first + bisect_right(starts, start) - 1, before=None, is_cut=True, repeated=repeated
+        )
         for (start, _), part, ids in zip(spans, texts, encoder.ids(texts)["input_ids"], strict=True)
     ]
     parts[0].before = whole.before
