@@ -30,7 +30,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
-from vanilla_transformer_hf.model.positions.absolute import POSITION_ENCODINGS, TrainedPositionEncoding
+from vanilla_transformer_hf.model.positions.base import POSITION_ENCODINGS, TrainedPositionEncoding
 from vanilla_transformer_hf.model.positions.relative import DistanceMLP
 
 

@@ -48,8 +48,7 @@ from .layers.norms import NORMS
 from .layers.segments import segments
 from .layers.stack_inputs import StackInputs
 from .parallel_plans import DecoderPlans, EncoderPlans, HeadPlans, TiedPlans
-from .positions.absolute import POSITION_ENCODINGS, positions
-from .positions.base import ApplyRotary, PositionBias, no_rotary
+from .positions.base import POSITION_ENCODINGS, ApplyRotary, PositionBias, no_rotary, positions
 from .pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from .search.generate import VanillaTransformerGenerationMixin
 

@@ -11,13 +11,15 @@ from transformers.models.t5.modeling_t5 import T5Attention, T5LayerNorm
 from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import NORMS
 from vanilla_transformer_hf.model.positions.absolute import (
-    POSITION_ENCODINGS,
-    AlibiPositionEncoding,
-    DistanceMLP,
-    GatedAlibi,
     HalvesRotaryPositionEncoding,
     HierarchicalPositionEncoding,
     RotaryPositionEncoding,
+)
+from vanilla_transformer_hf.model.positions.base import POSITION_ENCODINGS
+from vanilla_transformer_hf.model.positions.relative import (
+    AlibiPositionEncoding,
+    DistanceMLP,
+    GatedAlibi,
     T5PositionBias,
 )
 

@@ -12,13 +12,10 @@ from torch import nn
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from .base import (
-    POSITION_ENCODINGS,
     ApplyRotary,
     PositionEncoding,
-    RelativePositionEncoding,
     TrainedPositionEncoding,
     check_rows,
-    counted,
     look_up,
 )
 
@@ -162,20 +159,3 @@ class HalvesRotaryPositionEncoding(RotaryPositionEncoding, scheme="rotary_halves
 
     def swap(self, states: torch.Tensor) -> torch.Tensor:
         return torch.cat(states.chunk(2, dim=-1)[::-1], dim=-1)
-
-
-def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
-    """Position of each embedding (B, T, D), as (B or 1, T): padding on the left is not counted."""
-    length = embeddings.shape[1]
-    if attention_mask is not None and attention_mask.dim() == 2:
-        return counted(attention_mask)[:, -length:]  # (B, T)
-    return (torch.arange(length, device=embeddings.device) + past_length).unsqueeze(0)  # (1, T)
-
-
-__all__ = [
-    "POSITION_ENCODINGS",
-    "PositionEncoding",
-    "RelativePositionEncoding",
-    "TrainedPositionEncoding",
-    "positions",
-]

@@ -283,3 +283,11 @@ def check_rows(ids: torch.Tensor, count: int, what: str):
 def counted(padding: torch.Tensor) -> torch.Tensor:
     """Position of each token (B, T), from a mask with 1 for tokens and 0 for padding, which is not counted."""
     return (padding.long().cumsum(dim=-1) - 1).clamp(min=0)
+
+
+def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
+    """Position of each embedding (B, T, D), as (B or 1, T): padding on the left is not counted."""
+    length = embeddings.shape[1]
+    if attention_mask is not None and attention_mask.dim() == 2:
+        return counted(attention_mask)[:, -length:]  # (B, T)
+    return (torch.arange(length, device=embeddings.device) + past_length).unsqueeze(0)  # (1, T)

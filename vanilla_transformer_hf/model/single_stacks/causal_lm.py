@@ -24,7 +24,7 @@ from ..layers.base_model import tied_output
 from ..layers.feed_forward import SharedFeedForward
 from ..modeling_vanilla_transformer import VanillaTransformerLayer, VanillaTransformerStack
 from ..parallel_plans import EncoderPlans, HeadPlans
-from ..positions.absolute import positions
+from ..positions.base import positions
 from ..pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from ..search.generate_causal import VanillaTransformerCausalGenerationMixin
 from .base import SingleStackModel, of_one_stack
