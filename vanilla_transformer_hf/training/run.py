@@ -61,6 +61,7 @@ from .checkpoints.resume import (
     settings_of_all_parts,
 )
 from .checks import check_run
+from .doubts import find_doubts
 from .finishing import FinalScores, LaterParts, of_main_process, write_final_card, write_model
 from .objectives.distillation import digest_of_teacher, open_teacher
 from .recipe import RunArguments, TranslationTrainingArguments
@@ -168,6 +169,8 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         data = tokenize(corpora, tokenizer, run)
         record_longest_source(tokenizer, run, data["train"])
         record_sentences(tokenizer, run, corpora["train"])
+        for doubt in find_doubts(run, tokenizer, corpora, data):
+            say(training, f"Warning: {doubt}")
     if training.device.type == "cpu":
         training.matmul = _set_matmul(training.matmul)
     model = _make_model(run, training, tokenizer)
