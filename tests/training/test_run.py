@@ -34,6 +34,7 @@ from vanilla_transformer_hf.training import run as training
 from vanilla_transformer_hf.training.data.collators import TranslationCollator
 from vanilla_transformer_hf.training.model import paper_learning_rate
 from vanilla_transformer_hf.training.run import run_job
+from vanilla_transformer_hf.training.trainer.progress import ShortRunWarning, find_short_run
 
 
 RECIPES = Path(__file__).parents[2] / "vanilla_transformer_hf" / "training" / "recipes"
@@ -381,6 +382,17 @@ def test_a_run_that_is_too_short_says_so_at_its_start(prepare, capsys, settings,
     state.global_step = count
     trainer.callback_handler.on_train_begin(arguments, state, TrainerControl())
     assert "Warning" not in capsys.readouterr().out, "of a run that is already done"
+
+
+def test_a_run_that_ends_within_its_first_epoch_says_so(prepare, capsys):
+    training = prepare().trainer.args
+    assert find_short_run(training, 10, epoch=10) is None
+    assert "10 updates of the weights, fewer than the 11 that see all of its" in find_short_run(training, 10, 11)
+    for batches, warns in ((training.max_steps, False), (training.max_steps + 1, True)):
+        loader = range(batches * training.gradient_accumulation_steps)
+        state = TrainerState(max_steps=training.max_steps)
+        ShortRunWarning().on_train_begin(training, state, TrainerControl(), train_dataloader=loader)
+        assert ("fewer than" in capsys.readouterr().out) == warns
 
 
 def test_a_model_that_is_trained_further_keeps_its_own_search(prepare, tmp_path):

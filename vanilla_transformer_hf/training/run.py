@@ -16,6 +16,7 @@ from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prep
 from .checks import check_run
 from .console import quiet_libraries, say
 from .data.corpora import by_length, load_corpora, make_collators, tokenize
+from .doubts import find_doubts
 from .facts import facts_of_run
 from .finishing import ScoredSet, finish_translation, write_model
 from .machine import find_matmul, of_main_process
@@ -79,6 +80,8 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         data = tokenize(corpora, tokenizer, run)
         record_longest_source(tokenizer, run, data["train"])
         record_sentences(tokenizer, run, corpora["train"])
+        for doubt in find_doubts(run, tokenizer, corpora, data):
+            say(training, f"Warning: {doubt}")
     told = settings_of_all_parts(settings, start.earlier)
     if training.device.type == "cpu":
         # What "auto" was found to mean: the last bits of the weights depend on it.

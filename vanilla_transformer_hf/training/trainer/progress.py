@@ -3,6 +3,7 @@ The progress of a training run: loss, tokens per second and remaining time, as a
 line.
 """
 
+import math
 import time
 from typing import Any
 
@@ -175,23 +176,35 @@ class Progress(ProgressCallback):
 
 
 class ShortRunWarning(TrainerCallback):
-    """Says at the start of a run if it makes too few updates to learn: a handful, or none after the warm-up."""
+    """
+    Says at the start of a run if it makes too few updates to learn: a handful, fewer than an epoch, or none after the
+    warm-up.
+    """
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         is_done = state.global_step >= state.max_steps
-        if state.is_world_process_zero and not is_done and (warning := find_short_run(args, state.max_steps)):
+        loader = kwargs.get("train_dataloader")
+        batches = len(loader) if has_length(loader) else 0  # nobody knows how long a stream is
+        epoch = math.ceil(batches / args.gradient_accumulation_steps)
+        warning = find_short_run(args, state.max_steps, epoch)
+        if state.is_world_process_zero and not is_done and warning:
             print(f"Warning: {warning}", flush=True)
 
 
-def find_short_run(args: TrainingArguments, steps: int) -> str | None:
-    """A sentence if a run of so many updates, over all its epochs, is too short to learn; else None."""
+def find_short_run(args: TrainingArguments, steps: int, epoch: int = 0) -> str | None:
+    """
+    A sentence if a run of so many updates, over all its epochs, is too short to learn; else None. `epoch` is the
+    number of updates that see all of the text once; 0: not known.
+    """
     longer = f"raise {'max_steps' if args.max_steps > 0 else 'num_train_epochs'}"
     problems, advice = [], [longer]
     if steps <= FEW_STEPS:
         problems.append("which is too few to learn anything")
         advice.append(f"lower {'tokens_per_step' if is_filled_by_tokens(args) else 'per_device_train_batch_size'}")
+    if steps < epoch:
+        problems.append(f"fewer than the {epoch:,} that see all of its text once")
     warmup = args.get_warmup_steps(steps)
     if warmup >= steps and SchedulerType(args.lr_scheduler_type) not in WITHOUT_WARMUP:
         problems.append(f"all in its warm-up of {warmup:,}: the learning rate never reaches {args.learning_rate:.3g}")
