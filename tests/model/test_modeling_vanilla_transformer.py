@@ -403,8 +403,8 @@ def test_float64_changes_nothing(encoding, backend, tiny_model, batch):
 
 
 @every_switch
+@torch.compiler.set_stance("force_eager")  # the compiler of flex attention takes seconds for each shape
 def test_attention_backends_agree(fields, tiny_model, batch):
-    """Flex attention without its compiler, which takes seconds for each shape."""
     model = tiny_model(**fields)
     expected = None
     is_relative = any(stack.embed_positions.is_relative for stack in (model.model.encoder, model.model.decoder))
@@ -414,8 +414,7 @@ def test_attention_backends_agree(fields, tiny_model, batch):
             with pytest.raises(ValueError, match="set attn_implementation to 'eager' or 'sdpa'"):
                 logits_of(model, batch)
             continue
-        with torch.compiler.set_stance("force_eager"):
-            ours = logits_of(model, batch)[real(batch)]
+        ours = logits_of(model, batch)[real(batch)]
         expected = ours if expected is None else expected
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
 
