@@ -95,6 +95,8 @@ def test_ids_alone_and_several_texts_can_be_evaluated(prepare):
     assert trainer.evaluate({"a": data, "b": data})["eval_b_loss"] == expected
     trainer.predict(trainer.eval_dataset)
     assert not trainer.args.predict_with_generate and "eval_bleu" not in trainer.evaluate(data)
+    trainer.args.predict_with_generate, trainer.eval_dataset = True, {"a": trainer.eval_dataset}
+    assert "eval_a_loss" in trainer.evaluate() and len(trainer.references) == 6  # transformers names it "a"
 
 
 def test_a_step_has_the_wanted_tokens_on_every_machine(prepare):
