@@ -468,7 +468,9 @@ def test_blank_lines_have_an_empty_alignment(translator):
 
 def test_batches_of_alignments_are_as_small_as_those_of_translations(translator, monkeypatch):
     sizes, read = [], alignment.attention_to_source
-    monkeypatch.setattr(alignment, "attention_to_source", lambda *args: sizes.append(len(args[1])) or read(*args))
+    monkeypatch.setattr(
+        alignment, "attention_to_source", lambda model, ids, **rest: sizes.append(len(ids)) or read(model, ids, **rest)
+    )
     translator.translate(MIXED, return_alignments=True, batch_size=2)
     assert sizes == [2, 2, 2]
 
