@@ -384,6 +384,16 @@ def test_a_run_that_is_too_short_says_so_at_its_start(prepare, capsys, settings,
     assert "Warning" not in capsys.readouterr().out, "of a run that is already done"
 
 
+def test_a_new_tokenizer_normalises_and_says_so(prepare, tmp_path):
+    assert prepare().trainer.processing_class("e\u0301\u00a0 x\n") == prepare().trainer.processing_class("é x")
+    plain = prepare(unicode_normalization="none", output_dir=str(tmp_path / "plain")).trainer.processing_class
+    assert plain("e\u0301\n")["input_ids"] == plain("e\u0301")["input_ids"] != plain("é")["input_ids"]
+    with pytest.raises(
+        ValueError, match="unicode_normalization=NFD has no effect: the tokenizer is that of tokenizer"
+    ):
+        prepare(unicode_normalization="NFD", tokenizer_name_or_path=str(tmp_path), vocab_size=None)
+
+
 def test_a_run_that_ends_within_its_first_epoch_says_so(prepare, capsys):
     training = prepare().trainer.args
     assert find_short_run(training, 10, epoch=10) is None

@@ -23,6 +23,7 @@ from .recipe import CHANGEABLE_FIELDS, KINDS_OF_ONE_WEIGHT, SENTENCE_FIELDS, Run
 
 # Metrics for the best checkpoint.
 SCORES = (*METRICS, "loss")
+FIELDS_OF_NEW_TOKENIZERS = ("tokenizer_model", "unicode_normalization", "separate_vocabularies", "target_lang_tags")
 
 
 def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
@@ -78,7 +79,7 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
         reasons["shuffle_buffer_size"] = "it needs streaming"
     if run.model.tokenizer_name_or_path or run.model.model_name_or_path:
         given = "the tokenizer is that of tokenizer_name_or_path or model_name_or_path, and none is trained"
-        reasons |= dict.fromkeys(("tokenizer_model", "separate_vocabularies", "target_lang_tags"), given)
+        reasons |= dict.fromkeys(FIELDS_OF_NEW_TOKENIZERS, given)
     if training.teacher is None:
         reasons |= dict.fromkeys(("distillation_weight", "distillation_temperature"), "it needs a teacher")
     if not training.head_gates:

@@ -67,6 +67,8 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokeni
         iterate_texts(corpus, "target"),
         vocab_size=plan_config(run).vocab_size - len(tags) - len(others),
         model=run.model.tokenizer_model,
+        unicode_normalization=run.model.normal_form,
+        normalize_white_space=True,
         separate_vocabularies=run.model.separate_vocabularies,
         src_lang=run.data.source_lang,
         tgt_lang=run.data.target_lang,

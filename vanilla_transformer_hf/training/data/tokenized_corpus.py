@@ -1,6 +1,7 @@
 """Parallel text as token ids: the filter of pairs, and the table or stream of their ids."""
 
 import json
+import unicodedata
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -97,6 +98,9 @@ def _tokenize_batch(
 ) -> dict[str, list[Any]]:
     """Token ids of a batch of pairs, and the verdict on each; those left out have no ids."""
     texts = [[normalize_space(text or "") for text in batch[side]] for side in SIDES]
+    # References in the form in which translations are written.
+    if form := getattr(tokenizer, "init_kwargs", {}).get("unicode_normalization"):
+        texts = [[unicodedata.normalize(form, text) for text in side] for side in texts]
     full = [row for row, (source, target) in enumerate(zip(*texts)) if source and target]
     columns: dict[str, list[Any]] = {name: [[] for _ in lines] for name in ("input_ids", "labels")}
     # Tokenizers refuse an empty list.

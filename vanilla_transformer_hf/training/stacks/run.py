@@ -91,7 +91,11 @@ def get_tokenizer(run: RunArguments, task: StackTask, texts: Sequence[str], fold
     if not folder.exists():
         size = run.config.get("vocab_size", VanillaTransformerConfig.vocab_size)
         tokenizer = VanillaTransformerTokenizer.train(
-            texts, vocab_size=size, model=run.model.tokenizer_model, show_progress=False
+            texts,
+            vocab_size=size,
+            model=run.model.tokenizer_model,
+            unicode_normalization=run.model.normal_form,
+            show_progress=False,
         )
         task.prepare(tokenizer)
         tokenizer.model_max_length = run.data.max_source_length
