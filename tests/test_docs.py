@@ -90,6 +90,7 @@ SMALL = {
     f"{BENCHMARKS} attention": "--lengths 16 --widths 64 --layer_length 8 --window 4 --kinds full window"
     " --tasks forward layer --rounds 1",
     f"{BENCHMARKS} predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
+    f"{PROG} train multi30k_raw --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
     f"{PROG} train look_up": "--max_steps 1 --vocab_size 300 --max_source_length 64",
     f"{PROG} train": RUN,
     f"{PROG} clean": "--keep held_out",  # the workspace's texts are all the same
@@ -234,6 +235,8 @@ def make(name: str, workspace: Path):
         command = next(each for each in commands if made.search(each))
         if name == "outputs/multilingual_numbers":
             make("outputs/multilingual-data", workspace)
+        if name == "outputs/back-translated":
+            make("outputs/reverse", workspace)
         run(f"{command} {small(command)}", workspace, dict(os.environ))
 
 
