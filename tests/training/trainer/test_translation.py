@@ -1,5 +1,6 @@
 """The Trainer: R-Drop, token batches, stopping and continuing, checkpoints that cannot be written."""
 
+import copy
 import errno
 import os
 import signal
@@ -79,6 +80,22 @@ def test_the_loss_of_an_evaluation_is_the_mean_over_its_tokens(prepare):
     expected = F.cross_entropy(logits[counted], batch["labels"][counted])
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
     assert trainer.predict(trainer.eval_dataset).metrics["test_loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_an_evaluation_in_mixed_precision_translates_as_the_saved_model_does(prepare):
+    """The loss is that of training, under autocast; translations are searched with the weights as they are."""
+    trainer = prepare(bf16=True).trainer
+    saved = copy.deepcopy(trainer.model).eval()
+    found = trainer.predict(trainer.eval_dataset)
+    assert hasattr(trainer.model, "_original_forward"), "Accelerate has put autocast around it"
+    batch = trainer.data_collator(list(trainer.eval_dataset))
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    expected = saved.generate(**inputs, **trainer._gen_kwargs)
+    assert np.array_equal(found.predictions[:, : expected.shape[1]], expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = saved(**inputs, labels=batch["labels"]).loss
+    assert found.metrics["test_loss"] == pytest.approx(loss.item(), rel=1e-6)
+    assert found.metrics["test_loss"] != pytest.approx(saved(**inputs, labels=batch["labels"]).loss.item(), rel=1e-6)
 
 
 def test_predictions_filled_up_with_ignored_labels_are_decoded():
