@@ -17,8 +17,10 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal, get_args, get_origin
 
+import datasets
 import httpx
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from hub_server import ROOT, Hub
 from tokenizers import Tokenizer, models
 
 from benchmarks.__main__ import SUBCOMMANDS, parse_arguments
+from benchmarks.__main__ import main as benchmark
 from vanilla_transformer_hf import (
     PRESETS,
     VanillaTransformerConfig,
@@ -36,6 +39,9 @@ from vanilla_transformer_hf import (
 from vanilla_transformer_hf.commands.main import COMMANDS, main
 from vanilla_transformer_hf.conversion.targets import export
 from vanilla_transformer_hf.model import modeling_vanilla_transformer
+from vanilla_transformer_hf.training.comparison import comparison
+from vanilla_transformer_hf.training.comparison import run as comparison_run
+from vanilla_transformer_hf.training.comparison.plan import PlannedRun
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.synthetic.filters import RULES
 
@@ -179,8 +185,17 @@ def write_fairseq_checkpoint(ours: Path, theirs: Path, reference: Path):
     np.savez(reference, src_ids=source.numpy(), tgt_in_ids=target.numpy(), logits=logits.numpy(), **masks)
 
 
+# A command of ours for which the shell does nothing but redirect.
+HERE = re.compile(
+    rf'(?:echo "(?P<typed>[^"]+)" \| )?(?P<program>{PROG}|{BENCHMARKS}) (?P<arguments>(?!serve|translate-ray)[^|<>]+)'
+    r"(?: < (?P<read>\S+))?(?: > (?P<written>\S+))?"
+)
+
+
 def run(command: str, folder: Path, environment: dict[str, str]) -> str:
     """Standard output of a command in the workspace, in which `python` is the interpreter of the tests."""
+    if environment == dict(os.environ) and (found := HERE.fullmatch(command)):
+        return run_here(folder, **found.groupdict())
     places = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     environment = {**environment, **places, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -188,6 +203,35 @@ def run(command: str, folder: Path, environment: dict[str, str]) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def run_here(
+    folder: Path, program: str, typed: str | None, arguments: str, read: str | None, written: str | None
+) -> str:
+    """A command of ours in this process, with the runs of a comparison: to import what they need takes seconds."""
+
+    def train(run: PlannedRun, seconds: float | None, processes: int) -> SimpleNamespace:
+        code = comparison_run.main([str(run.beside(".yaml")), *([str(seconds)] if seconds is not None else [])])
+        return SimpleNamespace(returncode=code, poll=lambda: code)
+
+    words = shlex.split(arguments)
+    (folder / "typed").write_text(f"{typed}\n" if typed else "", encoding="utf-8")
+    shown = folder / (written or "shown")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        open(folder / (read or "typed"), encoding="utf-8") as given,
+        open(shown, "w", encoding="utf-8") as output,
+    ):
+        patch.chdir(folder)
+        patch.setattr(sys, "stdin", given)
+        patch.setattr(sys, "stdout", output)
+        patch.setattr(comparison, "start_process", train)
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
+        try:
+            main(words) if program == PROG else benchmark(program, words)
+        except SystemExit as end:
+            assert not end.code, arguments
+    return shown.read_text(encoding="utf-8")
 
 
 def run_until_ready(command: str, folder: Path) -> str:
