@@ -61,7 +61,7 @@ def biased_attention_forward(
     return position_bias.outputs(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
-def check_padding_mask(padding: torch.Tensor | None, kind: str, note: str):
+def check_padding_mask(padding: torch.Tensor | None, kind: str, note: str) -> None:
     """
     Raises:
         ValueError: It is not a mask of padding, (B, S).
@@ -73,7 +73,7 @@ def check_padding_mask(padding: torch.Tensor | None, kind: str, note: str):
         )
 
 
-def check_positions(count: int, longest: int, kind: str, field: str):
+def check_positions(count: int, longest: int, kind: str, field: str) -> None:
     """
     Raises:
         ValueError: There are more positions than parameters for them, whose number is this field of the config.
@@ -124,7 +124,7 @@ class VanillaTransformerAttention(SharesProjections):
         is_causal: bool = False,
         shared_from: "VanillaTransformerAttention | None" = None,
         kept_heads: int | None = None,
-    ):
+    ) -> None:
         super().__init__()
         self.config = config
         self.is_causal = is_causal
@@ -140,10 +140,10 @@ class VanillaTransformerAttention(SharesProjections):
     def _roles(self) -> list[tuple[str, int]]:
         return list(zip(PROJECTIONS[self.config.projection_sharing], (self.d_k, self.d_k, self.d_v)))
 
-    def draw(self):
+    def draw(self) -> None:
         """Draw parameters other than projections, of which there are none here."""
 
-    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
+    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool) -> None:
         sizes: dict[str, tuple[int, int]] = {}
         for (name, head_width), states_width in zip(self.roles, (width, key_value_width, key_value_width)):
             sizes.setdefault(name, (states_width, num_heads * head_width))
@@ -245,7 +245,7 @@ class VanillaTransformerAttention(SharesProjections):
             )
         return mask
 
-    def check_kernel(self):
+    def check_kernel(self) -> None:
         """
         Raises:
             ValueError: The attention in use (`attn_implementation`) is neither "sdpa" nor "eager".
@@ -285,7 +285,7 @@ class VanillaTransformerAttention(SharesProjections):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values of the heads to outputs (B, T, D) and weights (B, H, T, S)."""
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+        attend: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
         if position_bias is not None:

@@ -69,7 +69,7 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
 
     has_step = False
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self.scaling = 1.0
         shape = (config.lsh_rounds, self.d_k, (config.lsh_buckets + 1) // 2)
@@ -80,7 +80,7 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
     def _roles(self) -> list[tuple[str, int]]:
         return [("q_proj", self.d_k), ("q_proj", self.d_k), ("v_proj", self.d_v)]
 
-    def draw(self):
+    def draw(self) -> None:
         """Draw rotations: the same for all layers with the same `lsh_seed`."""
         if self.rotations.device.type != "meta":
             generator = torch.Generator("cpu").manual_seed(self.config.lsh_seed)
