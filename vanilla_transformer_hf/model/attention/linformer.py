@@ -13,7 +13,8 @@ from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..positions.base import PositionBias, counted
-from .full import VanillaTransformerAttention, VanillaTransformerCrossAttention, check_padding_mask, check_positions
+from .full import VanillaTransformerAttention, VanillaTransformerCrossAttention
+from .hooks import check_padding_mask, check_positions
 
 
 class LinformerAttention(VanillaTransformerAttention, kind="linformer"):

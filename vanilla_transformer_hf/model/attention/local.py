@@ -21,7 +21,8 @@ from transformers.utils.generic import is_flash_attention_requested
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..positions.base import MaskOfBlocks, PositionBias, counted
-from .full import VanillaTransformerAttention, biased_attention_forward, check_padding_mask
+from .full import VanillaTransformerAttention, biased_attention_forward
+from .hooks import check_padding_mask
 from .kernel_masks import FlashWindow, flex_mask, window_of_flash
 
 

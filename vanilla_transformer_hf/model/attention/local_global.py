@@ -12,7 +12,8 @@ from torch import nn
 
 from ..config.sharing import GLOBAL_PROJECTIONS
 from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
-from .full import VanillaTransformerAttention, check_padding_mask
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 from .local import Blocks, WindowAttention, additive, near_blocks
 
 

@@ -13,7 +13,8 @@ from transformers import initialization as init
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.dropout import drop_out
 from ..positions.base import PositionBias
-from .full import VanillaTransformerAttention, check_padding_mask
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 
 
 # Score of a token with itself, which it sees only if nothing else is there, and of what it does not see.

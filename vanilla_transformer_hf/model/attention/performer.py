@@ -13,7 +13,8 @@ from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..positions.base import PositionBias
-from .full import VanillaTransformerAttention, check_padding_mask
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 
 
 # Positions of a chunk of causal attention: sums are kept between chunks, and weights computed inside.

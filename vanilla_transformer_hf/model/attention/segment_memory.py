@@ -14,7 +14,8 @@ from transformers.cache_utils import Cache
 
 from ..positions.absolute import HalvesSinusoidalPositionEncoding
 from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
-from .full import VanillaTransformerAttention, check_padding_mask
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 
 
 class Distances(NamedTuple):

@@ -15,7 +15,8 @@ from transformers import initialization as init
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.dropout import drop_out
 from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
-from .full import VanillaTransformerAttention, check_padding_mask, check_positions
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask, check_positions
 
 
 class SynthesizerMask(NamedTuple):
