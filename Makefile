@@ -49,8 +49,8 @@ conformance: $(VENV)/.test
 	$(BIN)/python tests/conformance/run.py
 
 # Tag this commit, if .ci/run has passed it; see CONTRIBUTING.md.
-release:
-	$(PYTHON) scripts/release.py
+release: $(VENV)/.demo
+	$(BIN)/python scripts/release.py
 
 # The oldest versions that pyproject.toml allows, and no versions at all, for `make test CONSTRAINTS=FILE`.
 minimum-constraints: | $(VENV)/bin/python

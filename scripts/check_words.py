@@ -4,11 +4,12 @@ Find words that CONTRIBUTING.md replaces by others ("Words") in the pages and in
 codespell knows single words and their typing errors; these are phrases. Exit status 1 and a line for each place.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from vanilla_transformer_hf.common.command_line import make_parser, run
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +53,10 @@ def main() -> int:
     return 1 if count else 0
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
+def command() -> None:
+    make_parser("check_words.py", __doc__).parse_args()
     sys.exit(main())
+
+
+if __name__ == "__main__":
+    run(command)

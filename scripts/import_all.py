@@ -1,12 +1,12 @@
 """Import every module of the package: what CI does on systems without the whole suite."""
 
-import argparse
 import pkgutil
 import sys
 from importlib import import_module
 from importlib.util import find_spec
 
 import vanilla_transformer_hf
+from vanilla_transformer_hf.common.command_line import make_parser, run
 
 
 def main() -> None:
@@ -28,7 +28,10 @@ def main() -> None:
     print(f"imported {count} modules on {sys.platform}, without {', '.join(sorted(absent)) or 'no extra'}")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
+def command() -> None:
+    make_parser("import_all.py", __doc__).parse_args()
     main()
+
+
+if __name__ == "__main__":
+    run(command)

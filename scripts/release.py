@@ -5,11 +5,12 @@ The version is that of vanilla_transformer_hf/model/config/release.py. Refused, 
 a commit that .ci/run has not passed, a changelog without the version, and a tag that exists. Nothing is pushed.
 """
 
-import argparse
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from vanilla_transformer_hf.common.command_line import make_parser, run
 
 
 VERSION_FILE = Path("vanilla_transformer_hf", "model", "config", "release.py")
@@ -57,7 +58,10 @@ def git(root: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
+def command() -> None:
+    make_parser("release.py", __doc__).parse_args()
     print(main(Path(__file__).resolve().parents[1]))
+
+
+if __name__ == "__main__":
+    run(command)

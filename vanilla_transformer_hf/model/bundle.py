@@ -136,7 +136,7 @@ class Bundle:
         self.homes: dict[str, str] = {}
         self.owners: dict[str, str] = {}
 
-    def add(self, name: str, file: str, importers: tuple[str, ...] = ()):
+    def add(self, name: str, file: str, importers: tuple[str, ...] = ()) -> None:
         """Add a module to a file, after those of the same file that it imports."""
         if name in importers:
             raise ValueError(f"modules import each other: {' -> '.join((*importers, name))}")

@@ -11,14 +11,7 @@ from .config.auto_classes import AUTO_MODELS, whole_auto_map
 from .config.checks import check_head_widths, check_sizes, check_special_tokens, check_tied_embeddings
 from .config.errors import refusing_with_value_errors
 from .config.kept_heads import HeadOptions, check_heads_by_layer
-from .config.kinds import (
-    check_sizes_of_options,
-    documented,
-    groups_of,
-    name_in,
-    nearest,
-    options_of,
-)
+from .config.kinds import check_sizes_of_options, documented, groups_of, name_in, nearest, options_of
 from .config.pooling import PoolingOptions, check_pooling
 from .config.position_schemes import POSITION_SCHEMES, check_positions_of_stacks, check_width_of_positions
 from .config.presets import PRESETS
@@ -211,7 +204,9 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
         return cls(**{**PRESETS[name], **overrides})
 
     @classmethod
-    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def get_config_dict(
+        cls, pretrained_model_name_or_path: Any, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """
         The contents of config.json, as in every config.
 
@@ -227,7 +222,7 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
             )
         return config_dict, kwargs
 
-    def __post_init__(self, **kwargs: Any):
+    def __post_init__(self, **kwargs: Any) -> None:
         own_names = [*type(self).__annotations__, *self.attribute_map]
         for name in kwargs:
             known = name in own_names or hasattr(PreTrainedConfig, name)
@@ -251,7 +246,7 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
             if getattr(self, name) is None:
                 setattr(self, name, getattr(self, other))
 
-    def __setattr__(self, name: str, value: Any):
+    def __setattr__(self, name: str, value: Any) -> None:
         # A field that takes its default from another one follows it when that one is assigned.
         is_common, name = name in self.attribute_map, self.attribute_map.get(name, name)
         before = getattr(self, name, None)
@@ -264,7 +259,7 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
                 super().__setattr__(follower, value)
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """
         As in every config; overrides are applied before the defaults that depend on them.
 
@@ -312,7 +307,7 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
         """Which embedding matrices are tied: `embedding_sharing`, unless `tie_word_embeddings=False` unties all."""
         return self.embedding_sharing if self.tie_word_embeddings else "none"
 
-    def validate_architecture(self):
+    def validate_architecture(self) -> None:
         """
         Checks of values that a type cannot express; run by `@strict` at construction and before saving.
 

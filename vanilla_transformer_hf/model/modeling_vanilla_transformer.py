@@ -14,7 +14,7 @@ V vocabulary.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -26,9 +26,7 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
-from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention.full import VanillaTransformerAttention, VanillaTransformerCrossAttention
@@ -58,15 +56,18 @@ from .search.generate import VanillaTransformerGenerationMixin
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+Sublayer = Callable[[torch.Tensor], torch.Tensor]  # (B, T, D) to (B, T, D)
+
+
 def post_norm(
-    hidden_states: torch.Tensor, sublayer: Callable, norm: nn.Module, dropout: nn.Module, alpha: float
+    hidden_states: torch.Tensor, sublayer: Sublayer, norm: nn.Module, dropout: nn.Module, alpha: float
 ) -> torch.Tensor:
     """LayerNorm(αx + Dropout(Sublayer(x))), sections 3.1 and 5.4, where α = 1."""
     return norm(torch.add(dropout(sublayer(hidden_states)), hidden_states, alpha=alpha))
 
 
 def pre_norm(
-    hidden_states: torch.Tensor, sublayer: Callable, norm: nn.Module, dropout: nn.Module, alpha: float
+    hidden_states: torch.Tensor, sublayer: Sublayer, norm: nn.Module, dropout: nn.Module, alpha: float
 ) -> torch.Tensor:
     """αx + Dropout(Sublayer(LayerNorm(x))), as in tensor2tensor; Xiong et al. 2020, arXiv 2002.04745."""
     return torch.add(dropout(sublayer(norm(hidden_states))), hidden_states, alpha=alpha)

@@ -40,7 +40,7 @@ class StackPlans:
     """A stack whose plan has the weights that it has: its class's has those of every variant."""
 
     # The embeddings stay with the whole model: tied matrices must be in one FSDP group.
-    _fsdp_plan = {"layers.*": "free_full_weight"}
+    _fsdp_plan: Any = {"layers.*": "free_full_weight"}
 
     def post_init(self) -> None:
         super().post_init()  # type: ignore[misc]
@@ -50,13 +50,15 @@ class StackPlans:
 class EncoderPlans(StackPlans):
     """A stack without attention to a source."""
 
-    _tp_plan, _pp_plan = ENCODER_TP_PLAN, ENCODER_PP_PLAN
+    _tp_plan: Any = ENCODER_TP_PLAN
+    _pp_plan: Any = ENCODER_PP_PLAN
 
 
 class DecoderPlans(StackPlans):
     """A stack with attention to a source."""
 
-    _tp_plan, _pp_plan = DECODER_TP_PLAN, DECODER_PP_PLAN
+    _tp_plan: Any = DECODER_TP_PLAN
+    _pp_plan: Any = DECODER_PP_PLAN
 
 
 class TiedPlans:
@@ -71,11 +73,11 @@ class TiedPlans:
 class HeadPlans:
     """A model with the projection to the vocabulary."""
 
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-    _pp_plan: dict[str, Any] = {"lm_head": (["hidden_states"], ["logits"])}
+    _tp_plan: Any = {"lm_head": "colwise_gather_output"}
+    _pp_plan: Any = {"lm_head": (["hidden_states"], ["logits"])}
 
 
-def fit_tensor_parallel_plan(stack: Any):
+def fit_tensor_parallel_plan(stack: Any) -> None:
     """Make a stack's `tp_plan` that of its own weights: its class's has those of every variant."""
     plan = stack.tp_plan
     for name in FEED_FORWARDS[stack.config.feed_forward_type].inner_projections:

@@ -35,7 +35,7 @@ def name_lora_targets(model_type: str) -> None:
     LORA_TARGETS[model_type] = ["q_proj", "v_proj"]
 
 
-def check_attention(config: VanillaTransformerConfig):
+def check_attention(config: VanillaTransformerConfig) -> None:
     """
     Raises:
         ValueError: The attention implementation is a fused kernel that cannot add the scores of the position encoding.
@@ -80,7 +80,7 @@ class VanillaTransformerPreTrainedModel(SharedBase):
     _supports_flex_attn = True
     _can_compile_fullgraph = True
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         check_attention(config)
         # Not when this file is imported: importing PEFT creates tensors, and `train` must configure torch's allocator
@@ -88,7 +88,7 @@ class VanillaTransformerPreTrainedModel(SharedBase):
         name_lora_targets(config.model_type)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
         """
         Open a saved model, as in every transformers model.
 
@@ -102,7 +102,7 @@ class VanillaTransformerPreTrainedModel(SharedBase):
                 f"{pretrained_model_name_or_path}: the weights are truncated or damaged ({error}); copy them again"
             ) from error
 
-    def _init_weights(self, module: nn.Module):
+    def _init_weights(self, module: nn.Module) -> None:
         """
         Xavier-uniform projections (Glorot and Bengio 2010), queries, keys and values as one matrix; embeddings,
         learned positions and an untied output with deviation D^-0.5.

@@ -19,8 +19,8 @@ from ..config.sharing import PROJECTIONS
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.dropout import drop_out
 from ..layers.projections import apply_projections
-from ..layers.shared_projections import SharesProjections
 from ..positions.base import ApplyRotary, PositionBias, no_rotary
+from .hooks import AttentionHooks, check_padding_mask
 from .kernel_masks import FlashMemory
 from .types import add_attention_type
 
@@ -61,31 +61,7 @@ def biased_attention_forward(
     return position_bias.outputs(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
-def check_padding_mask(padding: torch.Tensor | None, kind: str, note: str):
-    """
-    Raises:
-        ValueError: It is not a mask of padding, (B, S).
-    """
-    if padding is not None and padding.dim() != 2:
-        raise ValueError(
-            f"attention_mask of shape {tuple(padding.shape)}: {kind} attention takes one of shape (B, S), with 1 for "
-            f"a token and 0 for padding{note}"
-        )
-
-
-def check_positions(count: int, longest: int, kind: str, field: str):
-    """
-    Raises:
-        ValueError: There are more positions than parameters for them, whose number is this field of the config.
-    """
-    if count > longest:
-        raise ValueError(
-            f"{count:,} positions, and {kind} attention has {field}={longest:,}: cut the text, or train a model with "
-            "more positions"
-        )
-
-
-class VanillaTransformerAttention(SharesProjections):
+class VanillaTransformerAttention(AttentionHooks):
     """
     Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2:
     self-attention.
@@ -95,21 +71,6 @@ class VanillaTransformerAttention(SharesProjections):
         shared_from: The attention whose projections this one uses instead of its own.
         kept_heads: How many of them there are; all if None.
     """
-
-    # Whether a query sees only keys near it: then a search gets the positions of keys, and evicts those far away.
-    is_local = False
-    # Kernels beside "sdpa" and "eager" that can compute it, for messages.
-    other_kernels: tuple[str, ...] = ()
-    # Whether the search of this package can compute it one token at a time; otherwise transformers' loop runs.
-    has_step = True
-    # Whether several devices can have some of the heads each (tensor parallelism).
-    divides_heads = True
-
-    def __init_subclass__(cls, kind: str | None = None, **kwargs: Any) -> None:
-        """`class NearAttention(VanillaTransformerAttention, kind="near")` is what a config calls "near"."""
-        super().__init_subclass__(**kwargs)
-        if kind is not None:
-            add_attention_type(kind, cls)
 
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -124,7 +85,7 @@ class VanillaTransformerAttention(SharesProjections):
         is_causal: bool = False,
         shared_from: "VanillaTransformerAttention | None" = None,
         kept_heads: int | None = None,
-    ):
+    ) -> None:
         super().__init__()
         self.config = config
         self.is_causal = is_causal
@@ -140,10 +101,7 @@ class VanillaTransformerAttention(SharesProjections):
     def _roles(self) -> list[tuple[str, int]]:
         return list(zip(PROJECTIONS[self.config.projection_sharing], (self.d_k, self.d_k, self.d_v)))
 
-    def draw(self):
-        """Draw parameters other than projections, of which there are none here."""
-
-    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
+    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool) -> None:
         sizes: dict[str, tuple[int, int]] = {}
         for (name, head_width), states_width in zip(self.roles, (width, key_value_width, key_value_width)):
             sizes.setdefault(name, (states_width, num_heads * head_width))
@@ -155,16 +113,6 @@ class VanillaTransformerAttention(SharesProjections):
             projection.init_gain = 2**-0.5  # type: ignore[assignment]
             self.add_module(name, projection)
         self.out_proj = nn.Linear(num_heads * self.d_v, width, bias=bias)
-
-    @property
-    def longest(self) -> int | None:
-        """The largest number of positions; None without a limit."""
-        return None
-
-    @property
-    def state_size(self) -> int:
-        """Numbers that a search keeps for each head of a hypothesis instead of keys and values; 0: it keeps those."""
-        return 0
 
     @property
     def num_heads(self) -> int:
@@ -223,54 +171,6 @@ class VanillaTransformerAttention(SharesProjections):
             self.config, embeddings, padding, past_key_values=cache, allow_is_causal_skip=not is_needed
         )
 
-    def global_mask(
-        self, mask: Any, embeddings: torch.Tensor, padding: torch.Tensor | None, chosen: torch.Tensor | None
-    ) -> Any:
-        """
-        The mask of an encoder's self-attention with global tokens, which see all and are seen by all.
-
-        Args:
-            mask: What `mask` returned.
-            embeddings: Input of the stack (B, T, D).
-            padding: 1 for a token, 0 for padding (B, T), or None.
-            chosen: `global_attention_mask`, 1 for a global token (B, T), or None.
-
-        Raises:
-            ValueError: Global tokens are given, and this attention has none.
-        """
-        if chosen is not None:
-            raise ValueError(
-                "global_attention_mask: this encoder has no global tokens; leave it out, or train a model with "
-                "encoder_attention_type='window_global'"
-            )
-        return mask
-
-    def check_kernel(self):
-        """
-        Raises:
-            ValueError: The attention in use (`attn_implementation`) is neither "sdpa" nor "eager".
-        """
-        if self.config._attn_implementation not in ("eager", "sdpa"):
-            raise ValueError(self.kernel_refusal())
-
-    def kernel_refusal(self) -> str:
-        """The message about a kernel (`attn_implementation`) that cannot compute this attention."""
-        kernels = ", ".join(map(repr, ("sdpa", *self.other_kernels)))
-        return (
-            f"attn_implementation={self.config._attn_implementation!r} with {type(self).__name__}: must be {kernels}, "
-            "or 'eager' for the attention weights"
-        )
-
-    def evict(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
-        """
-        The mask of a step of a search (B, n, slots) without the keys that no later query sees.
-
-        Args:
-            positions: Of the queries (B or 1, 1).
-            key_positions: Of the keys (B, slots).
-        """
-        return mask
-
     def project_keys_values(self, states: torch.Tensor, padding: torch.Tensor | None = None) -> list[torch.Tensor]:
         """States (B, S, D) to keys (B, H, S, d_k) and values (B, H, S, d_v), of padding too."""
         return self.project(states, self.roles[1:])
@@ -285,7 +185,7 @@ class VanillaTransformerAttention(SharesProjections):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values of the heads to outputs (B, T, D) and weights (B, H, T, S)."""
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+        attend: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
         if position_bias is not None:

@@ -13,7 +13,8 @@ from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..positions.base import PositionBias, counted
-from .full import VanillaTransformerAttention, VanillaTransformerCrossAttention, check_padding_mask, check_positions
+from .full import VanillaTransformerAttention, VanillaTransformerCrossAttention
+from .hooks import check_padding_mask, check_positions
 
 
 class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
@@ -25,12 +26,12 @@ class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
     cannot hide the future.
     """
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self.length_projection = nn.Parameter(torch.empty(config.linformer_k, config.max_position_embeddings))
         self.draw()
 
-    def draw(self):
+    def draw(self) -> None:
         """Draw E from N(0, 1 / k), as in the paper's proofs."""
         init.normal_(self.length_projection, std=self.config.linformer_k**-0.5)
 
@@ -94,7 +95,9 @@ class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttenti
         """The encoder's output (B, S, D) and its padding (B, S) to E K (B, H, k, d_k) and E V (B, H, k, d_v)."""
         return [self.summed(each, padding) for each in super().project_keys_values(states)]
 
-    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **kwargs: Any):  # type: ignore[override,no-untyped-def]
+    def attend(  # type: ignore[override]
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Of queries and the sums of keys and values."""
         return VanillaTransformerAttention.attend(self, query, key, value, None, **kwargs)
 

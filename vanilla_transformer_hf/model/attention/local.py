@@ -21,7 +21,8 @@ from transformers.utils.generic import is_flash_attention_requested
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..positions.base import MaskOfBlocks, PositionBias, counted
-from .full import VanillaTransformerAttention, biased_attention_forward, check_padding_mask
+from .full import VanillaTransformerAttention, biased_attention_forward
+from .hooks import check_padding_mask
 from .kernel_masks import FlashWindow, flex_mask, window_of_flash
 
 
@@ -57,7 +58,7 @@ class Blocks(MaskOfBlocks):
     places: torch.Tensor | None
     shared: torch.Tensor | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._added: dict[torch.dtype, torch.Tensor] = {}
 
     @property
@@ -181,7 +182,7 @@ class NearStates(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, block: int, left: int, right: int) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, states: torch.Tensor, block: int, left: int, right: int) -> torch.Tensor:
         batch, length, *rest = states.shape
         whole = length + -length % block
         size = left + batch * whole + right
@@ -194,7 +195,7 @@ class NearStates(torch.autograd.Function):
         return views_of_blocks(flat, block, left + block + right)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         size, (left, batch, length, whole) = gradient.shape[1], ctx.rows
         total = gradient.new_zeros(ctx.size, *gradient.shape[2:])
         views = views_of_blocks(total, ctx.block, size)
@@ -477,7 +478,7 @@ class ChunkAttention(BlockAttention, kind="chunk"):
     and of the values of its tokens. Time and memory then grow with n (b + n / b).
     """
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self.has_step = config.chunk_summary == "none"
         if config.chunk_summary != "none":

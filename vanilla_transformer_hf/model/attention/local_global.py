@@ -12,7 +12,8 @@ from torch import nn
 
 from ..config.sharing import GLOBAL_PROJECTIONS
 from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
-from .full import VanillaTransformerAttention, check_padding_mask
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 from .local import Blocks, WindowAttention, additive, near_blocks
 
 
@@ -68,13 +69,13 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
     other_kernels: tuple[str, ...] = ()
     copies_keys = True  # to put those of global tokens behind them
 
-    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
+    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool) -> None:
         super()._add_projections(width, key_value_width, num_heads, bias)
         if not self.is_causal:
             for name in dict(self.global_roles).keys() - dict(self.roles).keys():
                 own = getattr(self, name.removeprefix("global_"))
                 projection = nn.Linear(own.in_features, own.out_features, bias=bias)
-                projection.init_gain = own.init_gain  # type: ignore[assignment]
+                projection.init_gain = own.init_gain
                 self.add_module(name, projection)
 
     @property

@@ -13,7 +13,8 @@ from transformers import initialization as init
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.dropout import drop_out
 from ..positions.base import PositionBias
-from .full import VanillaTransformerAttention, check_padding_mask
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 
 
 # Score of a token with itself, which it sees only if nothing else is there, and of what it does not see.
@@ -69,7 +70,7 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
 
     has_step = False
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self.scaling = 1.0
         shape = (config.lsh_rounds, self.d_k, (config.lsh_buckets + 1) // 2)
@@ -80,7 +81,7 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
     def _roles(self) -> list[tuple[str, int]]:
         return [("q_proj", self.d_k), ("q_proj", self.d_k), ("v_proj", self.d_v)]
 
-    def draw(self):
+    def draw(self) -> None:
         """Draw rotations: the same for all layers with the same `lsh_seed`."""
         if self.rotations.device.type != "meta":
             generator = torch.Generator("cpu").manual_seed(self.config.lsh_seed)

@@ -13,7 +13,8 @@ from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..positions.base import PositionBias
-from .full import VanillaTransformerAttention, check_padding_mask
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 
 
 # Positions of a chunk of causal attention: sums are kept between chunks, and weights computed inside.
@@ -60,7 +61,7 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
 
     is_local = True
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         count = config.performer_features or max(1, int(self.d_k * math.log(self.d_k)))
         self.register_buffer("random_features", torch.empty(count, self.d_k))
@@ -70,7 +71,7 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
         self.drawn_at: int | None = None
         self.draw()
 
-    def draw(self):
+    def draw(self) -> None:
         """Draw features."""
         if self.random_features.device.type != "meta":
             init.copy_(self.random_features, orthogonal_features(*self.random_features.shape))
@@ -100,7 +101,7 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
         """No earlier keys are kept."""
         return mask.masked_fill((key_positions != positions)[:, None], float("-inf"))
 
-    def _redraw(self, number: int | None):
+    def _redraw(self, number: int | None) -> None:
         """New features if it is time, once in a pass: gradient checkpointing computes a layer twice."""
         if not self.training or number is None or number == self.drawn_at:
             return

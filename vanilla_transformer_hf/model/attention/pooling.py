@@ -15,7 +15,8 @@ from transformers.masking_utils import create_bidirectional_mask
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..positions.base import ApplyRotary, PositionBias, no_rotary
-from .full import VanillaTransformerAttention, check_padding_mask
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 from .types import ATTENTION_TYPES
 
 

@@ -14,7 +14,8 @@ from transformers.cache_utils import Cache
 
 from ..positions.absolute import HalvesSinusoidalPositionEncoding
 from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
-from .full import VanillaTransformerAttention, check_padding_mask
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 
 
 class Distances(NamedTuple):
@@ -47,14 +48,14 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
     has_step = False
     divides_heads = False
 
-    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
+    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool) -> None:
         super()._add_projections(width, key_value_width, num_heads, bias)
         self.sinusoids = HalvesSinusoidalPositionEncoding(width, 0, 0)
         self.r_proj = nn.Linear(width, num_heads * self.d_k, bias=False)
         self.content_bias = nn.Parameter(torch.empty(num_heads, self.d_k))  # u
         self.distance_bias = nn.Parameter(torch.empty(num_heads, self.d_k))  # v
 
-    def draw(self):
+    def draw(self) -> None:
         """Draw u and v with deviation 0.02, as the authors do."""
         init.normal_(self.content_bias, std=0.02)
         init.normal_(self.distance_bias, std=0.02)

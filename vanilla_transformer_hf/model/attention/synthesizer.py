@@ -15,7 +15,8 @@ from transformers import initialization as init
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.dropout import drop_out
 from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
-from .full import VanillaTransformerAttention, check_padding_mask, check_positions
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask, check_positions
 
 
 class SynthesizerMask(NamedTuple):
@@ -37,7 +38,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
     has_step = False
     position_scores: nn.Parameter
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         longest: Any = config.decoder_max_position_embeddings if self.is_causal else config.max_position_embeddings
         self._add_scores(kwargs.get("kept_heads") or self.num_heads, longest)
@@ -47,7 +48,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
     def _add_scores(self, heads: int, longest: int): ...
 
     @abstractmethod
-    def draw(self):
+    def draw(self) -> None:
         """Draw the parameters of the scores."""
 
     @abstractmethod
@@ -117,10 +118,10 @@ class DenseSynthesizerAttention(SynthesizerAttention, kind="synthesizer_dense"):
     def _roles(self) -> list[tuple[str, int]]:
         return [("q_proj", self.d_k), ("v_proj", self.d_v)]
 
-    def _add_scores(self, heads: int, longest: int):
+    def _add_scores(self, heads: int, longest: int) -> None:
         self.position_scores = nn.Parameter(torch.empty(heads, self.d_k, longest))
 
-    def draw(self):
+    def draw(self) -> None:
         init.normal_(self.position_scores, std=self.d_k**-0.5)
 
     def scores(self, states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -134,10 +135,10 @@ class RandomSynthesizerAttention(SynthesizerAttention, kind="synthesizer_random"
     def _roles(self) -> list[tuple[str, int]]:
         return [("v_proj", self.d_v)]
 
-    def _add_scores(self, heads: int, longest: int):
+    def _add_scores(self, heads: int, longest: int) -> None:
         self.position_scores = nn.Parameter(torch.empty(heads, longest, longest))
 
-    def draw(self):
+    def draw(self) -> None:
         init.normal_(self.position_scores, std=1.0)
 
     def scores(self, states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

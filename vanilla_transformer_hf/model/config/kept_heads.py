@@ -45,7 +45,7 @@ def heads_of_layers(config: Any, attention: str) -> list[int]:
     return each or [every] * layers_and_sets(config, stack_of(attention))[1]
 
 
-def check_heads_by_layer(config: Any):
+def check_heads_by_layer(config: Any) -> None:
     """
     Raises:
         ValueError: There are not as many numbers as layers, a number is out of range, or the heads of all layers have

@@ -45,7 +45,8 @@ class Kind:
 
 def option_group(group: Options) -> Options:
     """A class decorator: the annotated names of a class become fields that a config can inherit."""
-    return dataclass(init=False, repr=False, eq=False, kw_only=True)(group)
+    dataclass(init=False, repr=False, eq=False, kw_only=True)(group)  # changes the class itself
+    return group
 
 
 def any_number(default: float) -> Any:

@@ -125,7 +125,7 @@ FEED_FORWARD_OWNERS: dict[str, FeedForwardOwners] = {
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def check_sharing(config: Any):
+def check_sharing(config: Any) -> None:
     """
     Raises:
         ValueError: The config's sharing is impossible or has no effect.
@@ -168,7 +168,7 @@ def check_sharing(config: Any):
         )
 
 
-def _check_widths(config: Any):
+def _check_widths(config: Any) -> None:
     query, key, _ = PROJECTIONS[config.projection_sharing]
     for is_shared, name, instead in (
         (query == key, "projection_sharing", "'none' or 'key_value'"),

@@ -23,7 +23,7 @@ from .shared_projections import is_plain, is_unchanged
 SHARD_NAME = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
 
 
-def remove_older_weights(folder: str | os.PathLike, written: Collection[str]) -> None:
+def remove_older_weights(folder: str | os.PathLike[str], written: Collection[str]) -> None:
     """
     Remove files of weights of an earlier save from a folder: all that have the names of a save but are not `written`.
     transformers opens model.safetensors in preference to newer weights in several files.
@@ -37,7 +37,7 @@ def remove_older_weights(folder: str | os.PathLike, written: Collection[str]) ->
 class SharedBase(ModelSavesCode, PreTrainedModel):
     """The base class of both: a `PreTrainedModel` that loads what is saved once, and the loss of its predictions."""
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load weights in which a shared matrix may occur only once, as `save_pretrained` writes them."""
         aliases = {alias: source for alias, source in self.all_tied_weights_keys.items() if source in state_dict}
         whole = {**{alias: state_dict[source] for alias, source in aliases.items()}, **state_dict}
@@ -46,7 +46,7 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         return result
 
     def save_pretrained(
-        self, save_directory: str | os.PathLike, is_main_process: bool = True, *args: Any, **kwargs: Any
+        self, save_directory: str | os.PathLike[str], is_main_process: bool = True, *args: Any, **kwargs: Any
     ) -> None:
         """
         Save the model, as in every transformers model; then remove the weights of an earlier save that transformers
@@ -214,7 +214,7 @@ class SharedEmbeddings(SharedBase):
         """The stacks; the first has the input embeddings."""
         return "encoder", "decoder"
 
-    def share_embeddings(self):
+    def share_embeddings(self) -> None:
         """Make the one matrix, of which those of the stacks are other names."""
         if self.config.tied_matrices == "all":
             self.shared = nn.Embedding(self.config.vocab_size, self.config.d_model)
@@ -223,7 +223,7 @@ class SharedEmbeddings(SharedBase):
     def get_input_embeddings(self) -> nn.Embedding:
         return getattr(self, self.stack_names[0]).embed_tokens
 
-    def set_input_embeddings(self, value: Any):
+    def set_input_embeddings(self, value: Any) -> None:
         is_shared = self.config.tied_matrices == "all"
         if is_shared:
             self.shared = value

@@ -59,7 +59,9 @@ class FeedForwardProjections(SharesProjections):
     fc1: nn.Linear
     fc3: nn.Linear
 
-    def add_feed_forward(self, config: VanillaTransformerConfig, width: int, ffn_dim: int, activation_function: str):
+    def add_feed_forward(
+        self, config: VanillaTransformerConfig, width: int, ffn_dim: int, activation_function: str
+    ) -> None:
         self.activation_fn = ACT2FN[activation_function]
         self.activation_dropout = config.activation_dropout
         for name in FEED_FORWARDS[config.feed_forward_type].inner_projections:
@@ -70,7 +72,7 @@ class FeedForwardProjections(SharesProjections):
 class SharedFeedForward(FeedForwardProjections):
     """One feed-forward for several layers; Pires et al. 2023, arXiv 2309.01826, section 3.1."""
 
-    def __init__(self, config: VanillaTransformerConfig, width: int, ffn_dim: int, activation_function: str):
+    def __init__(self, config: VanillaTransformerConfig, width: int, ffn_dim: int, activation_function: str) -> None:
         super().__init__()
         self.dropout = Dropout(config.dropout)
         self.add_feed_forward(config, width, ffn_dim, activation_function)

@@ -20,7 +20,7 @@ class RoundedProjections(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, states, *parameters) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, dtype: torch.dtype, states: torch.Tensor, *parameters: Any) -> tuple[torch.Tensor, ...]:
         """States (B, T, D), and a weight (O, D) and a bias (O) or None of each map, to the outputs (B, T, O)."""
         low = states.to(dtype)
         ctx.save_for_backward(low, *parameters[::2])

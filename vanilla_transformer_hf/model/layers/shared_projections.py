@@ -26,9 +26,9 @@ class SharesProjections(nn.Module):
         # Pickles of whole models of earlier versions have the name that this attribute had.
         if "lender" in state:
             state = {**state, "shared_from": state.pop("lender")}
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        super().__setstate__(state)
 
-    def share_projections_of(self, shared_from: nn.Module | None):
+    def share_projections_of(self, shared_from: nn.Module | None) -> None:
         """Use the projections of `shared_from`, also after they are replaced there; None: the module has its own."""
         if shared_from is not None:
             object.__setattr__(self, "shared_from", shared_from)  # nn.Module would register it as a submodule
@@ -43,10 +43,10 @@ class SharesProjections(nn.Module):
         """What has the projections: the owner, or what stands in for it."""
         return stand_in_for(self.owner)
 
-    def _replicate_for_data_parallel(self):
+    def _replicate_for_data_parallel(self) -> Any:
         if self.shared_from is not None:
             raise NotImplementedError(
                 "torch.nn.DataParallel copies each part of a model by itself, so that shared weights stay on the "
                 "first device; start one process for each device (torchrun, accelerate launch), or use one device"
             )
-        return super()._replicate_for_data_parallel()  # type: ignore[operator]
+        return super()._replicate_for_data_parallel()

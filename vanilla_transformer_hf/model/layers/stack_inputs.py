@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from transformers.cache_utils import Cache
 
-from ..positions.base import ApplyRotary, PositionBias, look_up
+from ..positions.base import ApplyRotary, PositionBias, PositionEncoding, look_up
 from .base_model import StackEmbeddings
 
 
@@ -30,7 +31,12 @@ class AttentionInputs(NamedTuple):
 
 
 class StackInputs(StackEmbeddings):
-    """A stack with `embed_tokens`, `embed_positions`, `layers` and `layer_order`."""
+    """A stack whose layers and position scheme are given the same inputs."""
+
+    embed_tokens: nn.Embedding
+    embed_positions: PositionEncoding
+    layers: nn.ModuleList
+    layer_order: list[int]
 
     @property
     def longest(self) -> int | None:
@@ -38,7 +44,7 @@ class StackInputs(StackEmbeddings):
         The largest number of positions, of the position scheme, of self-attention, and in an encoder of the decoder's
         attention to it; None without a limit.
         """
-        limits: list[int | None] = [part.longest for part in (self.embed_positions, self.layers_in_order[0].self_attn)]
+        limits: list[int | None] = [self.embed_positions.longest, self.layers_in_order[0].self_attn.longest]
         config = self.config
         if self.reads_source and config.is_encoder_decoder and config.cross_attention_type != "full":
             limits.append(config.max_position_embeddings)
@@ -59,7 +65,7 @@ class StackInputs(StackEmbeddings):
         try:
             return self.embed_tokens(input_ids)
         except IndexError:
-            return look_up(self.embed_tokens.weight, input_ids, "token id")
+            return look_up(self.embed_tokens.weight, input_ids, what="token id")
 
     def prepare_attention(
         self,

@@ -80,7 +80,7 @@ class PositionEncoding(nn.Module):
         if scheme is not None:
             add_position_encoding(scheme, cls)
 
-    def __init__(self, width: int = 0, longest: int = 0, offset: int = 0):
+    def __init__(self, width: int = 0, longest: int = 0, offset: int = 0) -> None:
         super().__init__()
         self.offset = offset
 
@@ -199,7 +199,7 @@ class TrainedPositionEncoding(PositionEncoding):
 
     init_std: float
 
-    def draw(self):
+    def draw(self) -> None:
         """Draw the tables."""
         for table in self.parameters(recurse=False):
             init.normal_(table, std=self.init_std)
@@ -266,7 +266,7 @@ def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:
     raise found
 
 
-def check_rows(ids: torch.Tensor, count: int, what: str):
+def check_rows(ids: torch.Tensor, count: int, what: str) -> None:
     """
     Raises:
         IndexError: On a CPU, an id lies outside 0 to `count` - 1. While a graph is traced, ids have no values to

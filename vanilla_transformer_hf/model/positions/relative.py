@@ -28,7 +28,7 @@ class AlibiPositionEncoding(RelativePositionEncoding, scheme="alibi"):
     below it, and every second one of twice as many. On both sides of a position in the encoder, as in x-transformers.
     """
 
-    def __init__(self, heads: int):
+    def __init__(self, heads: int) -> None:
         super().__init__()
         self.slopes = slopes(heads)
 
@@ -50,7 +50,7 @@ class T5PositionBias(RelativePositionEncoding, TrainedPositionEncoding, scheme="
     `max_relative_distance`; an encoder has half of them for each side. One table, shared by the layers of a stack.
     """
 
-    def __init__(self, buckets: int, heads: int, longest_distance: int, is_causal: bool, init_std: float):
+    def __init__(self, buckets: int, heads: int, longest_distance: int, is_causal: bool, init_std: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(buckets, heads))
         self.longest_distance, self.is_causal, self.init_std = longest_distance, is_causal, init_std
@@ -91,7 +91,7 @@ class DistanceMLP(RelativePositionEncoding, scheme="distance_mlp"):
         width: Features of the two inner layers.
     """
 
-    def __init__(self, heads: int, width: int = 32):
+    def __init__(self, heads: int, width: int = 32) -> None:
         super().__init__()
         self.maps = nn.ModuleList([nn.Linear(1, width), nn.Linear(width, width), nn.Linear(width, heads)])
 
@@ -169,7 +169,7 @@ class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding, sc
         d_k, d_v: Widths of one head's keys and values.
     """
 
-    def __init__(self, order: list[int], distance: int, d_k: int, d_v: int):
+    def __init__(self, order: list[int], distance: int, d_k: int, d_v: int) -> None:
         super().__init__()
         self.order, self.distance, self.init_std = order, distance, d_k**-0.5
         self.keys = nn.Parameter(torch.empty(len(set(order)), 2 * distance + 1, d_k))
@@ -202,7 +202,7 @@ class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding, sc
 class VisibleKeys:
     """A mask (B or 1, 1, T, S) to 1 for each key that a query attends to, else 0; once for all layers of a pass."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.mask: torch.Tensor | None = None
         self.visible = torch.empty(0)
 
@@ -286,7 +286,7 @@ class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding, scheme="gate
 
     first_bias = 5.0
 
-    def __init__(self, order: list[int], width: int, heads: int, is_causal: bool):
+    def __init__(self, order: list[int], width: int, heads: int, is_causal: bool) -> None:
         super().__init__()
         self.order = order
         self.heads, self.kept_features, self.init_std = heads, 1 if is_causal else 2, width**-0.5
@@ -299,7 +299,7 @@ class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding, scheme="gate
     ) -> "PositionEncoding":
         return cls(layer_order(config, "decoder" if is_causal else "encoder"), width, heads, is_causal)
 
-    def draw(self):
+    def draw(self) -> None:
         init.normal_(self.weight, std=self.init_std)
         init.constant_(self.gate_bias, self.first_bias)
 

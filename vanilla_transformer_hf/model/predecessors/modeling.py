@@ -20,7 +20,7 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.utils import can_return_tuple
+from transformers.utils.generic import can_return_tuple
 
 from ..layers.base_model import (
     SharedBase,

@@ -4,7 +4,7 @@ The encoder alone: its states, and heads that predict masked tokens and classify
 Shapes: B sequences, S positions, D = d_model, V vocabulary, C classes.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -15,8 +15,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.base_model import tied_output
@@ -69,7 +68,7 @@ class VanillaTransformerEncoderModel(SingleStackModel):
         )
 
 
-def check_tokens_have_states(config: VanillaTransformerConfig, model: str):
+def check_tokens_have_states(config: VanillaTransformerConfig, model: str) -> None:
     """
     Raises:
         ValueError: The encoder pools, so that it does not return a state of each token.
@@ -84,7 +83,7 @@ def check_tokens_have_states(config: VanillaTransformerConfig, model: str):
 class EncoderWithHead(VanillaTransformerPreTrainedModel):
     """The encoder under a head."""
 
-    def __init__(self, config: VanillaTransformerConfig):
+    def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(of_one_stack(config, "encoder", type(self).__name__))
         self.model = VanillaTransformerEncoderModel(self.config)
 
@@ -112,7 +111,7 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
     accepts_loss_kwargs = True
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
-    def __init__(self, config: VanillaTransformerConfig):
+    def __init__(self, config: VanillaTransformerConfig) -> None:
         check_tokens_have_states(config, type(self).__name__)
         super().__init__(config)
         config = self.config
@@ -126,7 +125,7 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
 
-    def set_output_embeddings(self, new_embeddings: Any):
+    def set_output_embeddings(self, new_embeddings: Any) -> None:
         self.lm_head = new_embeddings
 
     def before_projection(self, states: torch.Tensor) -> torch.Tensor:
@@ -161,7 +160,7 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
 class EncoderClassifier(EncoderWithHead):
     """The encoder, a dropout and a linear classifier."""
 
-    def __init__(self, config: VanillaTransformerConfig):
+    def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
         given = self.config.classifier_dropout
         self.num_labels: int = self.config.num_labels  # type: ignore[assignment]
@@ -185,7 +184,7 @@ class VanillaTransformerForSequenceClassification(EncoderClassifier):
     ```
     """
 
-    def __init__(self, config: VanillaTransformerConfig):
+    def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
         self.pooler = nn.Linear(self.config.d_model, self.config.d_model)
         self.post_init()
@@ -239,7 +238,7 @@ class VanillaTransformerForTokenClassification(EncoderClassifier):
     # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
     accepts_loss_kwargs = True
 
-    def __init__(self, config: VanillaTransformerConfig):
+    def __init__(self, config: VanillaTransformerConfig) -> None:
         check_tokens_have_states(config, type(self).__name__)
         super().__init__(config)
         self.post_init()
