@@ -183,7 +183,8 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         # That of transformers draws the order of like lengths from the generator of dropout masks, so that a run
         # cannot be continued inside an epoch.
-        if self.args.train_sampling_strategy == "group_by_length" and self.train_dataset is not None:
+        is_grouped = self.args.train_sampling_strategy == "group_by_length"
+        if is_grouped and self.translates and self.train_dataset is not None:
             size = self.args.train_batch_size * self.args.gradient_accumulation_steps
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
             return EpochLengthSampler(size, list(self.train_dataset["length"]), seed)
