@@ -54,7 +54,7 @@ def biased_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, with the scores and outputs of a position scheme, for which there is no fused kernel."""
+    """Attention with the scores and outputs of a position scheme, for which there is no fused kernel."""
     mask: Any = attention_mask
     weights = position_bias.scores(query, key, mask, scaling) + mask  # (B, H, T, S)
     weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
@@ -255,7 +255,7 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
         position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in self-attention."""
+        """Attend to the source: (B, T, H d_v), and the weights (B, H, T, S) where the kernel has them."""
         if not isinstance(attention_mask, FlashMemory):
             return super().attend(query, key, value, attention_mask, position_bias, **kwargs)
         batch = len(query)
