@@ -34,7 +34,7 @@ def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
     if turn is not keep:
         d_k = stack.layers[0].self_attn.d_k
         turned = turn(torch.ones(1, 1, length, d_k))[0, 0]
-        pictures.append(Picture("a query of ones, rotated by its position", "position", "feature of a head", turned))
+        pictures.append(Picture("a query of ones, turned by its position", "position", "feature of a head", turned))
     bias = scheme.bias(places, places)
     if bias.dim() == 4:
         titles = [f"added to the scores of head {head}" for head in range(bias.shape[1])]

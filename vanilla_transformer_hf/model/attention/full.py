@@ -53,7 +53,7 @@ def related_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, with the scores and outputs of a position scheme, for which there is no fused kernel."""
+    """Attention with the scores and outputs of a position scheme, for which there is no fused kernel."""
     mask: Any = attention_mask
     weights = relation.scores(query, key, mask, scaling) + mask  # (B, H, T, S)
     weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
@@ -345,7 +345,7 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
         relation: Relation | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in self-attention."""
+        """Attend to the source: (B, T, H d_v), and the weights (B, H, T, S) where the kernel has them."""
         if not isinstance(attention_mask, FlashMemory):
             return super().attend(query, key, value, attention_mask, relation, **kwargs)
         batch = len(query)

@@ -76,13 +76,13 @@ class LinformerAttention(VanillaTransformerAttention):
         relation: Relation | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in full attention; weights are of the k sums (B, H, T, k)."""
+        """Attend to the k sums of keys and values; weights (B, H, T, k) are those of the sums."""
         key, value = self.summed(key, attention_mask), self.summed(value, attention_mask)
         return super().attend(query, key, value, None, relation, **kwargs)
 
 
 class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttention):
-    """The same over the encoder's output: its k sums are computed once, and a step of a search attends to them."""
+    """Linformer over the encoder's output: its k sums are computed once, and a step of a search attends to them."""
 
     attends_to_sums = True
 

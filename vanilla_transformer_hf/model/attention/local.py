@@ -68,7 +68,7 @@ class Blocks(MaskOfBlocks):
 
     def with_keys(self, places: torch.Tensor, shown: torch.Tensor, are_shared: torch.Tensor) -> "Blocks":
         """
-        The same with keys that all blocks see.
+        These blocks with additional keys that all of them see.
 
         Args:
             places: Their positions (B, g).
@@ -276,7 +276,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         """
 
     def sees_in_block(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """The same for keys that each block is given: this must not change when both move by b positions."""
+        """Whether queries see keys that each block is given: this must not change when both move by b positions."""
         return self.sees(query, key)
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
@@ -352,7 +352,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         relation: Relation | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in full attention; without weights where it is computed in blocks."""
+        """Attend to the keys nearby: (B, T, H d_v), and weights unless it is computed in blocks."""
         if isinstance(attention_mask, FlashWindow):
             padding, kwargs = attention_mask.padding, kwargs | {"sliding_window": attention_mask.sliding_window}
             return super().attend(query, key, value, padding, relation, **kwargs)
@@ -526,7 +526,7 @@ class ChunkAttention(BlockAttention):
         *rest: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in other local kinds; weights are of the keys and, behind them, of the summaries (B, H, T, S + M)."""
+        """Attend to the own block and to summaries; weights (B, H, T, S + M) of the keys, then of the summaries."""
         if isinstance(attention_mask, ChunksAndSummaries):
             key, value = attention_mask.extended(key), attention_mask.extended(value)
             attention_mask = attention_mask.local

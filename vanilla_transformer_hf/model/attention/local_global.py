@@ -150,7 +150,7 @@ class GlobalWindowAttention(WindowAttention):
         relation: Relation | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in full attention; without weights where it is computed in blocks."""
+        """Attend to keys nearby and to global tokens; without weights where it is computed in blocks."""
         if not isinstance(attention_mask, GlobalTokens):  # in the decoder
             return super().forward(hidden_states, attention_mask, past_key_values, layer_idx, turn, relation, **kwargs)
         query, key, value, global_key, global_value = self.project(

@@ -206,7 +206,7 @@ def all_sums(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) ->
 
 def causal_sums(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """
-    The same over the positions up to each query's, of queries at the last T of S positions. The exponent that is
+    Sums over the positions up to each query's, of queries at the last T of S positions. The exponent that is
     subtracted is the largest up to each position, so that nothing depends on later ones.
     """
     past = keys.shape[2] - queries.shape[2]

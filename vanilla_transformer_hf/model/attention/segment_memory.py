@@ -113,7 +113,7 @@ class RecurrentAttention(VanillaTransformerAttention):
         relation: Relation | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in full attention."""
+        """Attend to the segment and its memory: (B, T, H d_v), and the weights (B, H, T, S)."""
         steps, hidden, reach = attention_mask
         width = self.r_proj.in_features
         encoded = self.sinusoids.encode(torch.arange(reach, device=query.device), width)[:, :width]

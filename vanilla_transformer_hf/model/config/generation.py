@@ -121,7 +121,7 @@ class VanillaTransformerGenerationConfig(GenerationConfig):
 
     @classmethod
     def of(cls, config: GenerationConfig) -> "VanillaTransformerGenerationConfig":
-        """The same settings in this class."""
+        """A generation config of transformers with the same settings, in this class."""
         made = cls.__new__(cls)
         vars(made).update(vars(config))
         return made
