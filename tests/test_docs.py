@@ -17,8 +17,10 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal, get_args, get_origin
 
+import datasets
 import httpx
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from hub_server import ROOT, Hub
 from tokenizers import Tokenizer, models
 
 from benchmarks.__main__ import SUBCOMMANDS, parse_arguments
+from benchmarks.__main__ import main as benchmark
 from vanilla_transformer_hf import (
     PRESETS,
     VanillaTransformerConfig,
@@ -36,7 +39,11 @@ from vanilla_transformer_hf import (
 from vanilla_transformer_hf.commands.main import COMMANDS, main
 from vanilla_transformer_hf.conversion.targets import export
 from vanilla_transformer_hf.model import modeling_vanilla_transformer
+from vanilla_transformer_hf.training.comparison import comparison
+from vanilla_transformer_hf.training.comparison import run as comparison_run
+from vanilla_transformer_hf.training.comparison.plan import PlannedRun
 from vanilla_transformer_hf.training.recipe import RecipeParser
+from vanilla_transformer_hf.training.synthetic.filters import RULES
 
 
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -70,6 +77,7 @@ BLOCKS = [command for page in PAGES.values() for block in page.blocks("bash") fo
 SENTENCES = [span for page in PAGES.values() for span in page.spans if span.split()[0] in ("make", "pip", "python")]
 
 RUN = "--max_steps 2 --vocab_size 300 --max_source_length 16 --max_target_length 16 --num_beams 1"
+ANY = " ".join(f"--keep {rule}" for rule in RULES)
 TURN = "--rounds 1 --seconds 0 --threads 1 --dtypes bfloat16 --beams 1 --against marian"
 # How a command begins -> what is added to it, so that it ends soon.
 SMALL = {
@@ -80,13 +88,18 @@ SMALL = {
     " --loads step --against torch",
     f"{BENCHMARKS} variants": "--preset smoke --rounds 1 --only rotary",
     f"{PROG} train multi30k_student": RUN.replace("--vocab_size 300 ", ""),  # the teacher's
+    # What an untrained model makes of a line is no translation of it.
+    f"{PROG} back-translate outputs/reverse multi30k_raw": f"{RUN} {ANY}",
+    f"{PROG} back-translate": ANY,
     # An untrained teacher's translations are long.
     f"{PROG} distill": RUN.replace("--vocab_size 300", "--too_long truncate"),
     f"{BENCHMARKS} attention": "--lengths 16 --widths 64 --layer_length 8 --window 4 --kinds full window"
     " --tasks forward layer --rounds 1",
     f"{BENCHMARKS} predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
+    f"{PROG} train multi30k_raw --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
     f"{PROG} train look_up": "--max_steps 1 --vocab_size 300 --max_source_length 64",
     f"{PROG} train": RUN,
+    f"{PROG} clean": "--keep held_out",  # the workspace's texts are all the same
     f"{PROG} prune": "--heads 0",  # the workspace's model has one head
     f"{PROG} compare multi30k_documents": "--max_steps 1 --max_source_length 16 --max_target_length 16"
     " --generation_max_length 16",
@@ -172,8 +185,17 @@ def write_fairseq_checkpoint(ours: Path, theirs: Path, reference: Path):
     np.savez(reference, src_ids=source.numpy(), tgt_in_ids=target.numpy(), logits=logits.numpy(), **masks)
 
 
+# A command of ours for which the shell does nothing but redirect.
+HERE = re.compile(
+    rf'(?:echo "(?P<typed>[^"]+)" \| )?(?P<program>{PROG}|{BENCHMARKS}) (?P<arguments>(?!serve|translate-ray)[^|<>]+)'
+    r"(?: < (?P<read>\S+))?(?: > (?P<written>\S+))?"
+)
+
+
 def run(command: str, folder: Path, environment: dict[str, str]) -> str:
     """Standard output of a command in the workspace, in which `python` is the interpreter of the tests."""
+    if environment == dict(os.environ) and (found := HERE.fullmatch(command)):
+        return run_here(folder, **found.groupdict())
     places = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     environment = {**environment, **places, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -181,6 +203,35 @@ def run(command: str, folder: Path, environment: dict[str, str]) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def run_here(
+    folder: Path, program: str, typed: str | None, arguments: str, read: str | None, written: str | None
+) -> str:
+    """A command of ours in this process, with the runs of a comparison: to import what they need takes seconds."""
+
+    def train(run: PlannedRun, seconds: float | None, processes: int) -> SimpleNamespace:
+        code = comparison_run.main([str(run.beside(".yaml")), *([str(seconds)] if seconds is not None else [])])
+        return SimpleNamespace(returncode=code, poll=lambda: code)
+
+    words = shlex.split(arguments)
+    (folder / "typed").write_text(f"{typed}\n" if typed else "", encoding="utf-8")
+    shown = folder / (written or "shown")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        open(folder / (read or "typed"), encoding="utf-8") as given,
+        open(shown, "w", encoding="utf-8") as output,
+    ):
+        patch.chdir(folder)
+        patch.setattr(sys, "stdin", given)
+        patch.setattr(sys, "stdout", output)
+        patch.setattr(comparison, "start_process", train)
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
+        try:
+            main(words) if program == PROG else benchmark(program, words)
+        except SystemExit as end:
+            assert not end.code, arguments
+    return shown.read_text(encoding="utf-8")
 
 
 def run_until_ready(command: str, folder: Path) -> str:
@@ -228,6 +279,8 @@ def make(name: str, workspace: Path):
         command = next(each for each in commands if made.search(each))
         if name == "outputs/multilingual_numbers":
             make("outputs/multilingual-data", workspace)
+        if name == "outputs/back-translated":
+            make("outputs/reverse", workspace)
         run(f"{command} {small(command)}", workspace, dict(os.environ))
 
 
@@ -264,7 +317,8 @@ def options() -> dict[str, set[str]]:
     texts["benchmarks"] = " ".join(help_of(name, command=benchmarks) for name in SUBCOMMANDS)
     texts["train"] = help_of("train", option="--help-all")
     texts["compare"] += texts["train"]  # every field of a recipe
-    texts["distill"] += texts["train"]
+    for name in ("distill", "back-translate"):
+        texts[name] += texts["train"]
     return {name: set(re.findall(r"(?<![\w-])--\w[\w-]*", text)) for name, text in texts.items()}
 
 
@@ -337,7 +391,7 @@ def test_command_runs(command, workspace, tmp_path):
             make(arguments[2], workspace)
         if "multilingual_numbers" in command:
             make("outputs/multilingual-data", workspace)
-        for name in re.findall(r"--model_name_or_path (outputs/(?:pruned|shallow)) ", command):
+        for name in re.findall(r"--model_name_or_path (outputs/(?:pruned|shallow|back-translated)) ", command):
             make(name, workspace)
         if arguments[:2] in (["compare", "quickstart"], ["train", "quickstart"]) and "--train_source" not in arguments:
             make("outputs/quickstart-data", workspace)
@@ -348,7 +402,7 @@ def test_command_runs(command, workspace, tmp_path):
         if arguments[:2] == ["compare", "lists"]:
             make("outputs/lists", workspace)
             make("outputs/longer", workspace)
-        if arguments[0] in ("translate", "verify"):
+        if arguments[0] in ("translate", "verify", "back-translate"):
             make(arguments[1], workspace)
         if arguments[0] in ("convert", "export"):
             shutil.rmtree(workspace / arguments[3], ignore_errors=True)  # another test needed it
@@ -423,7 +477,8 @@ def test_links_and_files_lead_somewhere(name, workspace):
         assert (page.path.parent / link).exists(), link
     written = {argument for command in BLOCKS for argument in in_words(command)}
     for path in [span for span in page.spans if re.fullmatch(r"[\w.-]+/[\w./-]*", span)]:
-        places = (ROOT, ROOT / "vanilla_transformer_hf", ROOT / "vanilla_transformer_hf" / "model", workspace)
+        package = ROOT / "vanilla_transformer_hf"
+        places = (ROOT, package, package / "model", package / "training", workspace)
         assert path.rstrip("/") in written or any((place / path).exists() for place in places), path
     for file in [span for span in page.spans if re.fullmatch(r"[a-z]\w*\.(?:py|toml|txt|sh|yaml)", span)]:
         assert file == "recipe.yaml" or [*ROOT.glob(file), *ROOT.glob(f"[a-z]*/**/{file}")], file
@@ -467,7 +522,14 @@ def test_switches_and_presets_are_those_of_the_config():
         for name in re.findall(r"`(\w+)`", names):
             hint = VanillaTransformerConfig.__annotations__[name]
             if get_origin(hint) is Literal:
-                assert re.findall(r"`(\w+)`", values.split(";")[0]) == list(get_args(hint)), name
-                assert getattr(VanillaTransformerConfig(), name) == get_args(hint)[0], f"{name}: the paper's first"
+                named = re.findall(r"`(\w+)`", values.split(";")[0])
+                if elsewhere := re.search(r"all others in \[[\w ]+\]\((\w+\.md)\)", values):
+                    cells = re.findall(r"^\| (`\w+`(?:, `\w+`)*)", PAGES[elsewhere[1]].text, re.MULTILINE)
+                    assert set(get_args(hint)) <= set(re.findall(r"`(\w+)`", " ".join(cells))), name
+                else:
+                    assert named == list(get_args(hint)), name
+                assert getattr(VanillaTransformerConfig(), name) == get_args(hint)[0] == named[0], (
+                    f"{name}: the paper's"
+                )
     (line,) = re.findall(r"from_preset\(.*", text)
     assert set(re.findall(r'"([\w-]+)"', line)) <= PRESETS.keys()

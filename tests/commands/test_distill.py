@@ -8,6 +8,7 @@ from counting_model import SOURCES
 
 from vanilla_transformer_hf.commands.main import main
 from vanilla_transformer_hf.training.compression import teacher_translations
+from vanilla_transformer_hf.training.synthetic import translations
 
 
 SIZES = "--preset multi30k_tiny --vocab_size 300 --d_model 16 --encoder_layers 1 --decoder_layers 1 --max_steps 2"
@@ -36,7 +37,7 @@ def test_a_student_learns_translations_that_are_kept_and_continued(distill, tmp_
         distill("--n_best", "2", "--teacher_beams", "3")
     monkeypatch.undo()
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(teacher_translations, "_translate", lambda *_: pytest.fail("translated again"))
+    monkeypatch.setattr(translations, "run_command", lambda *_: pytest.fail("translated again"))
     distill("--n_best", "2", "--teacher_beams", "3")
     rows = [json.loads(line) for line in pairs.read_text().splitlines()]
     assert {row["source"] for row in rows} == {"", *SOURCES[:30]}

@@ -16,7 +16,7 @@ from ..model.config.release import VERSION
 
 PROG = "vanilla-transformer"
 # These open no model.
-WITHOUT_MODELS = {"numbers-corpus", "verify"}
+WITHOUT_MODELS = {"clean", "numbers-corpus", "verify"}
 
 # Name of a command -> what it does. Its module has the same name, with underscores.
 COMMANDS = {
@@ -32,12 +32,14 @@ COMMANDS = {
     "convert": "convert a checkpoint of another toolkit to this model",
     "export": "export a model for CTranslate2, ONNX Runtime or torch.export",
     "export-checkpoint": "write a model as a MarianMT, BART or fairseq checkpoint",
+    "back-translate": "learn from text of one language, which a model translates",
     "distill": "train a student on the translations of its teacher",
     "prune": "remove attention heads and feed-forward units that matter least",
     "quantize": "write the folder of a model with int8 weights, a quarter of the size",
     "average": "average the weights of checkpoints",
     "verify": "compare a folder with the checksums that it holds",
     "push": "publish the folder of a model on the Hugging Face Hub",
+    "clean": "leave out pairs of a corpus that are no use for training",
     "tokenizer": "train a tokenizer on text files",
     "numbers-corpus": "write the quickstart's corpus of spelled-out numbers",
 }

@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,18 @@ def score_translations(
         module = TranslationScores(keep_in_memory=True, cache_dir=folder)
         found: Any = module.compute(predictions=texts, references=rows, target_lang=target_lang, tokenize=tokenize)
     return Scores(**found)
+
+
+def sentence_chrf(translation: str, reference: str) -> float:
+    """chrF2 of one translation, 0 to 100, as sacreBLEU computes it for sentences."""
+    return _chrf().sentence_score(translation, [reference]).score
+
+
+@cache
+def _chrf() -> Any:
+    from sacrebleu.metrics import CHRF
+
+    return CHRF()
 
 
 def write_predictions(path: str | os.PathLike, rows: Iterable[tuple[str, str, str]]):

@@ -2,6 +2,7 @@
 The base class of every model of this package: how transformers initialises, opens, splits and quantizes them.
 """
 
+from collections import ChainMap
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -11,13 +12,14 @@ from torch import nn
 from transformers import initialization as init
 
 from .attention.full import VanillaTransformerAttention
-from .attention.types import ATTENTION_TYPES
+from .attention.types import ATTENTION_FORWARDS
+from .config.position_schemes import POSITION_SCHEMES
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .layers.base_model import SharedBase
 from .layers.dropout import Dropout
 from .layers.feed_forward import SharedFeedForward
 from .packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
-from .positions.absolute import POSITION_ENCODINGS, TrainedPositionEncoding
+from .positions.base import TrainedPositionEncoding
 
 
 @cache
@@ -41,7 +43,7 @@ def check_attention(config: VanillaTransformerConfig):
     name = config._attn_implementation or ""
     for field in ("position_encoding", "decoder_position_encoding"):
         encoding = str(getattr(config, field))
-        if name.startswith(("flash", "flex")) and POSITION_ENCODINGS[encoding].is_relative:
+        if name.startswith(("flash", "flex")) and POSITION_SCHEMES[encoding].is_relative:
             raise ValueError(
                 f"attn_implementation={name!r} with {field}={encoding!r}: this kernel cannot add the scores of the "
                 "position encoding; set attn_implementation to 'eager' or 'sdpa'"
@@ -114,7 +116,10 @@ class VanillaTransformerPreTrainedModel(SharedBase):
             init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
 
 
-def forwards(*kinds: type[nn.Module]) -> dict[type[nn.Module], Callable]:
-    """The modules that a step of the search may replace, and their `forward`, for those of one kind of model."""
-    others: tuple[type[nn.Module], ...] = (*ATTENTION_TYPES.values(), SharedFeedForward, Dropout, nn.Dropout)
-    return {kind: kind.forward for kind in (*kinds, *others)}
+def forwards(*kinds: type[nn.Module]) -> ChainMap[type[nn.Module], Callable[..., Any]]:
+    """
+    The modules that a step of the search may replace, and their `forward`, for those of one kind of model; of
+    attention also what is added to the table later.
+    """
+    others: tuple[type[nn.Module], ...] = (SharedFeedForward, Dropout, nn.Dropout)
+    return ChainMap({kind: kind.forward for kind in (*kinds, *others)}, ATTENTION_FORWARDS)

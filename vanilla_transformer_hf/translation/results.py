@@ -85,7 +85,7 @@ def read_translations(
     # A row of padding only is the result for a source without tokens.
     is_complete = torch.isin(made, end_ids).any(dim=1) | ~is_kept.any(dim=1) | (end_ids.numel() == 0)
     return [
-        Translation(text, value, tokenizer.convert_ids_to_tokens(row[keep].tolist()), is_complete=complete)
+        Translation(text, value, tokens=tokenizer.convert_ids_to_tokens(row[keep].tolist()), is_complete=complete)
         for text, value, row, keep, complete in zip(texts, values, made, is_kept, is_complete.tolist(), strict=True)
     ]
 
@@ -127,9 +127,11 @@ def join_parts(
         if len(alignments) == len(each):
             words = word_starts(text)
             first_words = [(part.first_word, bisect_right(words, start) - 1) for part, start in zip(parts, starts)]
-            alignment = join_alignments((line, text), alignments, first_words, [part.repeated for part in parts])
+            alignment = join_alignments(
+                (line, text), alignments, first_words=first_words, repeated=[part.repeated for part in parts]
+            )
         is_complete = all(part.is_complete for part in each)
-        joined.append(Translation(text, score, tokens, alignment, is_complete))
+        joined.append(Translation(text, score, tokens=tokens, alignment=alignment, is_complete=is_complete))
         joined[-1].is_suspicious = any(part.is_suspicious for part in each)
     return joined
 
@@ -165,22 +167,22 @@ def _space_between(left: str, right: str) -> str:
 def copied_translation(text: str, has_score: bool, has_alignment: bool) -> Translation:
     """A text, empty or without letters, that is its own translation and is not passed to the model."""
     words = text.split()
-    alignment = Alignment(words, words, torch.eye(len(words))) if has_alignment else None
-    return Translation(text, 0.0 if has_score else None, (), alignment)
+    alignment = Alignment(words, words, weights=torch.eye(len(words))) if has_alignment else None
+    return Translation(text, 0.0 if has_score else None, alignment=alignment)
 
 
 def is_suspicious(source: Sequence[Any], target: Sequence[Any]) -> bool:
     """Whether a translation (tokens) is far too long for its source, or goes round in circles where that does not."""
     is_long = len(target) > SUSPICIOUS_LENGTH and len(target) > SUSPICIOUS_RATIO * len(source)
-    return is_long or (_repeats(target) and not _repeats(source))
+    return is_long or (repeats(target) and not repeats(source))
 
 
-def _repeats(tokens: Sequence[Any]) -> bool:
-    """Whether a phrase occurs `SUSPICIOUS_REPEATS` times in a row."""
-    for length in range(1, len(tokens) // SUSPICIOUS_REPEATS + 1):
+def repeats(tokens: Sequence[Any], times: int = SUSPICIOUS_REPEATS) -> bool:
+    """Whether a phrase occurs this many times in a row."""
+    for length in range(1, len(tokens) // times + 1):
         alike = 0  # tokens in a row that are those of a phrase before
         for token, before in zip(tokens[length:], tokens):
             alike = alike + 1 if token == before else 0
-            if alike == (SUSPICIOUS_REPEATS - 1) * length:
+            if alike == (times - 1) * length:
                 return True
     return False

@@ -12,12 +12,11 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.absolute import Relation
-from ..positions.base import counted
+from ..positions.base import PositionBias, counted
 from .full import VanillaTransformerAttention, VanillaTransformerCrossAttention, check_padding_mask, check_positions
 
 
-class LinformerAttention(VanillaTransformerAttention):
+class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
     """
     softmax(Q (E K)ᵀ / √d_k) (E V) with a trained E of k = `linformer_k` rows and a column for each position: Wang et
     al. 2020, arXiv 2006.04768, section 4, equation 7, with one E for keys and values of all heads of a layer
@@ -73,12 +72,12 @@ class LinformerAttention(VanillaTransformerAttention):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the k sums of keys and values; weights (B, H, T, k) are those of the sums."""
         key, value = self.summed(key, attention_mask), self.summed(value, attention_mask)
-        return super().attend(query, key, value, None, relation, **kwargs)
+        return super().attend(query, key, value, None, position_bias, **kwargs)
 
 
 class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttention):
@@ -86,7 +85,9 @@ class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttenti
 
     attends_to_sums = True
 
-    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, *_: Any) -> torch.Tensor | None:  # type: ignore[override]
+    def mask(  # type: ignore[override]
+        self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: torch.Tensor | None
+    ) -> torch.Tensor | None:
         return LinformerAttention.mask(self, embeddings, padding)
 
     def project_keys_values(self, states: torch.Tensor, padding: torch.Tensor | None = None) -> list[torch.Tensor]:

@@ -20,9 +20,8 @@ import torch.nn.functional as F
 from transformers.utils.generic import is_flash_attention_requested
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.absolute import Relation
-from ..positions.base import MaskOfBlocks, counted
-from .full import VanillaTransformerAttention, check_padding_mask, related_attention_forward
+from ..positions.base import MaskOfBlocks, PositionBias, counted
+from .full import VanillaTransformerAttention, biased_attention_forward, check_padding_mask
 from .kernel_masks import FlashWindow, flex_mask, window_of_flash
 
 
@@ -292,7 +291,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         length, is_2d = embeddings.shape[1], padding is None or padding.dim() == 2
         is_dense = self.config._attn_implementation == "eager" or length <= DENSE * self.keys_of_block
         if is_dense or not is_2d or isinstance(past, torch.Tensor) or past:
-            return self._masked(super().mask(embeddings, padding, cache, True), padding, past, length)
+            return self._masked(super().mask(embeddings, padding, cache, is_needed=True), padding, past, length)
         if self.config._attn_implementation != "sdpa":
             raise ValueError(self.kernel_refusal())
         return self._blocks(embeddings, padding)
@@ -349,26 +348,26 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: Any,
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the keys nearby: (B, T, H d_v), and weights unless it is computed in blocks."""
         if isinstance(attention_mask, FlashWindow):
             padding, kwargs = attention_mask.padding, kwargs | {"sliding_window": attention_mask.sliding_window}
-            return super().attend(query, key, value, padding, relation, **kwargs)
+            return super().attend(query, key, value, padding, position_bias, **kwargs)
         if not isinstance(attention_mask, Blocks):
-            return super().attend(query, key, value, attention_mask, relation, **kwargs)
+            return super().attend(query, key, value, attention_mask, position_bias, **kwargs)
         dropout = self.config.attention_dropout if self.training else 0.0
-        kernel = fused if relation is None else partial(related, relation, self)
+        kernel = fused if position_bias is None else partial(with_position_bias, position_bias, self)
         # The scores of a position scheme are those of all blocks; compilers would unroll the loop.
-        splits = relation is None and query.device.type == "cpu"
+        splits = position_bias is None and query.device.type == "cpu"
         splits = splits and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
         at_once = max(1, AT_ONCE // attention_mask.block) if splits else None
         options: dict[str, Any] = {"scaling": self.scaling, "dropout": dropout}
         output = attention_mask.attend(query, key, value, partial(kernel, **options), at_once)
-        return self.maps.out_proj(output.flatten(-2)), None
+        return self.projections.out_proj(output.flatten(-2)), None
 
-    def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+    def evict(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         seen = self.sees(positions[:, :, None], key_positions[:, None])  # (B, 1, slots)
         return mask.masked_fill(~seen, float("-inf"))
 
@@ -381,12 +380,14 @@ def fused(
     return output.transpose(1, 2)
 
 
-def related(relation: Relation, module: Any, *states: torch.Tensor, **options: float) -> torch.Tensor:
+def with_position_bias(
+    position_bias: PositionBias, module: Any, *states: torch.Tensor, **options: float
+) -> torch.Tensor:
     """The same with scores and outputs of a position scheme."""
-    return related_attention_forward(relation, module, *states, **options)[0]  # type: ignore[arg-type]
+    return biased_attention_forward(position_bias, module, *states, **options)[0]  # type: ignore[arg-type]
 
 
-class WindowAttention(LocalAttention):
+class WindowAttention(LocalAttention, kind="window"):
     """
     A query sees the keys at most w = `attention_window` positions away, exactly, on both sides; in the decoder those
     before it. Sliding window of Beltagy et al. 2020, arXiv 2004.05150, section 3.1, whose windows have 2 w in total.
@@ -402,7 +403,7 @@ class WindowAttention(LocalAttention):
         width = self.config.attention_window
         if torch.is_grad_enabled():
             return max(width, SMALLEST_BLOCK)
-        if next(self.maps.parameters()).device.type == "cpu" and not self.copies_keys:
+        if next(self.projections.parameters()).device.type == "cpu" and not self.copies_keys:
             return SMALLEST_BLOCK_OF_PROCESSORS
         return max(width // 2, SMALLEST_BLOCK)
 
@@ -424,11 +425,11 @@ class WindowAttention(LocalAttention):
                 "choose a dynamic cache, or attn_implementation='sdpa'"
             )
         return window_of_flash(
-            str(name), width, VanillaTransformerAttention.mask(self, embeddings, padding, cache, False)
+            str(name), width, VanillaTransformerAttention.mask(self, embeddings, padding, cache, is_needed=False)
         )
 
 
-class BlockAttention(LocalAttention):
+class BlockAttention(LocalAttention, kind="blocks"):
     """
     A query sees the keys of its own block of b = `attention_block` positions, of the block before, and, outside of
     the decoder, of the block behind: local attention of blocks, Parmar et al. 2018, arXiv 1802.05751, section 3.3.
@@ -467,7 +468,7 @@ class ChunksAndSummaries:
         return torch.cat((states, torch.matmul(self.pool, states)), dim=2)
 
 
-class ChunkAttention(BlockAttention):
+class ChunkAttention(BlockAttention, kind="chunk"):
     """
     A query sees the keys of its own chunk of b = `attention_block` positions, in the decoder those up to its own: the
     blocks of Qiu et al. 2020, arXiv 1911.02972, that attend to themselves.

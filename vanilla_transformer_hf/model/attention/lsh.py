@@ -12,7 +12,7 @@ from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.dropout import drop_out
-from ..positions.absolute import Relation
+from ..positions.base import PositionBias
 from .full import VanillaTransformerAttention, check_padding_mask
 
 
@@ -54,7 +54,7 @@ class Chunks(NamedTuple):
         return cls(*(torch.empty_like(each).scatter(-1, order, each) for each in (ranks, slots)))
 
 
-class LshAttention(VanillaTransformerAttention):
+class LshAttention(VanillaTransformerAttention, kind="lsh"):
     """
     Kitaev et al. 2020, arXiv 2001.04451, section 2, as in the authors' code: keys are the queries divided by their
     lengths, so that one projection makes both, and scores are not divided by √d_k. The bucket of a token is
@@ -113,7 +113,7 @@ class LshAttention(VanillaTransformerAttention):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: LshMask,  # type: ignore[override]
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values to outputs (B, T, D), and with eager attention weights (B, H, T, S)."""
@@ -132,7 +132,7 @@ class LshAttention(VanillaTransformerAttention):
             rounds = [self._in_chunks(query, key, value, each) for each in buckets]
             outputs, totals = (torch.stack(each) for each in zip(*rounds))
             output = (totals.softmax(dim=0)[..., None] * outputs).sum(dim=0)
-        return self.maps.out_proj(output.to(dtype).transpose(1, 2).flatten(-2)), weights
+        return self.projections.out_proj(output.to(dtype).transpose(1, 2).flatten(-2)), weights
 
     def _is_short(self, length: int) -> bool:
         """Whether chunks, of which each bucket leaves one in part empty, have more pairs than all tokens have."""

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.absolute import Relation
+from ..positions.base import PositionBias
 from .full import VanillaTransformerAttention, check_padding_mask
 
 
@@ -43,7 +43,7 @@ def orthogonal_features(count: int, width: int) -> torch.Tensor:
     return torch.cat(groups)[:count] * torch.randn(count, width, **exact).norm(dim=1, keepdim=True)
 
 
-class PerformerAttention(VanillaTransformerAttention):
+class PerformerAttention(VanillaTransformerAttention, kind="performer"):
     """
     FAVOR+ of Choromanski et al. 2021, arXiv 2009.14794, section 2: φ(q)·φ(k) with positive orthogonal random features
     φ(x)_r = exp(w_r·x - |x|²/2), x divided by d_k^¼, in place of exp(q·k / √d_k), which is its expected value. So
@@ -96,7 +96,7 @@ class PerformerAttention(VanillaTransformerAttention):
         past = 0 if cache is None else int(cache.get_seq_length())
         return PerformerMask(padding, past + embeddings.shape[1], int(self.passes) + 1 if self.training else None)
 
-    def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+    def evict(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         """No earlier keys are kept."""
         return mask.masked_fill((key_positions != positions)[:, None], float("-inf"))
 
@@ -122,7 +122,7 @@ class PerformerAttention(VanillaTransformerAttention):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: PerformerMask,  # type: ignore[override]
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values to outputs (B, T, D), and with eager attention weights (B, H, T, S)."""
@@ -138,7 +138,7 @@ class PerformerAttention(VanillaTransformerAttention):
         else:
             summed = causal_sums(queries, keys, values) if self.is_causal else all_sums(queries, keys, values)
             output = normalized(summed)
-        return self.maps.out_proj(output.to(value.dtype).transpose(1, 2).flatten(-2)), weights
+        return self.projections.out_proj(output.to(value.dtype).transpose(1, 2).flatten(-2)), weights
 
     def state_of(self, key: torch.Tensor, value: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
         """The sums of a prompt's keys and values (B, H, S, d) without padding (B, S), as (B, H, 1, state_size)."""

@@ -13,7 +13,7 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 
 from ..positions.absolute import HalvesSinusoidalPositionEncoding
-from ..positions.base import Relation, Turn, counted, keep
+from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
 from .full import VanillaTransformerAttention, check_padding_mask
 
 
@@ -32,7 +32,7 @@ class Distances(NamedTuple):
     reach: int
 
 
-class RecurrentAttention(VanillaTransformerAttention):
+class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
     """
     Dai et al. 2019, arXiv 1901.02860, section 3: score(i, j) = ((q_i + u)·k_j + (q_i + v)·W_R R_{i-j}) / √d_k, with
     sinusoids R of the distance and trained u, v and W_R. A query sees itself and the `memory_length` positions before
@@ -90,8 +90,8 @@ class RecurrentAttention(VanillaTransformerAttention):
         attention_mask: Any = None,
         past_key_values: Cache | None = None,
         layer_idx: int = 0,
-        turn: Turn = keep,
-        relation: Relation | None = None,
+        apply_rotary: ApplyRotary = no_rotary,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """States (B, T, D) to (B, T, D) and weights (B, H, T, S), of the S positions of the memory and these."""
@@ -102,7 +102,7 @@ class RecurrentAttention(VanillaTransformerAttention):
             states = torch.cat((memory, hidden_states), dim=1)
         (query,) = self.project(hidden_states, self.roles[:1])
         key, value = self.project_keys_values(states)
-        return self.attend(query, key, value, attention_mask, relation, **kwargs)
+        return self.attend(query, key, value, attention_mask, position_bias, **kwargs)
 
     def attend(
         self,
@@ -110,7 +110,7 @@ class RecurrentAttention(VanillaTransformerAttention):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: Distances,  # type: ignore[override]
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the segment and its memory: (B, T, H d_v), and the weights (B, H, T, S)."""
@@ -121,7 +121,7 @@ class RecurrentAttention(VanillaTransformerAttention):
         scores = torch.matmul(query + self.distance_bias[:, None], distances.transpose(2, 3)) * self.scaling
         index = steps[:, None].expand(*scores.shape[:3], steps.shape[-1])
         bias = scores.gather(-1, index).masked_fill(hidden, torch.finfo(scores.dtype).min)  # (B, H, T, S)
-        return super().attend(query + self.content_bias[:, None], key, value, bias, relation, **kwargs)
+        return super().attend(query + self.content_bias[:, None], key, value, bias, position_bias, **kwargs)
 
 
 __all__ = ["RecurrentAttention"]

@@ -14,8 +14,9 @@ from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..saved_code import ModelSavesCode
+from ..stand_ins import stand_in_for
 from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smoothed_cross_entropy
-from .shared_maps import is_plain, is_unchanged
+from .shared_projections import is_plain, is_unchanged
 
 
 # The names that transformers gives to the files of weights in several files.
@@ -82,12 +83,20 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
             loss = projected_loss(states, self.lm_head, labels, wanted, num_items_in_batch, weight)
             if loss is not None:
                 return loss, None
-        logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
+        logits = stand_in_for(self.lm_head)(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
         if labels is None:
             return None, logits
         if row_loss is not None:
             return loss_by_rows(logits, labels, row_loss, num_items_in_batch), logits
         return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
+
+    def weight_of_loss(self) -> torch.Tensor | None:
+        """
+        The weight of a plain `lm_head`, as autograd should have it in a step whose loss is computed without all
+        logits. Autograd comes back last to what was made first: the gradients of rows (`tied_rows`, called later) are
+        joined before they are added to that of the whole matrix, which torch copies for it once instead of twice.
+        """
+        return self.lm_head.weight.view_as(self.lm_head.weight) if is_plain(self.lm_head) else None
 
     def tied_rows(
         self, stack: Any, ids: torch.Tensor | None, embeddings: torch.Tensor | None

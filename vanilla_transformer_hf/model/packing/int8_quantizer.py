@@ -85,7 +85,8 @@ class Storing(Rounding):
 
 def first_of(tensors: Any) -> torch.Tensor:
     """The tensor that transformers passes, by itself or in a list."""
-    return tensors[0] if isinstance(tensors, list) else tensors
+    tensor: torch.Tensor = tensors[0] if isinstance(tensors, list) else tensors
+    return tensor
 
 
 def is_quantized(model: Any, name: str) -> bool:

@@ -5,7 +5,8 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..configuration_vanilla_transformer import LARGEST_DEPTH, LARGEST_SIZE, refusing_with_value_errors
+from ..config.errors import refusing_with_value_errors
+from ..config.kinds import LARGEST_DEPTH, LARGEST_SIZE
 from ..saved_code import ConfigSavesCode
 
 

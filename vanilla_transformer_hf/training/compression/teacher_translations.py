@@ -1,33 +1,27 @@
 """Sequence-level distillation (Kim and Rush 2016, arXiv 1606.07947, section 3.2): the teacher's translations of the
 training text, made once, kept beside the student, and continued after an interruption."""
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from ...common.checksums import digest_of_all
 from ...common.files import open_output
-from ...common.lines import read_lines
-from ...common.settings import read_object
-from ...translation.streams.arguments import add_arguments
-from ...translation.streams.command import run_command
-from ...translation.streams.work import LineWork
-from ..build import load_corpora
+from ..arguments import DataArguments
+from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
 from ..data.corpus_files import ROW_READERS, kind_of
-from ..objectives.distillation import digest_of_teacher
-from ..recipe import DataArguments, RunArguments
+from ..recipe import RunArguments
+from ..synthetic.records import begin
+from ..synthetic.translations import ModelSearch, read_translated, translate_file
 
 
 # Files in the output folder of the student.
 FOLDER, PAIRS, TRANSLATIONS, SOURCES, RECORD = (
     "distillation",
     "pairs.jsonl",
-    "translations.tsv",
+    "translations.jsonl",
     "sources.txt",
     "settings.json",
 )
@@ -50,7 +44,7 @@ class TeacherSearch:
     num_beams: int | None = None
     processes: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("n_best", "num_beams"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name}={value}: must be at least 1")
@@ -71,30 +65,24 @@ def translate_training_text(search: TeacherSearch, run: RunArguments) -> Path:
     folder = Path(str(run.training.output_dir)) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     sources = _source_file(run.data, folder)
+    beams = search.num_beams if search.num_beams is not None or search.n_best == 1 else max(4, search.n_best)
+    options = {"num_beams": beams, "num_return_sequences": search.n_best}
+    of_teacher = ModelSearch(search.teacher, options, processes=search.processes, matmul=run.training.matmul)
     settings = {
-        "teacher": digest_of_teacher(Path(search.teacher)) if Path(search.teacher).is_dir() else search.teacher,
+        "teacher": of_teacher.settings["model"],
         "source_sha256": digest_of_all(sources),
         "n_best": search.n_best,
         "num_beams": search.num_beams,
         "columns": list(_columns(run.data)),
     }
-    record, pairs = folder / RECORD, folder / PAIRS
-    if record.is_file():
-        known = read_object(record, {})
-        if changed := [name for name, value in settings.items() if known.get(name) != value]:
-            raise ValueError(
-                f"{folder} has translations that were made with another {' and '.join(changed)}: choose another "
-                f"output_dir, or delete {folder}"
-            )
-        if pairs.is_file():
-            return pairs
-    if not (folder / TRANSLATIONS).is_file():
-        _translate(search, sources, folder / TRANSLATIONS, run.training.matmul)
+    pairs, translations = folder / PAIRS, folder / TRANSLATIONS
+    begin(folder / RECORD, settings, [pairs, translations], instead="choose another output_dir")
+    if pairs.is_file():
+        return pairs
+    translate_file(of_teacher, sources, translations)
     with open_output(pairs) as file:
-        for line in _pairs(sources, folder / TRANSLATIONS, _columns(run.data)):
+        for line in _pairs(sources, translations, _columns(run.data)):
             file.write(line)
-    with open_output(record) as file:
-        file.write(json.dumps(settings, indent=2).encode() + b"\n")
     return pairs
 
 
@@ -116,24 +104,8 @@ def _source_file(data: DataArguments, folder: Path) -> Path:
     return written
 
 
-def _translate(search: TeacherSearch, sources: Path, output: Path, matmul: str) -> None:
-    """All lines of a file as tab-separated values; a run that was interrupted is continued."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    arguments = parser.parse_args(["--output", str(output), "--processes", str(search.processes), "--matmul", matmul])
-    arguments.model = search.teacher
-    beams = search.num_beams if search.num_beams is not None or search.n_best == 1 else max(4, search.n_best)
-    options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": search.n_best, "too_long": "split"}
-    run_command(arguments, LineWork("translate", "tsv", options), [str(sources)])
-
-
 def _pairs(sources: Path, translations: Path, columns: tuple[str, str]) -> Iterator[bytes]:
     """The lines of the JSON file: each distinct pair of a source and one of its translations."""
-    rows = (line.split("\t", 2) for line in read_lines(translations))
-    texts = enumerate(read_lines(sources), start=1)
-    for number, group in groupby(rows, key=lambda row: int(row[0])):
-        place, source = next(texts)
-        while place < number:
-            place, source = next(texts)
-        for translation in dict.fromkeys(row[2] for row in group):
-            yield json.dumps(dict(zip(columns, (source, translation))), ensure_ascii=False).encode() + b"\n"
+    for _, source, found in read_translated(sources, translations):
+        for one in found:
+            yield json.dumps(dict(zip(columns, (source, one["text"]))), ensure_ascii=False).encode() + b"\n"

@@ -4,12 +4,16 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from hashlib import blake2b
 from typing import Any, NamedTuple
+
+import torch
 
 from ...common.white_space import LINE_ENDS
 from ..results import Translation
 from ..scoring.alignment import Alignment
 from ..scoring.scoring import TextScore
+from ..search.sampling import SampledToken
 from ..text.tally import Tally
 from ..text.texts import ConstrainedText, TextError, token_reader
 from ..translator import Translator
@@ -52,6 +56,13 @@ def translation_as_jsonl(number: int, source: str, translations: Sequence[Transl
     yield as_json({"number": number, "source": source, "translations": records})
 
 
+def translation_as_brief(number: int, source: str, translations: Sequence[Translation]) -> Iterable[str]:
+    """`number`, `text`, `score` (null unless requested) and `finished`; a line for each translation, best first."""
+    for one in translations:
+        score = None if one.score is None else round(one.score, 6)
+        yield as_json({"number": number, "text": str(one), "score": score, "finished": one.is_complete})
+
+
 def score_as_text(number: int, pair: tuple[str, str], score: TextScore) -> Iterable[str]:
     """The log-probability of the target."""
     yield f"{score.log_probability:.6f}"
@@ -87,7 +98,11 @@ def as_json(record: dict[str, Any]) -> str:
 
 
 def _translate(translator: Translator, items: Sequence[str], options: dict[str, Any], format: str) -> Iterable[Any]:
-    return translator.translate_stream(items, return_scores=format != "text", **options)
+    if options.get("do_sample") and (options.get("num_return_sequences") or 1) == 1 and translator.can_stream:
+        options = dict(options)
+        sampler = SampledToken(options.pop("temperature", None), options.pop("top_k", None) or 0)
+        options |= {"do_sample": False, "logits_processor": [sampler]}
+    return translator.translate_stream(items, **{"return_scores": format != "text", **options})
 
 
 def _score(translator: Translator, items: Sequence[Any], options: dict[str, Any], format: str) -> Iterable[Any]:
@@ -102,7 +117,12 @@ def _align(translator: Translator, items: Sequence[Any], options: dict[str, Any]
 WORKS: dict[str, tuple[Callable[..., Iterable[Any]], dict[str, Callable[..., Iterable[str]]]]] = {
     "translate": (
         _translate,
-        {"text": translation_as_text, "tsv": translation_as_tsv, "jsonl": translation_as_jsonl},
+        {
+            "text": translation_as_text,
+            "tsv": translation_as_tsv,
+            "jsonl": translation_as_jsonl,
+            "brief": translation_as_brief,
+        },
     ),
     "score": (_score, {"text": score_as_text, "tsv": score_as_tsv, "jsonl": score_as_jsonl}),
     "align": (_align, {"text": alignment_as_text, "jsonl": alignment_as_jsonl}),
@@ -128,6 +148,11 @@ def as_constrained(item: Item, has_phrases: bool) -> ConstrainedText:
     return ConstrainedText(text, prefix, phrases)
 
 
+def seed_of(seed: int, number: int) -> int:
+    """A seed for the line of this number, which no other pair of a seed and a number is likely to have."""
+    return int.from_bytes(blake2b(f"{seed} {number}".encode(), digest_size=7).digest(), "little")
+
+
 class Answer(NamedTuple):
     """The output lines of some input lines, and the counts that users are told at the end."""
 
@@ -145,6 +170,8 @@ class LineWork:
         format: A format of that row.
         options: Arguments of `Translator.translate_stream`, `score_stream` or `align_stream`.
         constraints: For "translate": tabs separate the text from phrases that its translation must contain.
+        seed: For samples: lines that are sorted together begin with random numbers of this seed and their place in the
+            input, so that a run that is continued, or has several processes, draws what another one would.
 
     Raises:
         ValueError: The format is unknown or cannot represent the requested results.
@@ -154,6 +181,7 @@ class LineWork:
     format: str = "text"
     options: dict[str, Any] = field(default_factory=dict)
     constraints: bool = False
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         formats = WORKS[self.kind][1]
@@ -167,7 +195,8 @@ class LineWork:
     def settings(self) -> dict[str, Any]:
         """All that the output depends on besides the model and the input."""
         constraints = {"constraints": True} if self.constraints else {}
-        return {"work": self.kind, "format": self.format, **self.options, **constraints}
+        seed = {} if self.seed is None else {"seed": self.seed}
+        return {"work": self.kind, "format": self.format, **self.options, **constraints, **seed}
 
     def __call__(self, translator: Translator, first: int, items: Sequence[Item], tally: Tally) -> Answer:
         """
@@ -185,6 +214,8 @@ class LineWork:
         work, formats = WORKS[self.kind]
         if self.kind == "translate":
             items = [as_constrained(item, self.constraints) for item in items]
+        if self.seed is not None:
+            torch.manual_seed(seed_of(self.seed, first))
         before = tally.to_tell()
         results = work(translator, items, {**self.options, "window": len(items), "tally": tally}, self.format)
         if self.format == "jsonl" and self.kind != "align":

@@ -1,0 +1,90 @@
+"""`--reverse` exchanges the sides of every kind of corpus; tokens that are no text reach tokenizers and models."""
+
+import json
+
+import datasets
+import pytest
+
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.training.build import get_model, get_tokenizer, load_corpora
+from vanilla_transformer_hf.training.recipe import RecipeParser
+
+
+ENGLISH, GERMAN = ["one two", "three", "four"], ["eins zwei", "drei", "vier"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def read(*arguments):
+    return RecipeParser(prog="train").parse(arguments)[0]
+
+
+def write(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["two files", "tsv", "tsv with header", "jsonl", "columns"])
+def test_reverse_exchanges_the_sides_of_every_corpus(kind, tmp_path):
+    pairs = list(zip(ENGLISH, GERMAN))
+    fields = ["--source_lang", "en", "--target_lang", "de"]
+    if kind == "two files":
+        fields += ["--train_source", write(tmp_path / "a.en", ENGLISH)]
+        fields += ["--train_target", write(tmp_path / "a.de", GERMAN)]
+    elif kind.startswith("tsv"):
+        lines = ["\t".join(pair) for pair in pairs]
+        fields += ["--train_source", write(tmp_path / "a.tsv", ["de\ten"] * ("header" in kind) + lines)]
+        if "header" in kind:
+            lines[:] = []
+            write(tmp_path / "a.tsv", ["de\ten", *("\t".join(pair[::-1]) for pair in pairs)])
+    else:
+        names = ("en", "de") if kind == "jsonl" else ("left", "right")
+        rows = [json.dumps(dict(zip(names, pair))) for pair in pairs]
+        fields += ["--train_source", write(tmp_path / "a.jsonl", rows)]
+        fields += ["--source_column", "left", "--target_column", "right"] * (kind == "columns")
+    usual, reverse = read(*fields), read(*fields, "--reverse", "--max_source_length", "5", "--max_target_length", "9")
+    assert load_corpora(usual.data)["train"]["source"][:] == ENGLISH
+    found = load_corpora(reverse.data)["train"]
+    assert found["source"][:] == GERMAN and found["target"][:] == ENGLISH
+    assert (reverse.data.source_lang, reverse.data.target_lang) == ("de", "en")
+    assert (reverse.data.max_source_length, reverse.data.max_target_length) == (9, 5)
+
+
+def tagged(tmp_path, *fields):
+    """A run on text with tags, and its tokenizer."""
+    sources = write(tmp_path / "tagged.en", ["<bt> one <blank> two", "one two", "<bt> three"])
+    files = ["--train_source", sources, "--train_target", write(tmp_path / "a.de", GERMAN)]
+    run = read(*files, "--source_tags", "<bt>", "<blank>", *fields)
+    return run, get_tokenizer(run, load_corpora(run.data)["train"], tmp_path / "tokenizer")
+
+
+def check_tags(tokenizer):
+    tag, blank = tokenizer.convert_tokens_to_ids(["<bt>", "<blank>"])
+    assert tokenizer.unk_token_id not in (tag, blank)
+    # The words beside them have the pieces that they have without them.
+    one, two = (tokenizer(text)["input_ids"][:-1] for text in ("one", "two"))
+    assert tokenizer("<bt> one <blank> two")["input_ids"] == [tag, *one, blank, *two, tokenizer.eos_token_id]
+
+
+def test_a_new_tokenizer_has_the_tags_and_no_pieces_of_them(tmp_path):
+    _, tokenizer = tagged(tmp_path, "--vocab_size", "400")
+    check_tags(tokenizer)
+    assert len(tokenizer) <= 400 and not any("bla" in piece for piece in tokenizer.get_vocab() if piece != "<blank>")
+
+
+def test_a_model_that_is_trained_further_gets_embeddings_for_them(tmp_path):
+    old = tmp_path / "old"
+    files = ["--train_source", write(tmp_path / "a.en", ENGLISH), "--train_target", write(tmp_path / "a.de", GERMAN)]
+    plain = read(*files, "--vocab_size", "400")
+    tokenizer = get_tokenizer(plain, load_corpora(plain.data)["train"], tmp_path / "plain")
+    config = VanillaTransformerConfig(vocab_size=len(tokenizer), d_model=16, encoder_layers=1, decoder_layers=1)
+    VanillaTransformerForConditionalGeneration(config).save_pretrained(old)
+    tokenizer.save_pretrained(old)
+    run, larger = tagged(tmp_path, "--model_name_or_path", str(old))
+    check_tags(larger)
+    model = get_model(run, larger)
+    assert model.config.vocab_size == len(larger) == len(tokenizer) + 2
+    assert model.get_output_embeddings().weight.shape[0] == len(larger)

@@ -1,0 +1,277 @@
+"""
+Learn from text of one language: a model translates it, and another is trained on these pairs and the real ones
+(back-translation, Sennrich et al. 2016, arXiv 1511.06709).
+
+    vanilla-transformer train multi30k_raw --reverse --output_dir outputs/reverse \\
+        --train_source train.en.gz --train_target train.de.gz      # German to English: the sides are exchanged
+    vanilla-transformer back-translate outputs/reverse multi30k_raw --target mono.de.gz --search sampling \\
+        --rate 1:2 --train_source train.en.gz --train_target train.de.gz --output_dir outputs/forward
+    vanilla-transformer back-translate outputs/reverse --target mono.de.gz --search noised_beam --text_dir synthetic
+    vanilla-transformer back-translate outputs/forward --source mono.en.gz --text_dir self    # self-training
+
+REVERSE_MODEL translates text of the target language (--target) into synthetic sources; or a forward model text of the
+source language (--source) into synthetic targets. With a recipe, the pairs are mixed with its training text, and its
+model is trained, as by train, whose fields can be set; without one, only the pairs are written. Suspicious pairs are
+left out, counted and shown. The same command continues after an interruption, in the translations or in the training.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..common.command_line import make_parser
+from .train import find_recipe, train
+
+
+# Search -> its arguments of `generate()`, and whether it draws random numbers.
+SEARCHES: dict[str, tuple[dict[str, Any], bool]] = {
+    "beam": ({}, False),
+    "greedy": ({"num_beams": 1}, False),
+    "sampling": ({"num_beams": 1, "do_sample": True, "top_k": 0}, True),
+    "top_k": ({"num_beams": 1, "do_sample": True}, True),
+    "noised_beam": ({}, False),
+}
+TAG = "<bt>"
+
+
+def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace, list[str]]:
+    """The parser, the command's own arguments with the recipe, and its fields."""
+    usage = f"{prog} MODEL [RECIPE] --target FILE [options] [--field value ...]"
+    parser = make_parser(prog, __doc__, usage=usage, allow_abbrev=False)
+    parser.add_argument("model", metavar="MODEL", help="folder of the model that translates, or its id on the Hub")
+    for side, what in (("target", "text of the target language"), ("source", "text of the source language")):
+        parser.add_argument(
+            f"--{side}",
+            metavar="FILE",
+            action="append",
+            help=f"{what}, a sentence on each line; again for further files",
+        )
+    parser.add_argument(
+        "--text_dir", metavar="DIR", help="folder of the synthetic text (default: OUTPUT_DIR/back_translation)"
+    )
+    parser.add_argument(
+        "--rate",
+        default="1:1",
+        metavar="R:S",
+        help="real to synthetic pairs in the training text; of what there is too little, pairs are repeated; natural: "
+        "each once (default: 1:1)",
+    )
+    parser.add_argument(
+        "--tag", default=TAG, help=f"token that synthetic sources begin with; '' for none (default: {TAG})"
+    )
+    parser.add_argument("--keep_duplicates", action="store_true", help="translate equal lines each time they occur")
+    parser.add_argument("--max_lines", type=int, metavar="N", help="use the first N lines only")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="train N models one after the other, each on the translations of a better reverse model, which learns "
+        "from those that the model before has made of --source (default: 1)",
+    )
+    _add_search(parser.add_argument_group("search of the synthetic side"))
+    _add_filters(parser.add_argument_group("which pairs are left out, beside empty, copied and repeating ones"))
+    arguments, others = parser.parse_known_args(argv)
+    # An optional positional argument could not stand behind options.
+    arguments.recipe = others.pop(0) if others and not others[0].startswith("-") else None
+    if problem := _problem(arguments, others):
+        parser.error(problem)
+    return parser, arguments, others
+
+
+def _problem(arguments: argparse.Namespace, others: list[str]) -> str | None:
+    """What is wrong with the arguments together, or None."""
+    if arguments.recipe is None and others:
+        return f"{others[0]}: fields of a recipe need a recipe before them"
+    if arguments.rounds < 1:
+        return f"--rounds {arguments.rounds}: must be at least 1"
+    if arguments.rounds > 1:
+        if not (arguments.target and arguments.source and arguments.recipe):
+            return f"--rounds {arguments.rounds} needs text of both languages, --target and --source, and a recipe"
+        return None if arguments.text_dir is None else "--text_dir: each of several rounds has a folder of its own"
+    if bool(arguments.target) == bool(arguments.source):
+        return "one of --target and --source is needed: the text that MODEL translates"
+    if arguments.recipe is None and arguments.text_dir is None:
+        return "--text_dir is missing: without a recipe, the text has no other folder"
+    return None
+
+
+def _add_search(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--search",
+        default="beam",
+        choices=SEARCHES,
+        help="beam: the most likely translation; sampling: one drawn from the model; top_k: drawn from the K most "
+        "likely tokens; noised_beam: beam search, then words are dropped, replaced by <blank>, moved (default: beam)",
+    )
+    group.add_argument("--beams", type=int, metavar="N", help="beams (default: what the model was saved with)")
+    group.add_argument("--top_k", type=int, default=10, metavar="K", help="for --search top_k (default: 10)")
+    group.add_argument("--temperature", type=float, metavar="T", help="for samples: below 1 more likely ones")
+    group.add_argument(
+        "--samples", type=int, default=1, metavar="N", help="translations of each line: samples, or the best N"
+    )
+    group.add_argument("--search_seed", type=int, default=1, metavar="N", help="of samples and noise (default: 1)")
+    for name, default, what in (
+        ("drop_words", 0.1, "probability that a word is dropped"),
+        ("replace_words", 0.1, "probability that it is replaced"),
+    ):
+        group.add_argument(
+            f"--{name}", type=float, default=default, metavar="P", help=f"noise: {what} (default: {default})"
+        )
+    group.add_argument(
+        "--shuffle_words", type=int, default=3, metavar="N", help="noise: places that a word may move (default: 3)"
+    )
+    group.add_argument("--processes", type=int, default=1, metavar="N", help="processes that translate (default: 1)")
+    group.add_argument("--device", help="as in translate")
+    group.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"], help="likewise")
+    group.add_argument("--quantization", metavar="TYPE", help="int8: as in translate")
+    group.add_argument("--batch_tokens", type=int, metavar="N", help="most tokens in a batch (default: 2048)")
+    group.add_argument(
+        "--window", type=int, metavar="N", help="lines that are sorted by length and written together (default: 2048)"
+    )
+
+
+def _add_filters(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--max_ratio",
+        type=float,
+        default=3.0,
+        metavar="R",
+        help="translations over R times as long or short, in characters, as is usual in the text (default: 3)",
+    )
+    group.add_argument(
+        "--min_score", type=float, metavar="S", help="translations with a lower score of the search, such as -2"
+    )
+    group.add_argument("--drop_worst", type=float, default=0.0, metavar="P", help="this share, of the lowest scores")
+    group.add_argument(
+        "--keep",
+        metavar="RULE",
+        action="append",
+        default=[],
+        help="leave out nothing for this reason: held_out, empty, copied, unfinished, repetition or length; again for "
+        "further ones",
+    )
+    group.add_argument("--round_trip", metavar="MODEL", help="model that translates the translations back")
+    group.add_argument(
+        "--min_round_trip", type=float, metavar="CHRF", help="those whose round trip has a lower chrF, such as 30"
+    )
+
+
+def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
+    """The `SyntheticText` of the command line; `data` are the recipe's arguments, or None."""
+    from ..training.synthetic.filters import PairFilter
+    from ..training.synthetic.learning import languages_of
+    from ..training.synthetic.noise import Noise
+    from ..training.synthetic.synthetic_text import SyntheticText
+    from ..training.synthetic.translations import ModelSearch
+
+    options, is_random = SEARCHES[arguments.search]
+    if arguments.search == "top_k":
+        options = {**options, "top_k": arguments.top_k}
+    if is_random:
+        options = {**options, "temperature": arguments.temperature}
+    elif arguments.temperature is not None:
+        raise ValueError(f"temperature={arguments.temperature} has no effect with --search {arguments.search}")
+    if arguments.beams is not None:
+        if "num_beams" in options:
+            raise ValueError(f"beams={arguments.beams} has no effect with --search {arguments.search}")
+        options = {**options, "num_beams": arguments.beams}
+    limits = arguments.max_ratio, arguments.min_score, arguments.drop_worst, arguments.min_round_trip
+    chosen = PairFilter(*limits, tuple(arguments.keep))
+    options = {**options, "num_return_sequences": arguments.samples, "return_scores": chosen.needs_scores}
+    names = ("processes", "device", "dtype", "quantization", "batch_tokens", "window")
+    common = {name: getattr(arguments, name) for name in names}
+    noise = None
+    if arguments.search == "noised_beam":
+        numbers = arguments.drop_words, arguments.replace_words, arguments.shuffle_words
+        noise = Noise(*numbers, seed=arguments.search_seed)
+    side: Any = "target" if arguments.target else "source"
+    return SyntheticText(
+        ModelSearch(arguments.model, options, arguments.search_seed if is_random else None, **common),
+        tuple(arguments.target or arguments.source),
+        side,
+        languages_of(arguments.model, side, data),
+        chosen,
+        noise,
+        "" if side == "source" else arguments.tag,
+        None if arguments.round_trip is None else ModelSearch(arguments.round_trip, {"num_beams": 1}, **common),
+        arguments.keep_duplicates,
+        arguments.max_lines,
+    )
+
+
+def without(fields: Sequence[str], *names: str) -> list[str]:
+    """The arguments of a command line without these options and their values."""
+    kept, skips = list[str](), False
+    for each in fields:
+        if each.startswith("--"):
+            skips = each.split("=")[0].removeprefix("--") in names
+        if not skips:
+            kept.append(each)
+    return kept
+
+
+def main(prog: str, argv: list[str]) -> None:
+    parser, arguments, others = parse_arguments(prog, argv)
+    from ..training.recipe import RecipeParser
+    from ..training.synthetic import learning
+    from ..training.synthetic.mixing import parse_rate
+    from ..training.synthetic.synthetic_text import make_synthetic_text
+
+    rate = parse_rate(arguments.rate)
+    if arguments.recipe is None:
+        make_synthetic_text(read_wanted(arguments, None), Path(arguments.text_dir))
+        return
+    fields = [find_recipe(arguments.recipe), *others]
+    run, _ = RecipeParser(prog=prog).parse(fields)
+    if run.data.task != "translation":
+        parser.error(f"the recipe has task={run.data.task}: only translation models learn from translations")
+    if arguments.rounds > 1:
+        for stage in stages(parser, arguments, others, run):
+            main(prog, stage)
+        return
+    wanted = read_wanted(arguments, run.data)
+    folder = Path(str(run.training.output_dir)) / "back_translation"
+    held_out = learning.held_out_texts(run.data, wanted.side)
+    files = make_synthetic_text(wanted, Path(arguments.text_dir or folder), held_out)
+    # The synthetic and the real pairs are in one file; --unset removes what the recipe says, not the command line.
+    fields = without(fields, "train_target") + learning.fields_of_pairs(run.data, wanted, files, rate, folder)
+    student, settings = RecipeParser(prog=prog).parse(fields)
+    train(prog, student, settings, learning.about(wanted, rate, wanted.texts))
+
+
+def stages(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace, others: Sequence[str], run: Any
+) -> Iterator[list[str]]:
+    """
+    The commands of several rounds (Hoang et al. 2018, aclanthology.org/W18-2703): in each, the model learns from the
+    reverse model's translations; then the reverse model, by the same recipe with the sides exchanged, from its.
+    """
+    output = Path(str(run.training.output_dir))
+    given = {name: value for name, value in vars(arguments).items() if value != parser.get_default(name)}
+    own = [
+        f"--{name}" if value is True else f"--{name}={value}"
+        for name, values in given.items()
+        if name not in ("model", "recipe", "rounds", "target", "source")
+        for value in (values if isinstance(values, list) else [values])
+    ]
+    common = [*own, *without(others, "output_dir", "reverse")]
+    # The test text is scored once, at the end.
+    unscored = [*without(common, "test_source", "test_target"), "--unset", "test_source", "test_target"]
+
+    def stage(
+        model: Path | str, texts: Sequence[str], is_reversed: bool, folder: Path, fields: list[str]
+    ) -> list[str]:
+        named = [part for text in texts for part in ("--target", text)]
+        return [str(model), arguments.recipe, *named, *fields, f"--reverse={is_reversed}", f"--output_dir={folder}"]
+
+    reverse, forward = arguments.model, output
+    for number in range(1, arguments.rounds + 1):
+        folder = output / "rounds" / str(number)
+        if number > 1:
+            yield stage(forward, arguments.source, not run.data.reverse, folder / "reverse", unscored)
+            reverse = folder / "reverse"
+        is_last = number == arguments.rounds
+        forward = output if is_last else folder / "forward"
+        yield stage(reverse, arguments.target, run.data.reverse, forward, common if is_last else unscored)

@@ -1,0 +1,52 @@
+"""What files were made with, so that a later run continues or keeps them, or says what has changed."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...common.files import open_output
+from ...common.settings import read_object
+
+
+def begin(record: Path, settings: dict[str, Any], made: Sequence[Path], instead: str) -> None:
+    """
+    Record the settings of files that are about to be made, before the first of them is begun.
+
+    Args:
+        record: A JSON file.
+        settings: All that the files depend on, as JSON has it.
+        made: The files.
+        instead: What to do if they were made with other settings.
+
+    Raises:
+        ValueError: One of the files was made, or begun, with other settings.
+    """
+    known = read_object(record, {}) if record.is_file() else None
+    now = json.loads(json.dumps(settings))
+    if known is not None and any(map(_is_begun, made)):
+        if changed := [name for name in {**now, **known} if known.get(name) != now.get(name)]:
+            raise ValueError(
+                f"{record.parent} has translations that were made with another {' and '.join(changed)}: {instead}, or "
+                f"delete {record.parent}"
+            )
+        return
+    write_json(record, settings)
+
+
+def _is_begun(path: Path) -> bool:
+    # Translations that were begun have a journal beside them (`ResumableOutput`).
+    return path.is_file() or path.with_name(f"{path.name}.partial.json").is_file()
+
+
+def is_made_with(record: Path, settings: dict[str, Any], made: Sequence[Path]) -> bool:
+    """Whether all these files exist, and the record, which is written after them, has these settings."""
+    if not (record.is_file() and all(path.is_file() for path in made)):
+        return False
+    return read_object(record, {}).get("settings") == json.loads(json.dumps(settings))
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file completely or not at all."""
+    with open_output(path) as file:
+        file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")

@@ -1,0 +1,236 @@
+"""
+Synthetic pairs of a text of one language: a model translates it once, filters drop what is suspicious, and what is
+left is written as two text files.
+
+Back-translation (Sennrich et al. 2016, arXiv 1511.06709) translates text of the target language into sources,
+forward translation (self-training) text of the source language into targets.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal
+
+from ...common.checksums import digest_of_all
+from ...common.files import open_output
+from ...common.lines import read_lines
+from ...common.white_space import normalize_space
+from ...evaluation.scores import sentence_chrf
+from .filters import Candidate, Dropped, PairFilter, facts_of, kept_pairs
+from .noise import Noise
+from .records import begin, is_made_with, write_json
+from .translations import ModelSearch, read_translated, translate_file
+
+
+# Files of the folder. Its synthetic text has the languages of the sides as endings.
+LINES, TRANSLATIONS, ROUND_TRIP, SYNTHETIC, RECORD, BEGUN = (
+    "lines.txt",
+    "translations.jsonl",
+    "round_trip.jsonl",
+    "synthetic",
+    "synthetic.json",
+    "translations.json",
+)
+Side = Literal["source", "target"]
+
+
+@dataclass(frozen=True)
+class SyntheticText:
+    """
+    How synthetic pairs are made.
+
+    Args:
+        search: The model that translates, and how it searches.
+        texts: Files of one language, a sentence on each line.
+        side: The side of the pairs that these are: "target" for back-translation, whose sources are synthetic.
+        languages: Those of source and target, as endings of the files.
+        filter: Which pairs are kept.
+        noise: Noise in the synthetic sources, None: none.
+        tag: What synthetic sources begin with (Caswell et al. 2019, arXiv 1906.06442); empty: nothing.
+        round_trip: The model that translates the translations back, None: none.
+        keep_duplicates: Translate equal lines each time that they occur.
+        max_lines: Translate only the first so many lines.
+    """
+
+    search: ModelSearch
+    texts: tuple[str, ...]
+    side: Side = "target"
+    languages: tuple[str, str] = ("source", "target")
+    filter: PairFilter = field(default_factory=PairFilter)
+    noise: Noise | None = None
+    tag: str = ""
+    round_trip: ModelSearch | None = None
+    keep_duplicates: bool = False
+    max_lines: int | None = None
+
+    def __post_init__(self):
+        if self.filter.min_round_trip is not None and self.round_trip is None:
+            raise ValueError(
+                f"min_round_trip={self.filter.min_round_trip}: name the model that translates back: round_trip"
+            )
+        if self.max_lines is not None and self.max_lines < 1:
+            raise ValueError(f"max_lines={self.max_lines}: must be at least 1")
+        if self.noise is not None and self.side == "source":
+            raise ValueError("noise is for synthetic sources: text of the source language has none")
+
+
+def make_synthetic_text(wanted: SyntheticText, folder: Path, held_out: Sequence[str] = ()) -> tuple[Path, Path]:
+    """
+    Write the synthetic pairs into a folder, and how they were made; what an earlier run has made is kept.
+
+    Args:
+        held_out: Texts that no pair may have, such as those of the test corpus.
+
+    Returns:
+        The files of sources and of targets.
+
+    Raises:
+        OSError: A file or a model cannot be opened.
+        ValueError: The folder has translations of another model, text or search; or no pair is left.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lines, translations = folder / LINES, folder / TRANSLATIONS
+    settings = {
+        **wanted.search.settings,
+        "side": wanted.side,
+        "text": [digest_of_all(Path(path)) for path in wanted.texts],
+        "keep_duplicates": wanted.keep_duplicates,
+        "max_lines": wanted.max_lines,
+    }
+    begin(folder / BEGUN, settings, [translations], instead="choose another folder")
+    selected = _select_lines(wanted, lines)
+    _say(f"{selected}; {wanted.search.model} translates it")
+    translate_file(wanted.search, lines, translations)
+    if wanted.round_trip is not None:
+        _translate_back(wanted, folder)
+    files = folder / f"{SYNTHETIC}.{wanted.languages[0]}", folder / f"{SYNTHETIC}.{wanted.languages[1]}"
+    made_with = {
+        **settings,
+        "filter": asdict(wanted.filter),
+        "noise": None if wanted.noise is None else asdict(wanted.noise),
+        "tag": wanted.tag,
+        "round_trip": None if wanted.round_trip is None else wanted.round_trip.settings,
+        "held_out": _digest_of_texts(held_out),
+    }
+    if not is_made_with(folder / RECORD, made_with, files):
+        _write_pairs(wanted, folder, files, made_with, frozenset(held_out))
+    return files
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _digest_of_texts(texts: Sequence[str]) -> str:
+    return blake2b("\n".join(sorted(set(texts))).encode(), digest_size=16).hexdigest()
+
+
+def _select_lines(wanted: SyntheticText, output: Path) -> str:
+    """Write the lines to translate, unless they have been written; the numbers in words."""
+    counts = {"lines": 0, "empty": 0, "duplicate": 0}
+    with ExitStack() as stack:
+        # Only read when an earlier run has written them; its translations are those of these lines.
+        file = None if output.is_file() else stack.enter_context(open_output(output))
+        for line in _distinct(wanted, counts):
+            if file is not None:
+                file.write(line.encode() + b"\n")
+    left = counts["lines"] - counts["empty"] - counts["duplicate"]
+    if left == 0:
+        output.unlink(missing_ok=True)
+        raise ValueError(f"{', '.join(wanted.texts)}: there is no text to translate")
+    names = ", ".join(Path(path).name for path in wanted.texts)
+    return (
+        f"{names}: {counts['lines']:,} lines, {counts['empty']:,} empty and {counts['duplicate']:,} duplicate ones "
+        f"left out, {left:,} to translate"
+    )
+
+
+def _distinct(wanted: SyntheticText, counts: dict[str, int]) -> Iterator[str]:
+    """The lines of all texts that have text, each once unless duplicates are kept; counts all."""
+    seen = set[bytes]()
+    for path in wanted.texts:
+        for line in read_lines(path):
+            if counts["lines"] == wanted.max_lines:
+                return
+            counts["lines"] += 1
+            text = normalize_space(" ".join(line.split("\0")))
+            key = blake2b(text.encode(), digest_size=8).digest()
+            if not text:
+                counts["empty"] += 1
+            elif key in seen and not wanted.keep_duplicates:
+                counts["duplicate"] += 1
+            else:
+                seen.add(key)
+                yield text
+
+
+def _translate_back(wanted: SyntheticText, folder: Path) -> None:
+    """Translate all translations back, for `round_trip`; they are kept as lines of a file meanwhile."""
+    texts, back = folder / "round_trip.txt", folder / ROUND_TRIP
+    begin(folder / "round_trip.json", wanted.round_trip.settings, [back], instead="choose another folder")  # type: ignore[union-attr]
+    if not texts.is_file():
+        with open_output(texts) as file:
+            for _, _, found in read_translated(folder / LINES, folder / TRANSLATIONS):
+                for one in found:
+                    file.write(normalize_space(one["text"]).encode() + b"\n")
+    translate_file(wanted.round_trip, texts, back)  # type: ignore[arg-type]
+
+
+def _candidates(wanted: SyntheticText, folder: Path) -> Iterator[Candidate]:
+    """All pairs of lines and translations."""
+    back: Iterator[Any] | None = None
+    if wanted.round_trip is not None:
+        back = read_translated(folder / "round_trip.txt", folder / ROUND_TRIP)
+    for number, line, found in read_translated(folder / LINES, folder / TRANSLATIONS):
+        for one in found:
+            round_trip = None if back is None else sentence_chrf(next(back)[2][0]["text"], line)
+            yield Candidate(number, line, one["text"], one["finished"], one["score"], round_trip)
+
+
+def _write_pairs(
+    wanted: SyntheticText, folder: Path, files: tuple[Path, Path], settings: dict[str, Any], held_out: frozenset[str]
+) -> None:
+    """Write the pairs that no rule drops, and the record; tell the numbers."""
+    facts = facts_of(_candidates(wanted, folder), wanted.filter, held_out)
+    dropped = Dropped()
+    (folder / RECORD).unlink(missing_ok=True)  # it describes what both files have
+    with open_output(files[0]) as sources, open_output(files[1]) as targets:
+        for pair in kept_pairs(_candidates(wanted, folder), facts, dropped):
+            source, target = _sides(wanted, pair)
+            sources.write(source.encode() + b"\n")
+            targets.write(target.encode() + b"\n")
+    for line in dropped.lines():
+        _say(line)
+    if not dropped.kept:
+        for path in files:
+            path.unlink(missing_ok=True)
+        raise ValueError(f"{folder / TRANSLATIONS}: the filters have left none of {dropped.read:,} pairs")
+    write_json(
+        folder / RECORD,
+        {
+            "model": wanted.search.model,
+            "search": {name: value for name, value in wanted.search.options.items() if value is not None},
+            "seed": wanted.search.seed,
+            "side": wanted.side,
+            "texts": [Path(path).name for path in wanted.texts],
+            "files": [path.name for path in files],
+            "read": dropped.read,
+            "kept": dropped.kept,
+            "dropped": dict(dropped.counts),
+            "examples": {rule: [asdict(pair) for pair in pairs] for rule, pairs in dropped.examples.items()},
+            "settings": settings,
+        },
+    )
+    _say(f"written: {files[0]}, {files[1]}; how they were made: {folder / RECORD}")
+
+
+def _sides(wanted: SyntheticText, pair: Candidate) -> tuple[str, str]:
+    """The lines of both files."""
+    translation = normalize_space(pair.translation)
+    if wanted.side == "source":
+        return pair.original, translation
+    if wanted.noise is not None:
+        translation = wanted.noise(translation, pair.line)
+    return " ".join(filter(None, (wanted.tag, translation))), pair.original

@@ -1,0 +1,99 @@
+"""The translations of a text by a model, made once, continued after an interruption, and read again line by line."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from ...common.lines import read_lines
+from ...translation.streams.arguments import add_arguments
+from ...translation.streams.command import run_command
+from ...translation.streams.work import LineWork
+from ..objectives.distillation import digest_of_teacher
+
+
+@dataclass(frozen=True)
+class ModelSearch:
+    """
+    A model, and how it searches translations.
+
+    Args:
+        model: Its folder, or the id of a Hub repository.
+        options: Arguments of `Translator.translate_stream`; None stands for what the model was saved with.
+        seed: That of samples; None: nothing is drawn.
+        processes: The number of processes that translate.
+        device, dtype, quantization, matmul, batch_tokens, window: As in `translate`.
+
+    Raises:
+        ValueError: A number is less than 1, or more translations than beams are asked for.
+    """
+
+    model: str
+    options: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    processes: int = 1
+    device: str | None = None
+    dtype: str = "auto"
+    quantization: str | None = None
+    matmul: str = "auto"
+    batch_tokens: int | None = None
+    window: int | None = None
+
+    def __post_init__(self):
+        for name, value in (
+            ("processes", self.processes),
+            ("batch_tokens", self.batch_tokens),
+            ("window", self.window),
+        ):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: must be at least 1")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that the translations depend on besides the text."""
+        path = Path(self.model)
+        return {
+            "model": digest_of_teacher(path) if path.is_dir() else self.model,
+            **{name: value for name, value in self.options.items() if value is not None},
+            **{name: value for name in ("seed", "quantization") if (value := getattr(self, name)) is not None},
+            **({} if self.dtype == "auto" else {"dtype": self.dtype}),
+        }
+
+
+def translate_file(search: ModelSearch, lines: Path, output: Path) -> None:
+    """
+    Translate the lines of a file to JSON lines, unless `output` exists; a run that was interrupted is continued.
+
+    Raises:
+        OSError: The model or the text cannot be opened.
+        ValueError: The text is damaged, or the options exclude each other.
+    """
+    if output.is_file():
+        return
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    arguments = parser.parse_args(["--output", str(output)])
+    for name in ("model", "processes", "device", "dtype", "quantization", "matmul", "batch_tokens", "window"):
+        setattr(arguments, name, getattr(search, name))
+    options = {"too_long": "split", "return_scores": False, **search.options}
+    run_command(arguments, LineWork("translate", "brief", options, seed=search.seed), [str(lines)])
+
+
+def read_translated(lines: Path, translations: Path) -> Iterator[tuple[int, str, list[dict[str, Any]]]]:
+    """
+    The number of each line from 1, the line, and its translations, best first: `text`, `score`, `finished`; of equal
+    texts the first.
+    """
+    rows = map(json.loads, read_lines(translations))
+    for (number, line), (of_line, group) in zip(
+        enumerate(read_lines(lines), start=1), groupby(rows, key=lambda row: row["number"]), strict=True
+    ):
+        if number != of_line:
+            raise ValueError(f"{translations}: line {number} of {lines} is missing; delete the file")
+        distinct = dict[str, dict[str, Any]]()
+        for row in group:
+            distinct.setdefault(row["text"], row)
+        yield number, line, list(distinct.values())

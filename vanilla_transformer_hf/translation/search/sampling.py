@@ -1,0 +1,42 @@
+"""Samples by the greedy search of this package, which is faster than transformers' loop for samples."""
+
+import torch
+from transformers import LogitsProcessor
+
+
+class SampledToken(LogitsProcessor):
+    """
+    Draws each next token, and makes it the most likely one, so that greedy search takes it.
+
+    Random numbers are torch's: after `torch.manual_seed` the same batches give the same samples.
+
+    Args:
+        temperature: Logits are divided by it.
+        top_k: Draw from so many most likely tokens; 0: from all.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    # The distribution of a row depends on its own scores alone (`model/search/plan.py`).
+    treats_rows_alone = True
+
+    def __init__(self, temperature: float | None = None, top_k: int = 0):
+        self.temperature, self.top_k = 1.0 if temperature is None else temperature, top_k
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature={temperature}: must be greater than 0")
+        if top_k < 0:
+            raise ValueError(f"top_k={top_k}: must be at least 1, or 0 for all tokens")
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """The scores (A, V) with the drawn token of each row above all others."""
+        likely, tokens = scores, None
+        if 0 < self.top_k < scores.shape[-1]:
+            likely, tokens = scores.topk(self.top_k, dim=-1)
+        # The first token at which the sum of probabilities passes a random share of the whole.
+        sums = (likely.float() / self.temperature).softmax(dim=-1).cumsum(dim=-1)
+        shares = torch.rand(len(sums), 1, device=sums.device) * sums[:, -1:]
+        drawn = torch.searchsorted(sums, shares, right=True).clamp(max=sums.shape[-1] - 1)
+        if tokens is not None:
+            drawn = tokens.gather(-1, drawn)
+        return torch.full_like(scores, -torch.inf).scatter(-1, drawn, 0.0)
