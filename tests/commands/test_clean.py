@@ -59,6 +59,16 @@ def test_parquet_and_held_out_files_of_every_format(corpus, capsys):
     assert "2 held_out" in capsys.readouterr().out
 
 
+def test_units_of_a_translation_memory_that_are_no_pairs_are_said(corpus, capsys):
+    unit = '<tu><tuv xml:lang="en"><seg>{}</seg></tuv><tuv xml:lang="de"><seg>{}</seg></tuv></tu>'
+    units = "".join(unit.format(*pair) for pair in PAIRS)
+    (corpus / "a.tmx").write_text(f'<tmx><header srclang="en"/><body>{units}</body></tmx>', encoding="utf-8")
+    main(["clean", "a.tmx", "--output", "b.en", "b.de", "--source_lang", "de", "--target_lang", "en"])
+    assert load_parallel_text("b.de", "b.en")[:] == CLEAN
+    assert "4 pairs read, 2 kept, 2 left out." in (said := capsys.readouterr().out)
+    assert "1 without a translation in the file: no pair." in said
+
+
 def test_a_dry_run_writes_nothing(corpus, capsys):
     before = sorted(corpus.iterdir())
     main(["clean", "a.tsv", "--dry-run"])

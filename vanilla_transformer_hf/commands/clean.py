@@ -193,7 +193,7 @@ def describe(report: Any) -> str:
     from ..training.data.cleaning import RULES
 
     lines = [f"{report.read:,} pairs read, {report.kept:,} kept, {report.read - report.kept:,} left out."]
-    lines += [f"  {count:,} units {reason}: no pairs." for reason, count in sorted(report.units.items())]
+    lines += [f"  {count:,} {reason} in the file: no pair." for reason, count in sorted(report.units.items())]
     for rule, count in report.left_out.items():
         if count:
             lines.append(f"  {count:,} {rule}: {RULES[rule]}.")

@@ -106,11 +106,17 @@ def _elements(path: str, root: str, units: tuple[str, ...], others: tuple[str, .
             elif event == "end" and name in units:
                 bounded.allow_more()
                 yield name, element
-                element.clear()
-                while element.getprevious() is not None:
-                    del element.getparent()[0]
+                _forget(element)
     if not found:
         raise ValueError(f"{path}: not a file of this kind: its first element is not <{root}>.")
+
+
+def _forget(element: Any) -> None:
+    """Remove the content of an element, and all that stands before it in the file."""
+    element.clear()
+    for each in (element, *element.iterancestors()):
+        while each.getprevious() is not None:
+            del each.getparent()[0]
 
 
 def _refuse_entities(path: str, element: Any) -> None:
