@@ -267,6 +267,19 @@ def test_what_is_no_text_is_refused(translator, wrong):
         pipeline("translation", model=translator.model, tokenizer=translator.tokenizer)(wrong)
 
 
+@pytest.mark.parametrize("half", ["one \ud83d", "\udc80"])
+def test_half_of_a_character_is_one_line(translator, half):
+    for call in (
+        lambda: translator.translate(["one", half]),
+        lambda: translator.score(["one", half], ["eins", "eins"]),
+        lambda: translator.align(["one", "one"], ["eins", half]),
+        lambda: translator.translate(["one", ConstrainedText("one", phrases=[half])]),
+    ):
+        with pytest.raises(ValueError, match=r"\\ud.* has half of a character, .* remove it\.$") as refused:
+            call()
+        assert refused.value.place == 1 and str(refused.value).isprintable()
+
+
 def test_a_window_of_one_is_answered_before_the_next_line_is_read(translator):
     events = []
 

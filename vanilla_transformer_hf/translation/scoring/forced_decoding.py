@@ -8,7 +8,7 @@ from ...common.too_long import TooLongToScore, check_too_long
 from ..search.token_translator import quantized
 from ..text.splitting import Segment, pair_segments
 from ..text.tally import ProgressBar, Tally
-from ..text.texts import TextEncoder, TextError, check_texts
+from ..text.texts import TextEncoder, TextError, check_texts, placed
 from .alignment import Alignment, align_pairs, join_alignments
 from .scoring import TextScore, join_scores, score_pairs
 from .text_model import WINDOW, TextModel, windows
@@ -182,8 +182,9 @@ class ForcedDecoding(TextModel):
         tally: Tally,
     ) -> Iterator[tuple[tuple[str, str], list[tuple[Segment, Segment]], list[Any]]]:
         """Each pair, with the pairs of its lines or sentences, and what the work finds for these."""
-        for pair in pairs:
-            check_texts(pair)
+        for place, pair in enumerate(pairs):
+            with placed(place):
+                check_texts(pair)
         languages, in_sentences = (encoders[0].language, encoders[1].language), encoders[0].in_sentences
         parts = [pair_segments(pair, languages, in_sentences=in_sentences) for pair in pairs]
         for each in parts:

@@ -8,7 +8,7 @@ from ...model.search.constraints import as_ids
 from ..results import Translation, read_translations
 from ..search.token_translator import TokenTranslator
 from .tally import Tally
-from .texts import Part, is_constrained, pad_rows, placed, sorted_batches
+from .texts import Part, check_texts, is_constrained, pad_rows, placed, sorted_batches
 
 
 def constrain(
@@ -39,6 +39,7 @@ def constrain(
                 if any(part.is_cut for part in each):
                     raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
                 texts = [normalize_space(text) for text in (line.prefix, *line.phrases)]
+                check_texts(texts)
                 each[0].prefix, *phrases = asked = encode_targets(texts)
                 for text, ids in zip(texts, asked):
                     as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", vocab_size=vocab_size, ends=end_ids)

@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from ...common.characters import as_text
 from ...common.too_long import TooLongToTranslate, check_too_long
 from ...common.white_space import word_starts
 from .splitting import Segment, split_segments, split_text
@@ -373,10 +374,14 @@ def check_texts(texts: Sequence[Any]) -> None:
     """
     Raises:
         TypeError: A text is not a `str`.
+        TextError: A text has half of a character (a lone surrogate), which no tokenizer takes.
     """
-    for text in texts:
+    for place, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"cannot translate {type(text).__name__} {str(text)[:40]!r}: each text must be a str")
+        if as_text(text) != text:
+            reason = f"{as_text(text)[:40]!r} has half of a character, which is not valid Unicode; remove it."
+            raise TextError(place, reason)
 
 
 def truncate(encoder: TextEncoder, whole: Part) -> list[Part]:
