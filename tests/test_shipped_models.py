@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from hub_server import ROOT
+from kept_beside import kept_beside
 from transformers import AutoTokenizer
 
 from vanilla_transformer_hf import Translator
@@ -17,7 +18,7 @@ from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 
 
 # Multi30k's text is for research and is not part of this repository.
-CORPUS = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
+CORPUS = kept_beside("data", "multi30k")
 
 
 class Shipped(NamedTuple):
