@@ -153,7 +153,7 @@ class PackedOwner:
         return self._joint[names](states)
 
     def _joint_projection(self, names: tuple[str, ...]) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
-        if len(names) == 1 or not self._packed >= {*names}:
+        if len(names) == 1 or any(name not in self._packed for name in names):
             return lambda states: [getattr(self, name)(states) for name in names]
         modules = [getattr(self._owner, name) for name in names]
         joint, widths = self._join(*modules), [module.out_features for module in modules]
