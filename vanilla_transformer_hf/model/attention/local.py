@@ -384,7 +384,7 @@ def fused(
 def with_position_bias(
     position_bias: PositionBias, module: Any, *states: torch.Tensor, **options: float
 ) -> torch.Tensor:
-    """The same with scores and outputs of a position scheme."""
+    """Attention in blocks with the scores and outputs of a position scheme."""
     return biased_attention_forward(position_bias, module, *states, **options)[0]  # type: ignore[arg-type]
 
 

@@ -43,7 +43,7 @@ class SinusoidalPositionEncoding(PositionEncoding, scheme="sinusoidal"):
 
 
 class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding, scheme="sinusoidal_halves"):
-    """The same values, first all sines, then all cosines, as in Marian."""
+    """Sinusoids with all sines first, then all cosines, as in Marian."""
 
     def arrange(self, angles: torch.Tensor) -> torch.Tensor:
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
@@ -152,7 +152,7 @@ class RotaryPositionEncoding(PositionEncoding, scheme="rotary"):
 
 
 class HalvesRotaryPositionEncoding(RotaryPositionEncoding, scheme="rotary_halves"):
-    """The same with pairs (x_i, x_i+r/2), as in GPT-NeoX and Llama."""
+    """Rotary encodings of the pairs (x_i, x_i+r/2), as in GPT-NeoX and Llama."""
 
     def arrange(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         return torch.cat((first, second), dim=-1)

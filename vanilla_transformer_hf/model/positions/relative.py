@@ -137,7 +137,7 @@ class VectorBias(PositionBias):
 @dataclass
 class KeyVectorBias(PositionBias):
     """
-    The same for one position of all sentences, whose keys have the same distances: a step of a search. Products with
+    Vectors of one position of all sentences, whose keys have the same distances: a step of a search. Products with
     one vector for each key take fewer operations than sums over those with the same vector.
 
     Args:
@@ -249,7 +249,7 @@ class GateBias(PositionBias):
 
 
 class TwoWayGateBias(GateBias):
-    """The same, with separate gates for the keys after a query."""
+    """Gated biases with separate gates for the keys after a query."""
 
     def sums(self, gates: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         # Keys of a block reach as far before its queries as behind them.

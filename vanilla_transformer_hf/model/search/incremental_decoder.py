@@ -352,7 +352,7 @@ class Ensemble:
         return all(decoder.can_absorb for decoder in self.decoders)
 
     def read(self, prompt: torch.Tensor) -> None:
-        """As `IncrementalDecoder.read`."""
+        """Take these tokens of each sentence (B, P), which all of its hypotheses begin with."""
         for decoder in self.decoders:
             decoder.read(prompt)
 
@@ -393,7 +393,7 @@ class Ensemble:
         return first_highest(self.log_probs(tokens)[:, 0])
 
     def follow(self, parents: torch.Tensor) -> None:
-        """As `IncrementalDecoder.follow`."""
+        """Let the hypothesis at each place continue the one at place `parents` (B, n) of its sentence."""
         for decoder in self.decoders:
             decoder.follow(parents)
 
@@ -403,7 +403,7 @@ class Ensemble:
             decoder.keep_rows(rows)
 
     def absorb(self, other: "Ensemble", rows: slice, places: torch.Tensor) -> None:
-        """As `IncrementalDecoder.absorb`."""
+        """Replace the sentences at `places` by these sentences of `other`, which has not taken a token yet."""
         for decoder, its in zip(self.decoders, other.decoders):
             decoder.absorb(its, rows, places)
 
