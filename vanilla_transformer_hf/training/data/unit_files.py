@@ -213,7 +213,7 @@ def _languages_of_unit(
     if len(known) < 2:
         return None
     try:
-        source = find_columns(where, known, ((source_lang,), tuple(each for each in known if each != source_lang)))[0]
+        source = find_column(where, known, "source", (source_lang,))
     except ValueError:
         source = ""
     if len(known) > 2 or not source:
