@@ -212,7 +212,10 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
         steps = _normalizers(lowercase, unicode_normalization, normalize_white_space)
         choices = (vocab_size, model, steps, normalize_white_space, min_frequency, show_progress, length)
         *source, backend = [_train_backend(side, *choices) for side in texts]
-        known = {"unicode_normalization": unicode_normalization, "normalize_white_space": normalize_white_space}
+        known: dict[str, Any] = {
+            "unicode_normalization": unicode_normalization,
+            "normalize_white_space": normalize_white_space,
+        }
         return cls(
             tokenizer_object=backend,
             source_tokenizer_object=source[0] if source else None,

@@ -88,6 +88,12 @@ def test_tmx_with_other_spellings_variants_and_inline_codes(tmp_path, encoding):
     assert list(tmx_pairs(path, EN_YO)) == expected
 
 
+@pytest.mark.parametrize("srclang", ["en", "en-US", "EN", "English"])
+def test_a_memory_in_two_languages_is_read_from_its_source_language(tmp_path, srclang):
+    path = save(tmp_path / "a.tmx", tmx_text(tu(yo="kan", en="one"), srclang=srclang).encode())
+    assert list(tmx_pairs(path, NAMES)) == [{"source": "one", "target": "kan"}]
+
+
 @pytest.mark.parametrize("made", [(xliff.xlifffile, "yo"), (xliff2.Xliff2File,)], ids=["1", "2"])
 def test_xliff_of_its_tool(tmp_path, made):
     kind, *languages = made

@@ -251,9 +251,9 @@ def iterate_rows(
     if (given := _reader_of_rows(source, target, names)) is not None:
         yield from given.reader(**given.arguments)
         return
-    columns = {"source_column": source_column, "target_column": target_column}
-    languages = {"source_lang": source_lang, "target_lang": target_lang}
-    yield from load_parallel_text(source, None, **columns, **languages, **part, streaming=True)
+    part |= {"source_column": source_column, "target_column": target_column}
+    part |= {"source_lang": source_lang, "target_lang": target_lang}
+    yield from load_parallel_text(source, None, **part, streaming=True)
 
 
 def iterate_texts(corpus: datasets.Dataset, side: str, batch_size: int = 1000) -> Iterator[str]:

@@ -213,7 +213,7 @@ def _languages_of_unit(
     if len(known) < 2:
         return None
     try:
-        source = find_columns(where, known, ((source_lang,), tuple(each for each in known if each != source_lang)))[0]
+        source = find_column(where, known, "source", (source_lang,))
     except ValueError:
         source = ""
     if len(known) > 2 or not source:
@@ -237,12 +237,14 @@ def _order(where: str, languages: tuple[str | None, str | None], names: Names) -
     places = [_place(where, columns, side, candidates[:1]) for side, candidates in zip(SIDES, names)]
     for this, other in ((0, 1), (1, 0)):
         # A side that is not said, in the file or by the user, is the one that is left.
-        if places[this] is None and places[other] is not None and (None in languages or names[this][0] in SIDES):
-            places[this] = 1 - int(places[other])
-    if set(places) != {0, 1}:
+        place = places[other]
+        if places[this] is None and place is not None and (None in languages or names[this][0] in SIDES):
+            places[this] = 1 - place
+    source, target = places
+    if source is None or target is None or source == target:
         known, wanted = " and ".join(filter(None, languages)), " and ".join(side[0] for side in names)
         raise ValueError(f"{where}: its text is in {known}, but {wanted} are asked for.")
-    return places[0], places[1]
+    return source, target
 
 
 def _place(where: str, columns: list[str], side: str, candidates: tuple[str, ...]) -> int | None:
