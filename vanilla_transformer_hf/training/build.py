@@ -309,7 +309,7 @@ def get_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
             **{name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")},
         )
         model = AutoModelForSeq2SeqLM.from_config(config, **choose_attention(run, config))
-    if run.data.source_tags and model.get_input_embeddings().num_embeddings < len(tokenizer):
+    if run.data.source_tags and model.config.vocab_size < len(tokenizer):
         model.resize_token_embeddings(len(tokenizer))
     check_fit(model, tokenizer)
     return model
