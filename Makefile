@@ -3,8 +3,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Versions that are tested together; CI gives others, too.
+CONSTRAINTS ?= constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: quickstart test test-slow test-browser lint conformance clean
+.PHONY: quickstart test test-slow test-browser lint docs conformance release minimum-constraints newest-constraints clean
 
 quickstart: $(VENV)/.demo
 	$(BIN)/python scripts/make_numbers_corpus.py outputs/quickstart-data
@@ -18,33 +21,60 @@ test: $(VENV)/.test
 
 # Proofs that take long: several processes, killed runs, the wheel in a fresh environment.
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
+	$(PIP) --editable ".[ray]"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
 
 # The explorer's page in Chromium, skipped where there is none; its pictures stay in outputs/explorer-pictures.
 test-browser: $(VENV)/.test
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[browser]"
+	$(PIP) --editable ".[browser]"
 	EXPLORER_PICTURES=outputs/explorer-pictures OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/explorer
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
+	$(BIN)/python scripts/check_words.py
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 	$(BIN)/mypy
+
+# The documentation site in outputs/site; a dead link or a page outside the navigation is an error.
+docs: $(VENV)/.test
+	$(PIP) --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # transformers' own common tests, from the source distribution of the pinned release, on our classes.
 conformance: $(VENV)/.test
 	$(BIN)/python tests/conformance/run.py
 
+# Tag this commit, if .ci/run has passed it; see CONTRIBUTING.md.
+release: $(VENV)/.demo
+	$(BIN)/python scripts/release.py
+
+# The oldest versions that pyproject.toml allows, and no versions at all, for `make test CONSTRAINTS=FILE`.
+minimum-constraints: | $(VENV)/bin/python
+	mkdir -p outputs
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --extra demo --extra test pyproject.toml \
+		--output-file outputs/$@.txt
+
+newest-constraints:
+	mkdir -p outputs
+	> outputs/$@.txt
+
 clean:
 	rm -rf $(VENV) outputs
 
-# torch comes first: what is installed after it takes the build that is already there.
-$(VENV)/.demo: pyproject.toml constraints.txt
+$(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo]"
+
+# torch comes first: what is installed after it takes the build that is already there.
+$(VENV)/.demo: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
+	$(PIP) torch
+	$(PIP) --editable ".[demo]"
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,test]"
+	$(PIP) --editable ".[demo,test]"
 	touch $@

@@ -12,19 +12,17 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
 from vanilla_transformer_hf.common.matmul import matmul
 from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
-from vanilla_transformer_hf.model.configuration_vanilla_transformer import (
-    ATTENTION_FIELDS,
-    SYNTHESIZERS,
-    UNCAUSAL_KINDS,
-)
-from vanilla_transformer_hf.model.layers.shared_maps import is_plain
-from vanilla_transformer_hf.model.packing.packed import PackedProducts, is_packable, pack
+from vanilla_transformer_hf.model.config.attention_kinds import ATTENTION_KINDS
+from vanilla_transformer_hf.model.config.kinds import users_of_options
+from vanilla_transformer_hf.model.layers.shared_projections import is_plain
+from vanilla_transformer_hf.model.packing.packed import is_packable, pack
 from vanilla_transformer_hf.model.search.incremental_decoder import IncrementalDecoder
 
 from .turns import CLOCKS
@@ -40,7 +38,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "eager": ("full", {"attn_implementation": "eager"}),
 }
 # Positions up to which a kind is measured that keeps 8 n² numbers, once in a table or several times in a step.
-LARGEST = {"eager": 8192, **dict.fromkeys(SYNTHESIZERS, 2048)}
+LARGEST = {"eager": 8192, "synthesizer_dense": 2048, "synthesizer_random": 2048}
 # The same for prompts, which are read in one pass.
 LARGEST_PROMPT = LARGEST | {"recurrent": 4096}
 
@@ -51,7 +49,7 @@ def fields_of(name: str, window: int, length: int) -> dict[str, Any]:
     sizes = {
         field: window
         for field in ("attention_window", "attention_block", "memory_length")
-        if kind in ATTENTION_FIELDS[field]
+        if kind in users_of_options(ATTENTION_KINDS)[field]
     }
     return {"max_position_embeddings": max(length, 2), "attn_implementation": "sdpa"} | sizes | fields
 
@@ -67,7 +65,7 @@ class Ours(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         mask = self.attention.mask(states, None, None, False)
-        return self.attention(states, self.attention.show_globals(mask, states, None, None))[0]
+        return self.attention(states, self.attention.global_mask(mask, states, None, None))[0]
 
 
 class Segments(nn.Module):
@@ -186,6 +184,19 @@ LAYERS: dict[str, tuple[Callable[[int], nn.Module], str]] = {
 }
 
 
+class PackedProducts(TorchFunctionMode):
+    """A context in which linear maps whose weights' ids are in `maps` use packed weights, in peers' code, too."""
+
+    def __init__(self, maps: dict[int, Callable[[torch.Tensor], torch.Tensor]]):
+        super().__init__()
+        self.maps = maps
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear and len(args) > 1 and id(args[1]) in self.maps:
+            return self.maps[id(args[1])](args[0])
+        return func(*args, **(kwargs or {}))
+
+
 def packed_products(module: nn.Module) -> PackedProducts:
     """A context in which the module's linear maps have packed weights, as those of an encoder in generate()."""
     plain: list[Any] = [part for part in module.modules() if is_plain(part) and is_packable(part.weight)]  # type: ignore[arg-type]
@@ -213,7 +224,7 @@ def work_of(
     if length > (LARGEST_PROMPT if task == "token" else LARGEST).get(name, length):
         return None
     if task == "token":
-        has_token = name in KINDS and KINDS[name][0] not in UNCAUSAL_KINDS
+        has_token = name in KINDS and "decoder" not in ATTENTION_KINDS[KINDS[name][0]].not_in
         return under(products, token_of(name, length, window, now, dtype)) if has_token else None
     module = (LAYERS[name][0](width) if task == "layer" else ENGINES[name](window, length)).to(dtype)
     states = torch.randn(1, length, width, dtype=dtype)

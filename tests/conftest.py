@@ -1,9 +1,11 @@
-"""What several tests share: a tiny config, a model with weights that are not special, a batch, a training job."""
+"""What several tests share: a tiny config, a model with random weights, a batch, a training job."""
 
+import gc
 import os
 import random
 import tempfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 
@@ -20,6 +22,7 @@ from counting_model import saved_model
 from hub_api import TOKEN
 from hub_server import Hub
 from huggingface_hub import close_session
+from pictures import png
 from transformers import logging
 
 from vanilla_transformer_hf import Translator, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -65,6 +68,12 @@ RECIPE = {
     "use_cpu": True,
     "disable_tqdm": True,
 }
+
+
+def pytest_collection_finish():
+    """What is imported by now stays: the garbage collector, which every training calls, need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -167,13 +176,22 @@ def batch():
     }
 
 
+def write_small_picture(log_history, path, **marks):
+    Path(path).write_bytes(png())
+
+
 @pytest.fixture
 def prepare(tmp_path, monkeypatch):
-    """`prepare(**settings)`: a training job on a corpus of number words, written to `out`; None: not in the recipe."""
+    """
+    `prepare(**settings)`: a training job on a corpus of number words, written to `out`; None: not in the recipe.
+
+    Its training curves are a small picture, which takes no time: `tests/training/trainer/test_curves.py` draws.
+    """
     from vanilla_transformer_hf.training.recipe import RecipeParser
     from vanilla_transformer_hf.training.run import prepare_job
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("vanilla_transformer_hf.training.trainer.curves.plot_curves", write_small_picture)
     rng = random.Random(0)
     files = {}
     for part, size in (("train", 40), ("validation", 6), ("test", 5)):

@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 # Processor time of `work` on the machine where bounds are set: a quiet core of AMD Zen 4.
@@ -25,3 +27,12 @@ def slowness() -> float:
 def is_within(seconds: float, bound: float) -> bool:
     """Whether a call that has just taken these seconds would take less than `bound` where bounds are set."""
     return seconds < bound or seconds < bound * slowness()
+
+
+@contextmanager
+def within(bound: float) -> Iterator[None]:
+    """A context whose work takes less processor time than `bound`, in seconds, where bounds are set."""
+    start = time.process_time()
+    yield
+    seconds = time.process_time() - start
+    assert is_within(seconds, bound), f"{seconds:.2f} s"

@@ -17,8 +17,10 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal, get_args, get_origin
 
+import datasets
 import httpx
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from hub_server import ROOT, Hub
 from tokenizers import Tokenizer, models
 
 from benchmarks.__main__ import SUBCOMMANDS, parse_arguments
+from benchmarks.__main__ import main as benchmark
 from vanilla_transformer_hf import (
     PRESETS,
     VanillaTransformerConfig,
@@ -36,6 +39,9 @@ from vanilla_transformer_hf import (
 from vanilla_transformer_hf.commands.main import COMMANDS, main
 from vanilla_transformer_hf.conversion.targets import export
 from vanilla_transformer_hf.model import modeling_vanilla_transformer
+from vanilla_transformer_hf.training.comparison import comparison
+from vanilla_transformer_hf.training.comparison import run as comparison_run
+from vanilla_transformer_hf.training.comparison.plan import PlannedRun
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.synthetic.filters import RULES
 
@@ -63,7 +69,8 @@ class Page:
         return [text for kind, text in self.fences if kind == language]
 
 
-PAGES = {path.name: Page(path) for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+FROM_ROOT = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = {path.name: Page(path) for path in [*map(ROOT.joinpath, FROM_ROOT), *sorted((ROOT / "docs").glob("*.md"))]}
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 BLOCKS = [command for page in PAGES.values() for block in page.blocks("bash") for command in commands_of(block)]
 # Those inside a sentence that are whole.
@@ -92,6 +99,7 @@ SMALL = {
     f"{PROG} train multi30k_raw --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
     f"{PROG} train look_up": "--max_steps 1 --vocab_size 300 --max_source_length 64",
     f"{PROG} train": RUN,
+    f"{PROG} clean": "--keep held_out",  # the workspace's texts are all the same
     f"{PROG} prune": "--heads 0",  # the workspace's model has one head
     f"{PROG} compare multi30k_documents": "--max_steps 1 --max_source_length 16 --max_target_length 16"
     " --generation_max_length 16",
@@ -177,8 +185,17 @@ def write_fairseq_checkpoint(ours: Path, theirs: Path, reference: Path):
     np.savez(reference, src_ids=source.numpy(), tgt_in_ids=target.numpy(), logits=logits.numpy(), **masks)
 
 
+# A command of ours for which the shell does nothing but redirect.
+HERE = re.compile(
+    rf'(?:echo "(?P<typed>[^"]+)" \| )?(?P<program>{PROG}|{BENCHMARKS}) (?P<arguments>(?!serve|translate-ray)[^|<>]+)'
+    r"(?: < (?P<read>\S+))?(?: > (?P<written>\S+))?"
+)
+
+
 def run(command: str, folder: Path, environment: dict[str, str]) -> str:
     """Standard output of a command in the workspace, in which `python` is the interpreter of the tests."""
+    if environment == dict(os.environ) and (found := HERE.fullmatch(command)):
+        return run_here(folder, **found.groupdict())
     places = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     environment = {**environment, **places, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -186,6 +203,35 @@ def run(command: str, folder: Path, environment: dict[str, str]) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def run_here(
+    folder: Path, program: str, typed: str | None, arguments: str, read: str | None, written: str | None
+) -> str:
+    """A command of ours in this process, with the runs of a comparison: to import what they need takes seconds."""
+
+    def train(run: PlannedRun, seconds: float | None, processes: int) -> SimpleNamespace:
+        code = comparison_run.main([str(run.beside(".yaml")), *([str(seconds)] if seconds is not None else [])])
+        return SimpleNamespace(returncode=code, poll=lambda: code)
+
+    words = shlex.split(arguments)
+    (folder / "typed").write_text(f"{typed}\n" if typed else "", encoding="utf-8")
+    shown = folder / (written or "shown")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        open(folder / (read or "typed"), encoding="utf-8") as given,
+        open(shown, "w", encoding="utf-8") as output,
+    ):
+        patch.chdir(folder)
+        patch.setattr(sys, "stdin", given)
+        patch.setattr(sys, "stdout", output)
+        patch.setattr(comparison, "start_process", train)
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
+        try:
+            main(words) if program == PROG else benchmark(program, words)
+        except SystemExit as end:
+            assert not end.code, arguments
+    return shown.read_text(encoding="utf-8")
 
 
 def run_until_ready(command: str, folder: Path) -> str:
@@ -282,7 +328,7 @@ def test_blocks_are_of_a_kind_that_is_tested():
         assert page.text.count("```") == 2 * len(page.fences), f"{name}: a fence that the pattern does not find"
     assert len(PAGES["README.md"].text.splitlines()) <= 200
     pages = PAGES.keys() - {"README.md"}
-    assert pages <= {Path(link).name for link in re.findall(r"\]\((docs/[^)]+)\)", PAGES["README.md"].text)}
+    assert pages <= {Path(link).name for link in re.findall(r"\]\(([^)#]+)", PAGES["README.md"].text)}
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(BLOCKS + SENTENCES))
@@ -294,7 +340,8 @@ def test_arguments_are_known(command, options):
     if program == "make":
         (target,) = arguments
         assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE)
-        assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+        run_by_ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+        assert target == "release" or command in run_by_ci, "a release is no check"
     elif program == PROG and arguments != ["--help"]:
         name, *others = arguments
         given = {argument.split("=")[0] for argument in others if argument.startswith("--")}
@@ -425,10 +472,13 @@ def test_python_runs(name, workspace, tmp_path):
 def test_links_and_files_lead_somewhere(name, workspace):
     page = PAGES[name]
     for link in re.findall(r"\]\((?!https?://)([^)#]+)", page.text):
+        if found := re.match(r"\.\./\.\./actions/workflows/(\w+\.yml)", link):  # on the repository's host
+            link = f".github/workflows/{found[1]}"
         assert (page.path.parent / link).exists(), link
     written = {argument for command in BLOCKS for argument in in_words(command)}
     for path in [span for span in page.spans if re.fullmatch(r"[\w.-]+/[\w./-]*", span)]:
-        places = (ROOT, ROOT / "vanilla_transformer_hf", ROOT / "vanilla_transformer_hf" / "model", workspace)
+        package = ROOT / "vanilla_transformer_hf"
+        places = (ROOT, package, package / "model", package / "training", workspace)
         assert path.rstrip("/") in written or any((place / path).exists() for place in places), path
     for file in [span for span in page.spans if re.fullmatch(r"[a-z]\w*\.(?:py|toml|txt|sh|yaml)", span)]:
         assert file == "recipe.yaml" or [*ROOT.glob(file), *ROOT.glob(f"[a-z]*/**/{file}")], file
@@ -472,7 +522,14 @@ def test_switches_and_presets_are_those_of_the_config():
         for name in re.findall(r"`(\w+)`", names):
             hint = VanillaTransformerConfig.__annotations__[name]
             if get_origin(hint) is Literal:
-                assert re.findall(r"`(\w+)`", values.split(";")[0]) == list(get_args(hint)), name
-                assert getattr(VanillaTransformerConfig(), name) == get_args(hint)[0], f"{name}: the paper's first"
+                named = re.findall(r"`(\w+)`", values.split(";")[0])
+                if elsewhere := re.search(r"all others in \[[\w ]+\]\((\w+\.md)\)", values):
+                    cells = re.findall(r"^\| (`\w+`(?:, `\w+`)*)", PAGES[elsewhere[1]].text, re.MULTILINE)
+                    assert set(get_args(hint)) <= set(re.findall(r"`(\w+)`", " ".join(cells))), name
+                else:
+                    assert named == list(get_args(hint)), name
+                assert getattr(VanillaTransformerConfig(), name) == get_args(hint)[0] == named[0], (
+                    f"{name}: the paper's"
+                )
     (line,) = re.findall(r"from_preset\(.*", text)
     assert set(re.findall(r'"([\w-]+)"', line)) <= PRESETS.keys()

@@ -1,7 +1,7 @@
 """A folder as the first release wrote it, kept in tests/data/first_release: every later release opens it."""
 
 import json
-import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import vanilla_transformer_hf
 from vanilla_transformer_hf.model import configuration_vanilla_transformer
+from vanilla_transformer_hf.model.config import release
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +37,11 @@ def test_saved_again_it_is_complete(tmp_path):
     assert (tmp_path / "model.safetensors").read_bytes() == (FOLDER / "model.safetensors").read_bytes()
 
 
-def test_the_version_is_the_same_everywhere():
-    (stated,) = re.findall(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert stated == vanilla_transformer_hf.__version__ == configuration_vanilla_transformer.VERSION
+def test_the_version_is_written_in_one_place():
+    assert release.VERSION == vanilla_transformer_hf.__version__ == configuration_vanilla_transformer.VERSION
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "version" not in project["project"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": f"{release.__name__}.VERSION"}
+    files = [*(ROOT / "vanilla_transformer_hf").rglob("*.py"), ROOT / "pyproject.toml", ROOT / "CITATION.cff"]
+    stated = [path.name for path in files if f'"{release.VERSION}"' in path.read_text(encoding="utf-8")]
+    assert stated == ["release.py"]

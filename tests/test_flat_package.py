@@ -4,6 +4,7 @@ Folders of earlier layouts with the code they carried, of one model: eight files
 open with this package, with their own code, can be published, and are saved again with the files of today.
 """
 
+import inspect
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from travelling_code import CODE, MODEL_CODE
 
@@ -22,43 +24,51 @@ from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = [ROOT / "tests" / "data" / name for name in ("flat_package", "folder_of_45_files")]
 
-# Run in a fresh process: the argument says whether the package is hidden from it.
-OPEN = """
+
+def generated(folder, **trust):
+    """What the model in a folder generates, and the class that it is of."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, **trust)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, **trust)
+    batch = tokenizer(["two six one", "five"], return_tensors="pt", padding=True)
+    with torch.no_grad():
+        logits = model(**batch, decoder_input_ids=torch.tensor([[0, 5], [0, 6]])).logits
+    return {
+        "ids": model.generate(**batch).tolist(),
+        "beams": model.generate(**batch, num_beams=4).tolist(),
+        "logits": logits[:, -1, :5].tolist(),
+        "module": type(model).__module__,
+    }
+
+
+# Run in a fresh process, from which the package is hidden.
+OPEN = f"""
 import json, sys
 import torch
-hidden = sys.argv[2] == "hidden"
-if hidden:
-    sys.modules["vanilla_transformer_hf"] = None
-else:
-    import vanilla_transformer_hf
+sys.modules["vanilla_transformer_hf"] = None
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-trust = {"trust_remote_code": True} if hidden else {}
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], **trust)
-model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1], **trust)
-assert ("transformers_modules" in type(model).__module__) == hidden, type(model)
-batch = tokenizer(["two six one", "five"], return_tensors="pt", padding=True)
-with torch.no_grad():
-    logits = model(**batch, decoder_input_ids=torch.tensor([[0, 5], [0, 6]])).logits
-print(json.dumps({
-    "ids": model.generate(**batch).tolist(),
-    "beams": model.generate(**batch, num_beams=4).tolist(),
-    "logits": logits[:, -1, :5].tolist(),
-}))
+{inspect.getsource(generated)}
+print(json.dumps([generated(folder, trust_remote_code=True) for folder in sys.argv[1:]]))
 """
 
 
-@pytest.mark.parametrize("package", ["installed", "hidden"])
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_it_opens_and_generates_what_it_did(package, folder, tmp_path):
-    expected = json.loads((folder / "expected.json").read_text())
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", OPEN, str(folder), package]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300)
+def generated_alone(place):
+    """What each folder's model generates with its own code."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(place), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", OPEN, *map(str, FOLDERS)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=place, timeout=300)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert (found["ids"], found["beams"]) == (expected["ids"], expected["beams"])
-    assert found["logits"] == [pytest.approx(row, abs=1e-5) for row in expected["logits"]]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("package", ["installed", "hidden"])
+def test_they_open_and_generate_what_they_did(package, tmp_path):
+    is_hidden = package == "hidden"
+    for folder, found in zip(FOLDERS, generated_alone(tmp_path) if is_hidden else map(generated, FOLDERS)):
+        expected = json.loads((folder / "expected.json").read_text())
+        assert (found["ids"], found["beams"]) == (expected["ids"], expected["beams"])
+        assert found["logits"] == [pytest.approx(row, abs=1e-5) for row in expected["logits"]]
+        assert ("transformers_modules" in found["module"]) == is_hidden, found["module"]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

@@ -7,13 +7,20 @@ import os
 import pickle
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import vanilla_transformer_hf
-from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerModel, VanillaTransformerTokenizer
+from vanilla_transformer_hf import (
+    VanillaTransformerConfig,
+    VanillaTransformerModel,
+    VanillaTransformerTokenizer,
+    training,
+    translation,
+)
 
 
 PACKAGE = Path(vanilla_transformer_hf.__file__).parent
@@ -108,7 +115,7 @@ given = pickle.loads(Path(folder, "pickled").read_bytes())
     ],
 )
 def test_pipelines_and_converters_know_our_models_whenever_they_are_imported(before, saved_folder):
-    folder, _ = saved_folder
+    folder, ids = saved_folder
     opened = {
         "model": AutoModelForSeq2SeqLM.from_pretrained(folder),
         "tokenizer": AutoTokenizer.from_pretrained(folder),
@@ -116,13 +123,15 @@ def test_pipelines_and_converters_know_our_models_whenever_they_are_imported(bef
     (folder / "pickled").write_bytes(pickle.dumps(opened))
     after = """
 from transformers import AutoConfig, pipeline
-print(type(pipeline("translation_en_to_de", **given)).__name__)
+made = pipeline("translation_en_to_de", **given)
+print(type(made).__name__)
+print(made.model.generate(**made.tokenizer("two six one", return_tensors="pt"), max_new_tokens=8)[0].tolist())
 from ctranslate2.converters import transformers as converters
 AutoConfig.from_pretrained(folder)
 print("VanillaTransformerConfig" in converters._MODEL_LOADERS)
 """
     out = run_python(f"folder = {str(folder)!r}\n{before}\n{after}")
-    assert out.split() == ["TranslationPipeline", "True"]
+    assert out.splitlines() == ["TranslationPipeline", str(ids), "True"]
 
 
 def test_a_name_in_the_tables_of_the_auto_classes_is_copied_and_called_as_its_class_is(tiny_config):
@@ -145,8 +154,7 @@ def test_a_name_in_the_tables_of_the_auto_classes_is_copied_and_called_as_its_cl
 
 @pytest.mark.parametrize(
     "first",
-    [
-        "import vanilla_transformer_hf",
+    [  # the package first: the pipeline above
         pytest.param("import transformers; import vanilla_transformer_hf", marks=pytest.mark.slow),
         pytest.param("from transformers import AutoConfig; import vanilla_transformer_hf", marks=pytest.mark.slow),
         "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer; import vanilla_transformer_hf",
@@ -166,29 +174,51 @@ def test_a_saved_folder_opens_in_every_order_of_imports(first, saved_folder):
     assert json.loads(out.splitlines()[-1]) == ids
 
 
-def test_a_saved_folder_opens_without_the_package_and_saves_again_whole(saved_folder, tmp_path):
+REFUSED = """
+from transformers import AutoConfig
+try:
+    AutoConfig.from_pretrained({folder!r})
+except ValueError as error:
+    print("\\nrefused:", "trust_remote_code" in str(error))
+"""
+OPEN_STACKS = """
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+for name, auto in (("encoder", AutoModelForMaskedLM), ("decoder", AutoModelForCausalLM)):
+    for opens in (auto, AutoModel):
+        print(type(opens.from_pretrained({folder!r} + "/" + name, trust_remote_code=True)).__name__)
+"""
+
+
+def test_saved_folders_open_without_the_package_and_save_again_whole(saved_folder, tiny_config, tmp_path):
+    """In one process: to import transformers takes seconds. Each folder's code is a module of its own."""
     folder, ids = saved_folder
-    again = tmp_path / "again"
-    save = f"\nmodel.save_pretrained({str(again)!r}); tokenizer.save_pretrained({str(again)!r})"
+    stacks, again = tmp_path / "stacks", tmp_path / "again"
+    vanilla_transformer_hf.VanillaTransformerForMaskedLM(tiny_config()).save_pretrained(stacks / "encoder")
+    vanilla_transformer_hf.VanillaTransformerForCausalLM(tiny_config()).save_pretrained(stacks / "decoder")
     arguments = {"trust_remote_code": True}
-    for number, (place, code) in enumerate(((folder, save), (again, ""))):
-        out = run_python(
-            HIDE_PACKAGE + OPEN.format(folder=str(place), arguments=arguments) + code,
-            HF_MODULES_CACHE=str(tmp_path / f"modules{number}"),
-        )
-        assert json.loads(out.splitlines()[-1]) == ids
+    save = f"\nmodel.save_pretrained({str(again)!r}); tokenizer.save_pretrained({str(again)!r})"
+    lines = run_python(
+        HIDE_PACKAGE
+        + REFUSED.format(folder=str(folder))
+        + OPEN_STACKS.format(folder=str(stacks))
+        + OPEN.format(folder=str(folder), arguments=arguments)
+        + save
+        + OPEN.format(folder=str(again), arguments=arguments)
+        + "print(type(model).__module__)",
+        HF_MODULES_CACHE=str(tmp_path / "modules"),
+    ).splitlines()
+    assert lines[-8:-1] == [  # before them stands the question of transformers
+        "refused: True",
+        "VanillaTransformerForMaskedLM",
+        "VanillaTransformerEncoderModel",
+        "VanillaTransformerForCausalLM",
+        "VanillaTransformerDecoderModel",
+        *[str(ids)] * 2,
+    ]
+    assert lines[-1].startswith("transformers_modules.again."), "its own code"
     assert {path.name for path in again.iterdir()} == {path.name for path in folder.iterdir()}
     for name in ("model.safetensors", "tokenizer.json", "modeling_vanilla_transformer.py"):
         assert (again / name).read_bytes() == (folder / name).read_bytes(), name
-
-
-def test_without_the_package_and_without_trust_the_refusal_is_clear(saved_folder):
-    code = (
-        HIDE_PACKAGE
-        + "from transformers import AutoConfig\ntry:\n    AutoConfig.from_pretrained({!r})\n"
-        + ("except ValueError as error:\n    print(error)")
-    )
-    assert "trust_remote_code" in run_python(code.format(str(saved_folder[0])))
 
 
 def test_the_tokenizer_is_ours_and_reopens(saved_folder):
@@ -291,28 +321,6 @@ def test_imports_point_one_way():
                         assert public or found in known | {room}, f"{path.relative_to(PACKAGE)} imports {name}"
 
 
-OPEN_STACKS = """
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-for name, auto in (("encoder", AutoModelForMaskedLM), ("decoder", AutoModelForCausalLM)):
-    for opens in (auto, AutoModel):
-        print(type(opens.from_pretrained({folder!r} + "/" + name, trust_remote_code=True)).__name__)
-"""
-
-
-def test_one_stack_alone_opens_without_the_package(tiny_config, tmp_path):
-    vanilla_transformer_hf.VanillaTransformerForMaskedLM(tiny_config()).save_pretrained(tmp_path / "encoder")
-    vanilla_transformer_hf.VanillaTransformerForCausalLM(tiny_config()).save_pretrained(tmp_path / "decoder")
-    out = run_python(
-        HIDE_PACKAGE + OPEN_STACKS.format(folder=str(tmp_path)), HF_MODULES_CACHE=str(tmp_path / "modules")
-    )
-    assert out.split() == [
-        "VanillaTransformerForMaskedLM",
-        "VanillaTransformerEncoderModel",
-        "VanillaTransformerForCausalLM",
-        "VanillaTransformerDecoderModel",
-    ]
-
-
 def test_the_tables_of_transformers_know_what_our_models_are():
     """Tables that lm-evaluation-harness reads: first that of encoder-decoders, then that of language models."""
     from transformers.models.auto import modeling_auto as tables
@@ -324,3 +332,13 @@ def test_the_tables_of_transformers_know_what_our_models_are():
     # The lazy mappings over these tables still list transformers' own models.
     for mapping in (tables.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, tables.MODEL_FOR_CAUSAL_LM_MAPPING):
         assert len(mapping.keys()) > 5
+
+
+@pytest.mark.parametrize("room", [training, translation])
+def test_modules_that_have_moved_are_found_under_their_former_names(room):
+    for former, name in room.FORMER_NAMES.items():
+        today = import_module(f"{room.__name__}.{name}")
+        (public, *_) = [
+            name for name, value in vars(today).items() if getattr(value, "__module__", "") == today.__name__
+        ]
+        assert getattr(import_module(f"{room.__name__}.{former}"), public) is getattr(today, public)

@@ -80,8 +80,10 @@ def names_overridden(defined):
             continue
         for each in found.values():
             if isinstance(each, type) and each.__module__ == module.name:
-                hosts = [host for host in each.__mro__ if not host.__module__.startswith("vanilla_transformer_hf")]
-                names = {name for name in vars(each).keys() & defined if is_private(name)}
+                # Mixins too.
+                ours = [one for one in each.__mro__ if one.__module__.startswith("vanilla_transformer_hf")]
+                hosts = [one for one in each.__mro__ if one not in ours]
+                names = {name for one in ours for name in vars(one).keys() & defined if is_private(name)}
                 yield from ((name, module.name) for name in names if any(name in vars(host) for host in hosts))
 
 

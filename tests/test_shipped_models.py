@@ -8,6 +8,8 @@ from typing import NamedTuple
 import pytest
 import torch
 from hub_server import ROOT
+from kept_beside import kept_beside
+from transformers import AutoTokenizer
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.evaluation.scores import score_translations
@@ -16,7 +18,7 @@ from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 
 
 # Multi30k's text is for research and is not part of this repository.
-CORPUS = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
+CORPUS = kept_beside("data", "multi30k")
 
 
 class Shipped(NamedTuple):
@@ -118,3 +120,16 @@ def test_the_page_of_results_states_its_scores(shipped):
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     section = re.search(r"^## The models in this repository\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)[1]
     assert all(f"{value:.2f}" in section for one in scored.values() for value in (one.bleu, one.chrf))
+
+
+@pytest.mark.parametrize(
+    "shipped, expected",
+    [
+        (RAW, [223, 260, 223, 485, 3760, 71, 139, 226, 2238, 105, 1017, 236, 201, 1]),
+        (TOKENIZED, [223, 260, 223, 468, 129, 257, 71, 139, 226, 223, 3589, 161, 225, 236, 201, 1]),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_tokenizers_from_before_white_space_was_normalised_stay_as_they_are(shipped, expected):
+    tokenizer = AutoTokenizer.from_pretrained(shipped.folder)
+    assert tokenizer(" a  dog\u00a0e\u0301 é\u200b\n")["input_ids"] == expected

@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .common.version import __version__
+from .model.config.release import VERSION as __version__  # noqa: N811  # Python's name for it
 
 
 if TYPE_CHECKING:

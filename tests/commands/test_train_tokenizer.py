@@ -37,8 +37,8 @@ def test_trains_and_refuses_to_overwrite(run, tmp_path):
     assert 259 < tokenizer.source_vocab_size <= 270 and 259 < len(tokenizer) <= 270
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("en", None)
     source, target, saved = printed.out.splitlines()
-    assert source.startswith(f"source: {tokenizer.source_vocab_size} pieces in the vocabulary, ")
-    assert target.startswith(f"target: {len(tokenizer)} pieces in the vocabulary, ")
+    assert source.startswith(f"source: {tokenizer.source_vocab_size} tokens in the vocabulary, ")
+    assert target.startswith(f"target: {len(tokenizer)} tokens in the vocabulary, ")
     assert saved == f"saved in {Path('out/tokenizer')}"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["tokenizer"]
     code, printed = run("out/tokenizer", *files)

@@ -187,6 +187,18 @@ def test_scores_of_given_translations(run, folder, pairs, tmp_path):
     assert (code, errors) == (2, f"score.py: {pairs[1]} ends before its line 2, another file does not\n")
 
 
+@pytest.mark.parametrize("choice", ["never", "always"])
+def test_sentences_of_given_translations(run, folder, pairs, choice):
+    translator, texts = Translator.from_pretrained(folder, device="cpu"), ("one two. three.", "zwei. drei.")
+    for path, text in zip(pairs, texts):
+        path.write_text(f"{text}\n")
+    code, output, _ = run(folder, *pairs, "--split_sentences", choice, script="score")
+    expected = translator.score(*texts, split_sentences=choice).log_probability
+    assert (code, float(output)) == (0, pytest.approx(expected, abs=1e-4))
+    code, output, _ = run(folder, *pairs, "--split_sentences", choice, script="align")
+    assert (code, output.decode().strip()) == (0, str(translator.align(*texts, split_sentences=choice)))
+
+
 def test_alignments_of_given_translations(run, folder, pairs):
     code, output, _ = run(folder, *pairs, script="align")
     lines = output.decode().splitlines()

@@ -120,7 +120,7 @@ def test_folder_of_another_model_type_is_refused(tmp_path):
 def test_vocabulary_that_does_not_fit_is_refused(translator, tiny_model):
     size = len(translator.tokenizer)
     for rows in (99, 600):
-        with pytest.raises(ValueError, match=f"tokenizer has {size} source pieces and the model {rows}"):
+        with pytest.raises(ValueError, match=f"tokenizer has {size} source tokens and the model {rows}"):
             Translator(tiny_model(vocab_size=rows), translator.tokenizer)
     Translator(tiny_model(vocab_size=size + 10), translator.tokenizer)  # padded to a round number
 

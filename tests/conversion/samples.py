@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from kept_beside import kept_beside
 
 
-PEERS = Path(__file__).parents[3] / "shared" / "peers"
+PEERS = kept_beside("peers")
 
 
 def samples(*patterns: str) -> list:

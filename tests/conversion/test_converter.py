@@ -45,7 +45,7 @@ def test_the_folder_is_whole(checkpoint, tmp_path):
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["model"]
     card = ModelCard.load(tmp_path / "a" / "model" / "README.md")
     assert card.data.language == ["en", "de"] and "fairseq" in card.data.tags
-    assert "python scripts/convert.py fairseq fairseq model --reference ref.npz" in card.text
+    assert "vanilla-transformer convert fairseq fairseq model --reference ref.npz" in card.text
     assert str(tmp_path) not in card.text, "folders of the machine that converted"
     assert f"{done.reference:.1e} |" in card.text and "11 target positions" in card.text
     assert "checkpoint_best.pt" in card.text

@@ -52,7 +52,7 @@ def test_a_sentence_longer_than_those_of_the_training_is_refused(client, explore
     assert client.post("/api/translate", json={"text": TEXT}).status_code == 200  # with its end, 4 pieces
     answer = client.post("/api/translate", json={"text": TEXT + " two"})
     assert (answer.status_code, answer.json()["field"]) == (422, "text")
-    assert "has 5 pieces; expected at most 4" in answer.json()["error"]
+    assert "has 5 tokens; expected at most 4" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_sentence_longer_than_those_of_the_training_is_refused(client, explore
         ("translate", {"text": TEXT, "model": "third"}, 422, "model", "is not open: expected counting, other"),
         ("translate", {"text": TEXT, "target_lang": "de"}, 422, "target_lang", "'de' is not one of this model"),
         ("translate", {"text": TEXT, "off": ["cross.7"]}, 422, "off", "layer 7 of the decoder does not exist"),
-        ("translate", {"text": "five " * 400}, 422, "text", "pieces; expected at most 64"),
+        ("translate", {"text": "five " * 400}, 422, "text", "tokens; expected at most 64"),
         ("score", {"text": TEXT, "target": " "}, 422, "target", "is empty"),
         ("attention", {"text": TEXT}, 422, "target_ids", "is empty: translate first"),
         ("attention", {"text": TEXT, "target_ids": [5], "part": "x"}, 422, "part", "one of encoder, decoder, cross"),

@@ -5,10 +5,10 @@ import os
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from kept_beside import kept_beside
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import convert
@@ -18,7 +18,7 @@ from vanilla_transformer_hf.export import ExportError, export_for
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install '.[export]'")
 engine = pytest.importorskip("vanilla_transformer_hf.export.ctranslate2")
 
-FAIRSEQ = Path(__file__).parents[3] / "shared" / "peers" / "fairseq-a-shared-postnorm"
+FAIRSEQ = kept_beside("peers", "fairseq-a-shared-postnorm")
 
 PRE = {"encoder_norm_position": "pre", "decoder_norm_position": "pre"}
 SWITCHES = {

@@ -30,7 +30,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
-from vanilla_transformer_hf.model.positions.absolute import POSITION_ENCODINGS, TrainedPositionEncoding
+from vanilla_transformer_hf.model.positions.base import POSITION_ENCODINGS, TrainedPositionEncoding
 from vanilla_transformer_hf.model.positions.relative import DistanceMLP
 
 
@@ -403,6 +403,7 @@ def test_float64_changes_nothing(encoding, backend, tiny_model, batch):
 
 
 @every_switch
+@torch.compiler.set_stance("force_eager")  # the compiler of flex attention takes seconds for each shape
 def test_attention_backends_agree(fields, tiny_model, batch):
     model = tiny_model(**fields)
     expected = None
@@ -416,6 +417,15 @@ def test_attention_backends_agree(fields, tiny_model, batch):
         ours = logits_of(model, batch)[real(batch)]
         expected = ours if expected is None else expected
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["paper", "free_d_k"])
+def test_compiled_flex_attention_agrees(name, tiny_model, batch):
+    model = tiny_model(**SWITCHES[name])
+    expected = logits_of(model, batch)[real(batch)]
+    model.set_attn_implementation("flex_attention")
+    torch.testing.assert_close(logits_of(model, batch)[real(batch)], expected, atol=1e-5, rtol=0)
 
 
 @every_switch
@@ -702,6 +712,7 @@ def test_assisted_generation_and_streaming(tiny_model, batch, capsys):
     assert capsys.readouterr().out.split() == [str(token) for token in expected[0].tolist()]
 
 
+@pytest.mark.slow  # a C++ compiler makes quanto's kernels
 def test_quantized_cache(tiny_model, batch):
     pytest.importorskip("optimum.quanto", reason="the package that quantizes the cache")
     model = tiny_model()
@@ -798,9 +809,10 @@ def test_resizing_that_would_part_a_vocabulary_is_refused(tiny_model):
     assert (model.config.to_dict(), two.config.to_dict()) == before
 
 
-def test_compiles_into_one_graph(tiny_model, batch):
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiles_into_one_graph(backend, tiny_model, batch):
     model = tiny_model()
-    compiled = torch.compile(model, fullgraph=True)
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
     with torch.no_grad():
         torch.testing.assert_close(compiled(**batch).logits, logits_of(model, batch), atol=1e-5, rtol=0)
 
@@ -852,7 +864,8 @@ def test_loads_by_dtype_and_device_map(dtype, tiny_model, batch, tmp_path):
     assert difference < {"float32": 1e-6, "bfloat16": 0.15, "float16": 0.02}[dtype]
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+# For int4, a C++ compiler makes quanto's kernels.
+@pytest.mark.parametrize("weights", ["int8", pytest.param("int4", marks=pytest.mark.slow)])
 def test_loads_quantized(weights, tiny_model, batch, tmp_path):
     pytest.importorskip("optimum.quanto", reason="one of transformers' quantizers that run on a CPU")
     model = tiny_model(d_model=64)

@@ -1,5 +1,6 @@
 """What of code is written beside a config, a tokenizer or a model that is saved or pushed, and by whom."""
 
+import copy
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from travelling_code import CODE, MODEL_CODE
 
@@ -59,10 +61,15 @@ def kinds(tiny_config):
     yield "encoder", VanillaTransformerForMaskedLM(tiny_config())
     yield "whole", VanillaTransformerForConditionalGeneration(tiny_config())
     yield "recurrent", RecurrentSeq2SeqForConditionalGeneration(RecurrentSeq2SeqConfig(vocab_size=99, d_model=16))
+    adapter = LoraConfig(task_type="SEQ_2_SEQ_LM", init_lora_weights=False)
+    yield (
+        "merged",
+        get_peft_model(VanillaTransformerForConditionalGeneration(tiny_config()), adapter).merge_and_unload(),
+    )
 
 
 OPEN = """
-import json, sys
+import copy, inspect, json, pickle, sys
 from pathlib import Path
 sys.modules["vanilla_transformer_hf"] = None
 import torch
@@ -78,6 +85,21 @@ for folder in sorted(root.iterdir()):
             model.save_pretrained(sys.argv[2] + "/" + folder.name)
         if model.can_generate():
             print(folder.name, model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=3)[0].tolist(), sep="\\t")
+        if sys.argv[3:] != ["looked into"]:
+            continue
+        # What debuggers, pickles and compilers ask of a class.
+        model.eval()
+        assert inspect.getsource(type(model)).startswith(f"class {type(model).__name__}(")
+        batch = {"input_ids": torch.tensor([[5, 6, 7]])}
+        if "decoder_input_ids" in inspect.signature(model.forward).parameters:
+            batch["decoder_input_ids"] = torch.tensor([[1, 8]])
+        expected = model(**batch)[0]
+        for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert type(same) is type(model) and torch.equal(same(**batch)[0], expected)
+        if folder.name != "recurrent":  # an LSTM breaks the graph
+            torch.compiler.reset()  # the wrappers of transformers around all these models are the same functions
+            compiled = torch.compile(model, fullgraph=True, backend="eager")
+            torch.testing.assert_close(compiled(**batch)[0], expected)
 """
 
 
@@ -99,14 +121,28 @@ def test_every_kind_opens_without_the_package_and_is_saved_again_to_the_byte(tin
             expected[name] = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=3)[0].tolist()
     for path in (tmp_path / "saved").rglob("*"):
         path.chmod(0o555)  # as on a medium that nobody can write to
-    out = run_hidden(OPEN, tmp_path / "saved", tmp_path / "again", home=tmp_path / "home")
+    out = run_hidden(OPEN, tmp_path / "saved", tmp_path / "again", "looked into", home=tmp_path / "home")
     found = dict(line.split("\t") for line in out.splitlines() if "\t" in line)
     assert {name: json.loads(ids) for name, ids in found.items()} == expected
-    for name in ("decoder", "encoder", "whole", "recurrent"):
+    for name in ("decoder", "encoder", "whole", "recurrent", "merged"):
         files = {path.name: path.read_bytes() for path in (tmp_path / "saved" / name).iterdir()}
         assert {path.name: path.read_bytes() for path in (tmp_path / "again" / name).iterdir()} == files
     for path in (tmp_path / "saved").rglob("*"):
         path.chmod(0o755)
+
+
+def test_an_adapter_of_peft_brings_no_code_and_names_a_module_that_stays(tiny_model, tmp_path):
+    base = tiny_model()
+    adapter = LoraConfig(task_type="SEQ_2_SEQ_LM", init_lora_weights=False)
+    tuned = get_peft_model(copy.deepcopy(base), adapter).eval()
+    tuned.save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("*.py"))
+    named = json.loads((tmp_path / "adapter_config.json").read_text())["auto_mapping"]
+    module = "vanilla_transformer_hf.model.modeling_vanilla_transformer"  # adapters of others name it: it stays
+    assert named in (None, {"base_model_class": type(base).__name__, "parent_library": module})
+    ids = torch.tensor([[5, 6, 7]])
+    opened = PeftModel.from_pretrained(base, tmp_path).eval()
+    assert torch.equal(opened(ids, labels=ids).logits, tuned(ids, labels=ids).logits)
 
 
 def test_only_the_rank_that_saves_writes(tiny_model, tmp_path, monkeypatch):

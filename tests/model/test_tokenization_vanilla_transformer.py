@@ -6,6 +6,7 @@ import pickle
 import random
 import subprocess
 import sys
+import unicodedata
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from transformers.tokenization_utils_tokenizers import TokenizersBackend
 from transformers.utils import logging
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerTokenizer
+from vanilla_transformer_hf.common.white_space import EDGES, normalize_space
 
 
 SOURCE = ["the small dog runs over the green field .", "a dog and a cat", "the cat runs over a field"] * 2
@@ -346,6 +348,48 @@ def test_lossy_choices_are_kept_and_lose_nothing_else(tmp_path):
     assert tokenizer.decode(ids, skip_special_tokens=True) == " dog  é"
     decomposing = VanillaTransformerTokenizer.train(SOURCE, unicode_normalization="NFD", **train)
     assert decomposing.decode(decomposing("É")["input_ids"], skip_special_tokens=True) == "E\u0301"
+
+
+@pytest.mark.parametrize("two", [False, True])
+def test_normalised_white_space_is_saved_and_equals_what_training_reads(tmp_path, two):
+    train = {"vocab_size": 320, "show_progress": False, "separate_vocabularies": two, "unicode_normalization": "NFC"}
+    plain = VanillaTransformerTokenizer.train(SOURCE, TARGET, **train)
+    VanillaTransformerTokenizer.train(SOURCE, TARGET, normalize_white_space=True, **train).save_pretrained(tmp_path)
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.get_vocab() == plain.get_vocab(), "the pieces of text that was normalised before"
+    saved = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert (saved["unicode_normalization"], saved["normalize_white_space"]) == ("NFC", True)
+    every = "the{}dog{}"
+    texts = [every.format(chr(code), chr(code)) for code in [*range(0x80), *range(0x80, 0x3100, 20), 0xFEFF]]
+    texts += [f"{each}the" for each in EDGES]
+    texts += [every.format(each, each) for each in (*EDGES, " \u200b\u00a0 ", "\r\n\t")]
+    texts += ["  the dog\n", "\u200bthe", " ", "", "e\u200b\u0301", "e\u0301 e\u0323\u0301"]
+    for side in ({"text": texts}, {"text_target": texts}):
+        name = next(iter(side))
+        expected = [
+            plain(**{name: unicodedata.normalize("NFC", normalize_space(text))})["input_ids"] for text in texts
+        ]
+        assert tokenizer(**side)["input_ids"] == expected
+    ids = tokenizer(text_target="der\u00a0 Hund\n")["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "der Hund"
+    spans = tokenizer("  e\u0301  dog ", return_offsets_mapping=True)["offset_mapping"]
+    assert spans[-2][1] == 9, "offsets are those of the given text"
+    tokenizer.add_tokens(["<x>"])
+    ids = tokenizer(text_target="der  <x>  Hund ")["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "der <x> Hund"
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_both_forms_of_a_text_are_the_same_pieces(form):
+    phrase = "Ẹ̀kọ́ ọ̀fẹ́ ni fún àwọn ọmọdé"
+    forms = [unicodedata.normalize(name, phrase) for name in ("NFC", "NFD")]
+    assert forms[0] != forms[1]
+    new = VanillaTransformerTokenizer.train(
+        [phrase] * 9, vocab_size=320, unicode_normalization=form, show_progress=False
+    )
+    old = VanillaTransformerTokenizer.train([phrase] * 9, vocab_size=320, show_progress=False)
+    assert new(forms[0])["input_ids"] == new(forms[1])["input_ids"]
+    assert old(forms[0])["input_ids"] != old(forms[1])["input_ids"], "of an earlier tokenizer they stay as they were"
 
 
 @pytest.mark.parametrize("model", ["bpe", "wordpiece"])

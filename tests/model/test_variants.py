@@ -16,7 +16,7 @@ from host_search import host
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
-from vanilla_transformer_hf.model.positions.absolute import POSITION_ENCODINGS
+from vanilla_transformer_hf.model.positions.base import POSITION_ENCODINGS
 from vanilla_transformer_hf.training.checkpoints.averaging import average_checkpoints
 
 
@@ -382,6 +382,11 @@ for folder in sys.argv[2:]:
     with torch.no_grad():
         found, expected = model(**batch).logits, whole(**batch).logits
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    # One process writes the whole weights and the code.
+    model.save_pretrained(folder + "-saved")
+    distributed.barrier()
+    again = AutoModelForSeq2SeqLM.from_pretrained(folder + "-saved").state_dict()
+    torch.testing.assert_close(again, whole.state_dict(), atol=0, rtol=0)
 distributed.destroy_process_group()
 """
 
@@ -407,6 +412,9 @@ def test_tensor_parallel(tiny_model, batch, tmp_path):
     ]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-3000:]
+    for name in models:
+        saved = [{path.name for path in tmp_path.joinpath(folder).iterdir()} for folder in (name, f"{name}-saved")]
+        assert saved[0] == saved[1], "every file, and none that is unfinished"
 
 
 def test_every_scheme_is_among_them():

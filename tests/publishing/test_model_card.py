@@ -74,7 +74,7 @@ def folder(tiny_model, tmp_path):
 
 CONVERSION = ConversionFacts(
     source="fairseq",
-    command="python scripts/convert.py fairseq en-de out",
+    command="vanilla-transformer convert fairseq en-de out",
     files=[SourceFile("model.pt", 1234, "ab" * 32)],
     reopened=0.0,
     reference=2.9e-6,
@@ -109,7 +109,7 @@ def test_a_card_states_what_was_measured(facts, folder):
         "| tokens_per_step | 25000 |",
         'name = "someone/numbers"\n',
         "4 beams, `max_new_tokens` 5, `length_penalty` 0.6.",
-        "scripts/export.py ctranslate2",
+        "vanilla-transformer export ctranslate2",
         "trust_remote_code=True",
         "ends after 5 tokens",
         "vaswani2017attention",
@@ -145,7 +145,7 @@ def test_a_card_of_nothing_but_files(folder):
         (
             {"base_model": "someone/base", "further": True},
             {"base_model": "someone/base", "base_model_relation": "finetune"},
-            "trained further on\nnumber words with `vanilla_transformer_hf`, from [someone/base]",
+            "fine-tuned on\nnumber words with `vanilla_transformer_hf`, from [someone/base]",
         ),
         ({"further": True}, {}, "- Base model: the model that training began with was not named."),
         (

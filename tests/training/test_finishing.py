@@ -13,7 +13,6 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.publishing.model_card import CardFacts
 from vanilla_transformer_hf.training import finishing
-from vanilla_transformer_hf.training import run as training
 from vanilla_transformer_hf.training.checkpoints import averaging
 from vanilla_transformer_hf.training.checkpoints.files import TrainingInterrupted
 from vanilla_transformer_hf.training.finishing import UnfinishedRunError
@@ -41,7 +40,7 @@ def failing(error):
 
 def test_what_fails_behind_the_last_step_costs_no_model(prepare, monkeypatch, capsys):
     """Scores of one text, curves and card at once; the same command then makes what is missing, and that alone."""
-    out, score = prepare.out, training.score_corpus
+    out, score = prepare.out, finishing.score_corpus
     scored = []
 
     def score_some(trainer, role, corpus):
@@ -51,7 +50,7 @@ def test_what_fails_behind_the_last_step_costs_no_model(prepare, monkeypatch, ca
             raise torch.OutOfMemoryError("no memory is left")
         return score(trainer, role, corpus)
 
-    monkeypatch.setattr(training, "score_corpus", score_some)
+    monkeypatch.setattr(finishing, "score_corpus", score_some)
     with monkeypatch.context() as patch:
         patch.setattr(TranslationTrainer, "plot_curves", failing(OSError("no space left")))
         patch.setattr(finishing, "write_card", failing(ValueError("no template")))
@@ -77,7 +76,7 @@ def test_what_fails_behind_the_last_step_costs_no_model(prepare, monkeypatch, ca
 @pytest.mark.slow
 def test_an_upload_that_failed_is_made_by_the_same_command(prepare, monkeypatch):
     """A model is not published without what belongs to it."""
-    uploads, score = [], training.score_corpus
+    uploads, score = [], finishing.score_corpus
     monkeypatch.setattr(TranslationTrainer, "upload", lambda *_: uploads.append(1) or failing(OSError("refused"))())
 
     def job():
@@ -86,12 +85,12 @@ def test_an_upload_that_failed_is_made_by_the_same_command(prepare, monkeypatch)
         return ready
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "score_corpus", failing(RuntimeError("no score")))
+        patch.setattr(finishing, "score_corpus", failing(RuntimeError("no score")))
         with pytest.raises(UnfinishedRunError, match="not scored on the validation text: RuntimeError: no score"):
             run_job(job())
     assert not uploads
     calls = []
-    monkeypatch.setattr(training, "score_corpus", lambda *parts: calls.append(parts[1]) or score(*parts))
+    monkeypatch.setattr(finishing, "score_corpus", lambda *parts: calls.append(parts[1]) or score(*parts))
     for _ in range(2):
         with pytest.raises(UnfinishedRunError, match="is complete but was not published: refused"):
             run_job(job())
@@ -111,7 +110,7 @@ def test_an_average_that_cannot_be_made_leaves_the_checkpoints(prepare, monkeypa
 
 
 @pytest.mark.parametrize(
-    "owner, name", [(training, "score_corpus"), pytest.param(averaging, "load_average", marks=pytest.mark.slow)]
+    "owner, name", [(finishing, "score_corpus"), pytest.param(averaging, "load_average", marks=pytest.mark.slow)]
 )
 def test_a_signal_behind_the_last_step_ends_the_run_at_once(prepare, monkeypatch, owner, name):
     settings = {**SHORT, "average_last": 1, "test_source": None, "test_target": None}
@@ -139,7 +138,7 @@ from vanilla_transformer_hf.training import finishing, run
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 place, count, calls, is_written = sys.argv[1], int(sys.argv[2]), [0], [False]
-owner = {"score_corpus": run, "write_card": finishing, "plot_curves": TranslationTrainer, "fsync": os}[place]
+owner = {"score_corpus": finishing, "write_card": finishing, "plot_curves": TranslationTrainer, "fsync": os}[place]
 function, write = getattr(owner, place), run.write_model
 
 def deadly(*args, **kwargs):

@@ -29,10 +29,12 @@ from vanilla_transformer_hf.common.matmul import MatmulRow
 from vanilla_transformer_hf.model.config.generation import VanillaTransformerGenerationConfig
 from vanilla_transformer_hf.model.search.beam import BeamSearch
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
+from vanilla_transformer_hf.training import machine
 from vanilla_transformer_hf.training import run as training
-from vanilla_transformer_hf.training.build import paper_learning_rate
 from vanilla_transformer_hf.training.data.collators import TranslationCollator
+from vanilla_transformer_hf.training.model import paper_learning_rate
 from vanilla_transformer_hf.training.run import run_job
+from vanilla_transformer_hf.training.trainer.progress import ShortRunWarning, find_short_run
 
 
 RECIPES = Path(__file__).parents[2] / "vanilla_transformer_hf" / "training" / "recipes"
@@ -136,7 +138,7 @@ def test_the_backend_of_before_is_used_if_it_is_exact_here(prepare, tmp_path, mo
     text = record.read_text(encoding="utf-8")
     record.write_text(re.sub(r"chosen_matmul: \w+", f"chosen_matmul: {before}", text), encoding="utf-8")
     rows = [MatmulRow("default", 100.0, 1e-5), MatmulRow("onednn", 300.0, 0.3)]
-    monkeypatch.setattr(training, "probe_matmul", lambda: rows)
+    monkeypatch.setattr(machine, "probe_matmul", lambda: rows)
     trainer = prepare(**settings).trainer
     assert trainer.args.matmul == trainer.facts.settings["matmul"] == used
 
@@ -153,7 +155,7 @@ def test_a_published_model_is_trained_further(prepare, tmp_path):
     with pytest.raises(ValueError, match="preset and model_name_or_path exclude each other"):
         prepare(**size_fields, model_name_or_path=base, preset="base", output_dir=str(tmp_path / "other"))
     for rows in (100, 1000):  # so many more, Translator would refuse what was trained
-        with pytest.raises(ValueError, match=f"the tokenizer has 290 source pieces and the model {rows} source"):
+        with pytest.raises(ValueError, match=f"the tokenizer has 290 source tokens and the model {rows} source"):
             prepare(vocab_size=rows, tokenizer_name_or_path=base, output_dir=str(tmp_path / f"other-{rows}"))
 
 
@@ -382,6 +384,27 @@ def test_a_run_that_is_too_short_says_so_at_its_start(prepare, capsys, settings,
     assert "Warning" not in capsys.readouterr().out, "of a run that is already done"
 
 
+def test_a_new_tokenizer_normalises_and_says_so(prepare, tmp_path):
+    assert prepare().trainer.processing_class("e\u0301\u00a0 x\n") == prepare().trainer.processing_class("é x")
+    plain = prepare(unicode_normalization="none", output_dir=str(tmp_path / "plain")).trainer.processing_class
+    assert plain("e\u0301\n")["input_ids"] == plain("e\u0301")["input_ids"] != plain("é")["input_ids"]
+    with pytest.raises(
+        ValueError, match="unicode_normalization=NFD has no effect: the tokenizer is that of tokenizer"
+    ):
+        prepare(unicode_normalization="NFD", tokenizer_name_or_path=str(tmp_path), vocab_size=None)
+
+
+def test_a_run_that_ends_within_its_first_epoch_says_so(prepare, capsys):
+    training = prepare().trainer.args
+    assert find_short_run(training, 10, epoch=10) is None
+    assert "10 updates of the weights, fewer than the 11 that see all of its" in find_short_run(training, 10, 11)
+    for batches, warns in ((training.max_steps, False), (training.max_steps + 1, True)):
+        loader = range(batches * training.gradient_accumulation_steps)
+        state = TrainerState(max_steps=training.max_steps)
+        ShortRunWarning().on_train_begin(training, state, TrainerControl(), train_dataloader=loader)
+        assert ("fewer than" in capsys.readouterr().out) == warns
+
+
 def test_a_model_that_is_trained_further_keeps_its_own_search(prepare, tmp_path):
     model, tokenizer = prepare().trainer.model, prepare().trainer.processing_class
     base, own = tmp_path / "base", {"num_beams": 3, "length_penalty": 0.6, "early_stopping": True}
@@ -458,7 +481,10 @@ def test_sentences_of_one_length_come_together_but_scored_text_keeps_its_order(p
         return sum(max(batch) - min(batch) for batch in batches)
 
     assert spread(order) < spread(range(40))
-    assert list(trainer._get_eval_sampler(trainer.eval_dataset)) == list(range(6))
+    seen, generate = [], trainer.model.generate
+    trainer.model.generate = lambda **batch: seen.extend(batch["attention_mask"].sum(dim=1)) or generate(**batch)
+    trainer.evaluate()
+    assert len({*seen}) > 1 and seen == [len(ids) for ids in trainer.eval_dataset["input_ids"]]
 
 
 def test_the_hosts_schedule_is_the_papers():
@@ -627,12 +653,12 @@ def test_the_size_of_the_vocabulary_is_printed(prepare, tmp_path, capsys):
 
 
 def test_bfloat16_without_instructions_is_said_to_be_slow(prepare, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "lacks_bfloat16", lambda: True)
+    monkeypatch.setattr(machine, "lacks_bfloat16", lambda: True)
     prepare(bf16=True)
     line = "bf16: this processor has no instructions for bfloat16; float32 is faster here: --bf16 false\n"
     assert line in capsys.readouterr().out
     prepare(bf16=False, output_dir=str(tmp_path / "float32"))
-    monkeypatch.setattr(training, "lacks_bfloat16", lambda: False)
+    monkeypatch.setattr(machine, "lacks_bfloat16", lambda: False)
     prepare(bf16=True, output_dir=str(tmp_path / "fast"))
     assert "bf16:" not in capsys.readouterr().out
 

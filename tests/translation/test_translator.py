@@ -267,6 +267,19 @@ def test_what_is_no_text_is_refused(translator, wrong):
         pipeline("translation", model=translator.model, tokenizer=translator.tokenizer)(wrong)
 
 
+@pytest.mark.parametrize("half", ["one \ud83d", "\udc80"])
+def test_half_of_a_character_is_one_line(translator, half):
+    for call in (
+        lambda: translator.translate(["one", half]),
+        lambda: translator.score(["one", half], ["eins", "eins"]),
+        lambda: translator.align(["one", "one"], ["eins", half]),
+        lambda: translator.translate(["one", ConstrainedText("one", phrases=[half])]),
+    ):
+        with pytest.raises(ValueError, match=r"\\ud.* has half of a character, .* remove it\.$") as refused:
+            call()
+        assert refused.value.place == 1 and str(refused.value).isprintable()
+
+
 def test_a_window_of_one_is_answered_before_the_next_line_is_read(translator):
     events = []
 
@@ -402,6 +415,11 @@ def test_texts_without_letters_are_handed_through_marked_or_translated(translato
     assert translated["mark"] == translated["translate"]
 
 
+def test_language_tags_are_read_once(translator, monkeypatch):
+    monkeypatch.setattr("vanilla_transformer_hf.translation.text.texts.text_tags", None)
+    assert translator.translate(["three\n***", "-"])[1] == "-"
+
+
 def test_lines_without_letters_are_handed_through_in_their_places(translator):
     tally, text = Tally(), "***\none two\n\n- \n 3 \nthree\n42"
     (found,) = translator.translate_stream([text], tally=tally)
@@ -463,7 +481,9 @@ def test_blank_lines_have_an_empty_alignment(translator):
 
 def test_batches_of_alignments_are_as_small_as_those_of_translations(translator, monkeypatch):
     sizes, read = [], alignment.attention_to_source
-    monkeypatch.setattr(alignment, "attention_to_source", lambda *args: sizes.append(len(args[1])) or read(*args))
+    monkeypatch.setattr(
+        alignment, "attention_to_source", lambda model, ids, **rest: sizes.append(len(ids)) or read(model, ids, **rest)
+    )
     translator.translate(MIXED, return_alignments=True, batch_size=2)
     assert sizes == [2, 2, 2]
 

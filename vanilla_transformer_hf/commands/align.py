@@ -10,6 +10,7 @@ from typing import get_args
 
 from ..common.command_line import make_parser
 from ..common.too_long import TooLongToScore, current_name
+from .translate import add_split_sentences_of_pairs, split_sentences_option
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
@@ -40,6 +41,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         help="a line that is longer than the model's limit: stop with an error (default), align its beginning, "
         "or align it whole, if the encoder's attention costs O(n)",
     )
+    add_split_sentences_of_pairs(parser)
     add_arguments(parser)
     return parser.parse_args(argv)
 
@@ -49,5 +51,5 @@ def main(prog: str, argv: list[str]) -> None:
     from ..translation.streams.command import run_command
     from ..translation.streams.work import LineWork
 
-    options = {"layer": arguments.layer, "too_long": arguments.too_long}
+    options = {"layer": arguments.layer, "too_long": arguments.too_long, **split_sentences_option(arguments)}
     run_command(arguments, LineWork("align", arguments.format, options), [arguments.source, arguments.target])

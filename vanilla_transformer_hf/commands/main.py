@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from ..common.command_line import run
-from ..common.version import __version__
+from ..model.config.release import VERSION
 
 
 PROG = "vanilla-transformer"
 # These open no model.
-WITHOUT_MODELS = {"numbers-corpus", "verify"}
+WITHOUT_MODELS = {"clean", "numbers-corpus", "verify"}
 
 # Name of a command -> what it does. Its module has the same name, with underscores.
 COMMANDS = {
-    "train": "train a model from a recipe, or train a model further",
+    "train": "train a model from a recipe, or fine-tune one",
     "compare": "train variants of a recipe and compare them in a table",
     "translate": "translate text, one sentence per line",
     "translate-ray": "translate a corpus with Ray Data, on one machine or a cluster",
@@ -39,6 +39,7 @@ COMMANDS = {
     "average": "average the weights of checkpoints",
     "verify": "compare a folder with the checksums that it holds",
     "push": "publish the folder of a model on the Hugging Face Hub",
+    "clean": "leave out pairs of a corpus that are no use for training",
     "tokenizer": "train a tokenizer on text files",
     "numbers-corpus": "write the quickstart's corpus of spelled-out numbers",
 }
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
         commands.add_parser(name, help=text)

@@ -12,6 +12,7 @@ from typing import get_args
 
 from ..common.command_line import make_parser
 from ..common.too_long import TooLongToScore, current_name
+from .translate import add_split_sentences_of_pairs, split_sentences_option
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
@@ -36,6 +37,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         help="a line that is longer than the model's limit: stop with an error (default), score its beginning, "
         "or score it whole, if the encoder's attention costs O(n)",
     )
+    add_split_sentences_of_pairs(parser)
     parser.add_argument(
         "--quantization",
         choices=["int8"],
@@ -50,5 +52,6 @@ def main(prog: str, argv: list[str]) -> None:
     from ..translation.streams.command import run_command
     from ..translation.streams.work import LineWork
 
-    work = LineWork("score", arguments.format, {"too_long": arguments.too_long})
+    options = {"too_long": arguments.too_long, **split_sentences_option(arguments)}
+    work = LineWork("score", arguments.format, options)
     run_command(arguments, work, [arguments.source, arguments.target])

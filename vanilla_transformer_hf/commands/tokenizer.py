@@ -33,7 +33,12 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--separate_vocabularies", action="store_true", help="one vocabulary for each language")
     parser.add_argument("--lowercase", action="store_true", help="lower-case all text; decoding cannot undo this")
-    parser.add_argument("--unicode_normalization", choices=["NFC", "NFKC", "NFD", "NFKD"], help="default: none")
+    parser.add_argument(
+        "--unicode_normalization",
+        default="NFC",
+        choices=["NFC", "NFKC", "NFD", "NFKD", "none"],
+        help="Unicode normal form of texts, in training and in use (default: NFC)",
+    )
     parser.add_argument("--min_frequency", type=int, help="fewest occurrences of a pair to merge")
     parser.add_argument("--src_lang", help="source language, recorded with the tokenizer")
     parser.add_argument("--tgt_lang", help="target language, recorded with the tokenizer")
@@ -60,6 +65,8 @@ def train(output: Path, source: list[str], target: list[str], **choices: Any) ->
         return map(normalize_space, itertools.chain.from_iterable(map(read_lines, files)))
 
     check_new(output)
+    form = choices.pop("unicode_normalization")
+    choices |= {"unicode_normalization": None if form == "none" else form, "normalize_white_space": True}
     tokenizer = VanillaTransformerTokenizer.train(lines(source), lines(target) if target else None, **choices)
     with new_folder(output) as unfinished:
         tokenizer.save_pretrained(unfinished)
@@ -69,5 +76,5 @@ def train(output: Path, source: list[str], target: list[str], **choices: Any) ->
             texts = tokenizer(**{"text" if side == "source" else "text_target": sample}, add_special_tokens=False)
             words = max(1, sum(len(line.split()) for line in sample))
             pieces = sum(map(len, texts["input_ids"]))
-            print(f"{side}: {sizes[side]:,} pieces in the vocabulary, {pieces / words:.2f} pieces per word")
+            print(f"{side}: {sizes[side]:,} tokens in the vocabulary, {pieces / words:.2f} tokens per word")
     print(f"saved in {output}")

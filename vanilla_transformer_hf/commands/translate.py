@@ -49,6 +49,21 @@ def add_split_sentences(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_split_sentences_of_pairs(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--split_sentences",
+        choices=get_args(SplitSentences),
+        help="take the sentences of a pair of lines one by one, as `translate` does, where both sides have the same "
+        "number: auto: unless the model has seen enough lines of several sentences in its training (default); always; "
+        "never",
+    )
+
+
+def split_sentences_option(arguments: argparse.Namespace) -> dict[str, str]:
+    """The option of pairs, if it is given: unfinished outputs of earlier versions do not know it, and go on."""
+    return {} if arguments.split_sentences is None else {"split_sentences": arguments.split_sentences}
+
+
 def add_without_letters(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--without_letters",

@@ -33,7 +33,7 @@ def beside(folder: str | os.PathLike, name: object) -> Path:
     try:
         target = path.resolve()
     except (OSError, RuntimeError) as error:  # links in a circle
-        raise ValueError(f"{path} is a link that leads nowhere: {error}") from error
+        raise ValueError(f"{path} is a broken symbolic link: {error}") from error
     blobs = [parent.parent / "blobs" for parent in home.parents if parent.name == "snapshots"]
     if not target.is_relative_to(home) and target.parent not in blobs:
         raise ValueError(f"{path} is a link to {target}, outside its folder; copy the file into the folder")
@@ -271,7 +271,7 @@ def sync(path: Path):
     """Sync a file's bytes, or a folder's entries, to disk."""
     if path.is_symlink() or (os.name == "nt" and path.is_dir()):  # Windows cannot open folders
         return
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows syncs what may be written
     try:
         os.fsync(descriptor)
     finally:

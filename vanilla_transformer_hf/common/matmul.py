@@ -1,9 +1,9 @@
 """
-The library that computes float32 matrix products on this machine's processor: measured once, cached, and replaced only
+The library that computes float32 matrix products on this machine's CPU: measured once, cached, and replaced only
 if another is clearly faster.
 
-torch's default is one library, and oneDNN is another that it also ships; on some processors the second is two to three
-times as fast. The switch that selects it also allows it to round to bfloat16, which it does on processors with matrix
+torch's default is one library, and oneDNN is another that it also ships; on some CPUs the second is two to three
+times as fast. The switch that selects it also allows it to round to bfloat16, which it does on CPUs with matrix
 units for bfloat16. So its error is measured each time, and it is refused if it rounds. The two libraries add in
 different orders, so the choice changes the last bits of a training: it must not depend on how busy the machine is.
 Nothing happens on import; accelerators are not touched.
@@ -58,7 +58,7 @@ def available_matmuls() -> list[str]:
 
 def set_matmul(name: str) -> None:
     """
-    Compute float32 matrix products on the processor with this backend from now on, in the whole process.
+    Compute float32 matrix products on the CPU with this backend from now on, in the whole process.
 
     Raises:
         ValueError: The backend does not exist on this machine.
@@ -132,7 +132,7 @@ def _memory() -> Path:
 
 
 def _machine() -> str:
-    """The key of the measured speeds: processor, threads and torch."""
+    """The key of the measured speeds: CPU, threads and torch."""
     build = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         fields = dict(line.split(":", 1) for line in file.read().split("\n\n")[0].splitlines() if ":" in line)
@@ -214,7 +214,7 @@ def choose_matmul(name: str = "auto", rows: list[MatmulRow] | None = None) -> st
         raise ValueError(f"matmul={name!r}: must be one of {', '.join(map(repr, ['auto', *measured]))} here")
     if measured[name].error > TOLERANCE:
         raise ValueError(
-            f"matmul={name!r}: on this processor it rounds (largest error {measured[name].error:.0e}, allowed "
+            f"matmul={name!r}: on this CPU it rounds (largest error {measured[name].error:.0e}, allowed "
             f"{TOLERANCE:.0e}); use 'default'"
         )
     return name

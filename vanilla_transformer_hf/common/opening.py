@@ -219,10 +219,10 @@ def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **s
         lacking = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
         if lacking:
             raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")
-        if surplus := sorted(report["unexpected_keys"]):
+        if unexpected := sorted(report["unexpected_keys"]):
             raise ValueError(
-                f"{len(surplus)} tensors do not belong to the model that the config describes, the first is "
-                f"{surplus[0]}"
+                f"{len(unexpected)} tensors do not belong to the model that the config describes, the first is "
+                f"{unexpected[0]}"
             )
         check_finite(model)
     return model
@@ -247,7 +247,7 @@ def check_one_set(folder: Path) -> None:
 def check_cost(config: Any, folder: Path):
     """
     Check that the model described by a config is not far larger than its weights: transformers would allocate all of
-    it and fill missing weights with random numbers.
+    it and fill missing keys with random numbers.
 
     Raises:
         ValueError: It has far more parameters than the weights have bytes.
@@ -327,7 +327,7 @@ def check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Non
         rows = stack.get_input_embeddings().weight.shape[0]
         if not pieces[side] <= rows < pieces[side] + VOCABULARY_PADDING:
             raise ValueError(
-                f"the tokenizer has {pieces[side]} {side} pieces and the model {rows} {side} embeddings: "
+                f"the tokenizer has {pieces[side]} {side} tokens and the model {rows} {side} embeddings: "
                 "they do not belong together"
             )
 

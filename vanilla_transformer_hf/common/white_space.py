@@ -1,7 +1,7 @@
 """
 White space in the texts of users: where lines end, what stands at their edges, and how a line is given to a model.
 
-Tokenizers that keep every character, as ours do, turn a second space or a no-break space into pieces that a model has
+Tokenizers that keep every character, as ours did, turn a second space or a no-break space into tokens that a model has
 hardly seen. Training, translation, scoring and the explorer therefore read texts through `normalize_space`.
 """
 

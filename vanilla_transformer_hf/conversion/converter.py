@@ -221,7 +221,7 @@ def convert(
         made = _make_model(source, path, None if reference is None else Path(reference), trust, say, options or {})
     files = [describe_file(file) for file in dict.fromkeys(made.files)]  # all files have been read by now
     # Paths without their folders, which mean nothing to a reader of the card.
-    command = ["python", "scripts/convert.py", made.name, path.resolve().name, output.name]
+    command = ["vanilla-transformer", "convert", made.name, path.resolve().name, output.name]
     command += ["--reference", Path(reference).name] if reference else []
     command += ["--i-trust-this-file"] if trust else []
     command += set_options(options or {})

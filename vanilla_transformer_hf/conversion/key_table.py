@@ -1,9 +1,10 @@
 """A table of the keys of a checkpoint, applied in one place."""
 
+import itertools
 import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -63,6 +64,27 @@ class Rule:
 # beside it). "{}" stands for a layer index; a target takes the indices of its source in order. The first row that
 # matches counts.
 KeyTable = Mapping[str, "str | Rule | list[str | Rule] | None"]
+
+# Names to choose from, as in a shell: "{weight,bias}", but not "{}".
+_CHOICE = re.compile(r"\{([^{}]+)\}")
+
+
+def spelled_out(pattern: str) -> list[str]:
+    """The names that a shell makes of `layer.{fc1,fc2}.{weight,bias}`."""
+    parts = _CHOICE.split(pattern)  # what stands between choices, and each choice
+    choices = [part.split(",") if place % 2 else [part] for place, part in enumerate(parts)]
+    return ["".join(names) for names in itertools.product(*choices)]
+
+
+def written_out(table: KeyTable) -> dict[str, list[Rule]]:
+    """A table with a row for each name of its patterns. A target has the same number of choices as its source."""
+    rows: dict[str, list[Rule]] = {}
+    for pattern, row in table.items():
+        rules = _as_rules(row)
+        targets_of_rules = [spelled_out(rule.target) for rule in rules]
+        for name, *targets in zip(spelled_out(pattern), *targets_of_rules, strict=True):
+            rows[name] = [replace(rule, target=target) for rule, target in zip(rules, targets, strict=True)]
+    return rows
 
 
 def _as_rules(row: "str | Rule | list[str | Rule] | None") -> list[Rule]:

@@ -304,7 +304,7 @@ def export(target: str, model_folder: str | os.PathLike, output: str | os.PathLi
     if target not in TARGETS:
         raise ConversionError(
             f"{target!r} is not a target: expected one of {', '.join(TARGETS)} (engines that only run the model: "
-            "scripts/export.py)"
+            "vanilla-transformer export)"
         )
     check_new(Path(output))
     config = open_config(Path(model_folder))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..model.positions.base import keep
+from ..model.positions.base import no_rotary
 from .interventions import stack_of
 from .requests import AttentionRequest, GridRequest, HeadRequest, RequestError
 from .results import AttentionResult, GridResult, HeadResult
@@ -112,20 +112,24 @@ class AttentionSteps:
         finally:
             for hook in hooks:
                 hook.remove()
-        asking, turn, relation = given["hidden_states"], given.get("turn", keep), given.get("relation")
+        asking, apply_rotary, position_bias = (
+            given["hidden_states"],
+            given.get("apply_rotary", no_rotary),
+            given.get("position_bias"),
+        )
         answering = given.get("key_value_states", asking)
-        (self.query,) = map(turn, module.project(asking, module.roles[:1]))
+        (self.query,) = map(apply_rotary, module.project(asking, module.roles[:1]))
         keys, self.value = module.project_keys_values(answering)
-        keys = turn(keys) if relation is None else relation.kept_keys(turn(keys), answering)
+        keys = apply_rotary(keys) if position_bias is None else position_bias.kept_keys(apply_rotary(keys), answering)
         self.key = keys[..., : module.d_k]  # followed by the extra features of a position scheme
         self.products = torch.matmul(self.query, self.key.transpose(2, 3))
         self.scaled = self.products * module.scaling
         mask = given.get("attention_mask")
         mask = torch.zeros_like(self.scaled) if mask is None else mask.expand_as(self.scaled)
         self.mask = mask
-        if relation is not None:
-            self.mask = mask + (relation.scores(self.query, keys, mask, module.scaling) - self.scaled)
+        if position_bias is not None:
+            self.mask = mask + (position_bias.scores(self.query, keys, mask, module.scaling) - self.scaled)
         self.weights = (self.scaled + self.mask).softmax(dim=-1)
         plain = torch.matmul(self.weights, self.value)
-        self.mixed = plain if relation is None else relation.outputs(self.weights, self.value)
+        self.mixed = plain if position_bias is None else position_bias.outputs(self.weights, self.value)
         self.output = given["output"]

@@ -139,7 +139,7 @@ class Explorer:
     @classmethod
     def open(cls, names: Sequence[str | os.PathLike], trust_remote_code: bool = False) -> "Explorer":
         """
-        Open saved folders or Hub repositories, on the processor.
+        Open saved folders or Hub repositories, on the CPU.
 
         Args:
             names: Folders, or ids of repositories.

@@ -70,7 +70,7 @@ def count_layers(model: Any, part: str) -> int:
 
 
 def count_heads(model: Any, part: str) -> list[int]:
-    """Heads of each layer; by the host's config where the model is not one of this package."""
+    """Heads of each layer; by transformers' config where the model is not one of this package."""
     config, stack = model.config, stack_of(model, part)
     if hasattr(stack, "layer_order"):
         heads = heads_of_layers(config, part)
@@ -142,7 +142,7 @@ def shares_weights(model: Any) -> bool:
     """Whether a module is used for several layers, each of which could be switched off."""
     stacks = [stack for stack in (model.get_encoder(), model.get_decoder()) if hasattr(stack, "layer_order")]
     return any(len(stack.layers) < len(stack.layer_order) for stack in stacks) or any(
-        getattr(module, "lender", None) is not None for module in model.modules()
+        getattr(module, "shared_from", None) is not None for module in model.modules()
     )
 
 
@@ -151,13 +151,13 @@ def keep_layers(stack: Any, layers: list[int], side: str) -> None:
     memo = {id(tensor): tensor for module in (stack, *stack.layers) for tensor in tensors_of(module)}
     modules = [copy.deepcopy(stack.layers_in_order[layer], dict(memo)) for layer in layers]
     for each in (each for module in modules for each in module.modules()):
-        if isinstance(each, VanillaTransformerAttention) and each.lender is not None:
-            for name, projection in each.lender.named_children():
+        if isinstance(each, VanillaTransformerAttention) and each.shared_from is not None:
+            for name, projection in each.shared_from.named_children():
                 each.add_module(name, copy.deepcopy(projection, dict(memo)))
-            del each.__dict__["lender"]
-    scheme, count, all_relations = stack.embed_positions, len(stack.layer_order), stack.embed_positions.relations
-    scheme.relations = lambda *positions: [
-        relation for number, relation in zip(range(count), all_relations(*positions)) if number in layers
+            del each.__dict__["shared_from"]
+    scheme, count, all_biases = stack.embed_positions, len(stack.layer_order), stack.embed_positions.layer_biases
+    scheme.layer_biases = lambda *positions: [
+        position_bias for number, position_bias in zip(range(count), all_biases(*positions)) if number in layers
     ]
     setattr(stack.config, f"{side}_layers", len(layers))
     setattr(stack.config, f"{side}_layer_sets", len(layers))
@@ -165,9 +165,9 @@ def keep_layers(stack: Any, layers: list[int], side: str) -> None:
 
 
 def tensors_of(module: Any) -> list[torch.Tensor]:
-    """The tensors of a module, including borrowed ones."""
-    lender = getattr(module, "lender", None)
-    return [*module.parameters(), *module.buffers(), *(() if lender is None else lender.parameters())]
+    """The tensors of a module, including those that another module owns."""
+    shared_from = getattr(module, "shared_from", None)
+    return [*module.parameters(), *module.buffers(), *(() if shared_from is None else shared_from.parameters())]
 
 
 def silence(attention: Any, heads: set[int] | None) -> None:

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..model.positions.base import keep
+from ..model.positions.base import no_rotary
 from .interventions import stack_of
 from .requests import PositionsRequest
 from .results import Picture, PositionsResult
@@ -30,20 +30,20 @@ def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
     added = scheme(torch.zeros(1, length, width), places)[0]
     if added.any():
         pictures.append(Picture("added to the embeddings", "position", "feature", added))
-    turn = scheme.turn_at(places)
-    if turn is not keep:
+    apply_rotary = scheme.rotary_at(places)
+    if apply_rotary is not no_rotary:
         d_k = stack.layers[0].self_attn.d_k
-        turned = turn(torch.ones(1, 1, length, d_k))[0, 0]
-        pictures.append(Picture("a query of ones, turned by its position", "position", "feature of a head", turned))
+        rotated = apply_rotary(torch.ones(1, 1, length, d_k))[0, 0]
+        pictures.append(Picture("a query of ones, rotated by its position", "position", "feature of a head", rotated))
     bias = scheme.bias(places, places)
     if bias.dim() == 4:
         titles = [f"added to the scores of head {head}" for head in range(bias.shape[1])]
         shown = zip(titles[:MOST_PICTURES], bias[0])
         pictures += [Picture(title, "query", "key", values) for title, values in shown]
     if scheme.is_relative:
-        for layer, (_, relation) in enumerate(zip(stack.layer_order, scheme.relations(places, places))):
+        for layer, (_, position_bias) in enumerate(zip(stack.layer_order, scheme.layer_biases(places, places))):
             for what, name in (("keys", "key_vectors"), ("values", "value_vectors")):
-                table = getattr(relation, name, None)
+                table = getattr(position_bias, name, None)
                 if table is not None and len(pictures) < MOST_PICTURES:
                     pictures.append(Picture(f"added to the {what} of layer {layer}", "distance", "feature", table))
     return PositionsResult(str(name), pictures)

@@ -163,8 +163,8 @@ class TranslateResult:
         source: Pieces that the encoder reads.
         start: The piece that the decoder begins with.
         hypotheses: The n-best list.
-        tree: All hypotheses of the beam search, parents first; null where there was none or the search was the
-            host's.
+        tree: All hypotheses of the beam search, parents first; null where there was none or the search was
+            transformers' own.
         settings: The settings of the search.
     """
 

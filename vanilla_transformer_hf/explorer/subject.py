@@ -91,7 +91,7 @@ class Subject:
             MOST_PIECES, positions, self.tokenizer.model_max_length
         )  # translations of texts longer than in training lose text
         if (count := batch["input_ids"].shape[1]) > limit:
-            raise RequestError("text", f"has {count} pieces; expected at most {limit}")
+            raise RequestError("text", f"has {count} tokens; expected at most {limit}")
         return {name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
 
     def read_target(self, text: str) -> list[int]:
@@ -118,7 +118,7 @@ class Subject:
         positions = getattr(self.model.config, "decoder_max_position_embeddings", None)
         positions = positions or getattr(self.model.config, "max_position_embeddings", None) or MOST_PIECES
         if len(ids) > (limit := min(MOST_PIECES, positions)):
-            raise RequestError(field, f"has {len(ids)} pieces; expected at most {limit}")
+            raise RequestError(field, f"has {len(ids)} tokens; expected at most {limit}")
         if wrong := [index for index in ids if not 0 <= index < self.model.config.vocab_size]:
             raise RequestError(
                 field, f"{shown(wrong[0])} is not a token id: expected 0 to {self.model.config.vocab_size - 1}"
@@ -150,7 +150,7 @@ class Subject:
         return self._pieces[key]
 
     def pieces(self, ids: list[int], is_source: bool = False, before: int | None = None) -> list[Piece]:
-        """Pieces of a text, or of what comes behind the piece `before`."""
+        """The tokens of these ids, whose text may depend on the token `before`."""
         return [self.piece(first, index, is_source) for first, index in zip([before, *ids], ids)]
 
     # Computations
@@ -256,7 +256,7 @@ class Pass:
         name = name if self.copy.model.config.is_encoder_decoder else "attentions"
         if not attends_to_pieces(self.copy.model.config, part):
             raise RequestError(
-                "part", f"the {part} part attends to sums of pieces (linformer or encoder_pooling), not to pieces"
+                "part", f"the {part} part attends to sums of tokens (linformer or encoder_pooling), not to tokens"
             )
         found = getattr(self.outputs, name, None)
         if not found or any(layer is None for layer in found):

@@ -77,13 +77,13 @@ class Comparison(NamedTuple):
 
     def rounding(self, logits_of: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> str:
         """
-        The effect of rounded weights, in words: the mean difference, and how often the most likely piece is the
+        The effect of rounded weights, in words: the mean difference, and how often the most likely token is the
         same.
         """
         pairs = [(logits_of(batch), exact) for batch, exact in zip(self.batches, self.exact)]
         mean = torch.cat([(one - other).abs().flatten() for one, other in pairs]).mean().item()
         same = torch.cat([(one.argmax(-1) == other.argmax(-1)).flatten() for one, other in pairs])
-        return f"{mean:.1e} on average, and the most likely piece is the same at {same.sum()} of {len(same)} places"
+        return f"{mean:.1e} on average, and the most likely token is the same at {same.sum()} of {len(same)} places"
 
 
 def largest_difference(ours: list[torch.Tensor], others: list[torch.Tensor]) -> float:

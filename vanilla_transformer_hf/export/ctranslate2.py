@@ -248,10 +248,10 @@ class VanillaTransformerLoader(converter.ModelLoader):
         if hasattr(spec, "attention"):
             self.fill_attention(spec.attention, layer.encoder_attn, parts=[1, 2])
             self.set_layer_norm(spec.attention.layer_norm, layer.encoder_attn_layer_norm)
-        self.set_linear(spec.ffn.linear_0, layer.maps.fc1)
+        self.set_linear(spec.ffn.linear_0, layer.projections.fc1)
         if hasattr(spec.ffn, "linear_0_noact"):
-            self.set_linear(spec.ffn.linear_0_noact, layer.maps.fc3)
-        self.set_linear(spec.ffn.linear_1, layer.maps.fc2)
+            self.set_linear(spec.ffn.linear_0_noact, layer.projections.fc3)
+        self.set_linear(spec.ffn.linear_1, layer.projections.fc2)
         self.set_layer_norm(spec.ffn.layer_norm, layer.final_layer_norm)
 
     def fill_attention(self, spec: Any, attention: VanillaTransformerAttention, parts: list[int]):
@@ -259,7 +259,7 @@ class VanillaTransformerLoader(converter.ModelLoader):
         width = max(attention.d_k, attention.d_v)
         inputs = []
         for name, own_width in attention.roles:
-            projection, missing = getattr(attention.maps, name), width - own_width
+            projection, missing = getattr(attention.projections, name), width - own_width
             linear = common_spec.LinearSpec()
             heads = projection.weight.unflatten(0, (-1, own_width))  # (H, d_k or d_v, D)
             linear.weight = F.pad(heads, (0, 0, 0, missing)).flatten(0, 1)  # (H width, D)
@@ -270,8 +270,8 @@ class VanillaTransformerLoader(converter.ModelLoader):
             utils.fuse_linear(linear, inputs[:count])
             inputs = inputs[count:]
         output = spec.linear[-1]
-        self.set_linear(output, attention.maps.out_proj)
-        heads = attention.maps.out_proj.weight.unflatten(1, (-1, attention.d_v))  # (D, H, d_v)
+        self.set_linear(output, attention.projections.out_proj)
+        heads = attention.projections.out_proj.weight.unflatten(1, (-1, attention.d_v))  # (D, H, d_v)
         output.weight = F.pad(heads, (0, width - attention.d_v)).flatten(1)  # (D, H width)
         spec.queries_scale = attention.scaling
 
@@ -330,10 +330,10 @@ def write(
         )
     if tokenizer is None:
         raise ExportError(
-            "the folder has no tokenizer: CTranslate2 needs one, because it takes and gives pieces of text, not ids"
+            "the folder has no tokenizer: CTranslate2 needs one, because it takes and gives tokens as text, not ids"
         )
     if vmap is not None and not Path(vmap).is_file():
-        raise ExportError(f"{vmap} is not a file: expected lines of source pieces, a tab, and target pieces")
+        raise ExportError(f"{vmap} is not a file: expected lines of source tokens, a tab, and target tokens")
     for name in ("eos_token_id", "decoder_start_token_id"):
         value, expected = getattr(model.generation_config, name), getattr(model.config, name)
         if value not in (None, expected, [expected]):

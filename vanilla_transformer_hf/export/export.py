@@ -45,7 +45,7 @@ def engine_called(name: str) -> ModuleType:
     if name not in ENGINES:
         raise ExportError(
             f"{name!r} is not an engine: expected one of {', '.join(ENGINES)} (checkpoints of other toolkits: "
-            "scripts/export_checkpoint.py)"
+            "vanilla-transformer export-checkpoint)"
         )
     try:
         return importlib.import_module(f".{name}", __package__)

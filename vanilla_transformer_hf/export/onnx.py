@@ -1,5 +1,5 @@
 """
-ONNX, a file format of graphs: for ONNX Runtime and other engines, in many languages and on many processors.
+ONNX, a file format of graphs: for ONNX Runtime and other engines, in many languages and on many CPUs.
 
 Files, inputs and outputs have the names of optimum, so that tools made for its exports find them.
 """

@@ -24,7 +24,7 @@ BUILT = ROOT / "saved_files"
 FILES = {
     "configuration_vanilla_transformer": ("config", "configuration_vanilla_transformer", "predecessors.configuration"),
     "tokenization_vanilla_transformer": ("tokenization_vanilla_transformer",),
-    "layers_vanilla_transformer": ("positions", "layers", "attention"),
+    "layers_vanilla_transformer": ("stand_ins", "positions", "layers", "attention"),
     "generation_vanilla_transformer": ("packing", "search"),
     "modeling_vanilla_transformer": (
         "parallel_plans",
@@ -136,7 +136,7 @@ class Bundle:
         self.homes: dict[str, str] = {}
         self.owners: dict[str, str] = {}
 
-    def add(self, name: str, file: str, importers: tuple[str, ...] = ()):
+    def add(self, name: str, file: str, importers: tuple[str, ...] = ()) -> None:
         """Add a module to a file, after those of the same file that it imports."""
         if name in importers:
             raise ValueError(f"modules import each other: {' -> '.join((*importers, name))}")

@@ -2,10 +2,12 @@
 The names that modules of this folder had while each travelled with a saved model as a file of its own.
 
 Saved folders have such files, which a model that is saved there removes. Pickles of whole models and PEFT's adapters
-name such modules, so for one release they are found under both names.
+name such modules, so for one release they are found under both names. Other folders whose modules have moved let
+scripts import them likewise, by `alias_modules`.
 """
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 FORMER_NAMES = {
     "attention": "attention.full",
     "attention_types": "attention.types",
-    "autocast_maps": "layers.linear_maps",
+    "autocast_maps": "layers.projections",
     "beam_search": "search.beam",
     "candidates": "packing.most_likely",
     "causal_lm": "single_stacks.causal_lm",
@@ -58,7 +60,7 @@ FORMER_NAMES = {
     "search_rows": "search.rows",
     "segments": "layers.segments",
     "shared_base": "layers.base_model",
-    "sharing": "layers.shared_maps",
+    "sharing": "layers.shared_projections",
     "single_stack": "single_stacks.base",
     "synthesizer_attention": "attention.synthesizer",
 }
@@ -76,8 +78,12 @@ class FormerModule(ModuleType):
         return getattr(import_module(self.__name__), name)
 
 
+def alias_modules(package: str, names: Mapping[str, str]) -> None:
+    """Let imports, and so pickles, find modules of a package under former names (former name -> name) too."""
+    for former, name in names.items():
+        sys.modules.setdefault(f"{package}.{former}", FormerModule(f"{package}.{name}"))
+
+
 def alias_former_modules() -> None:
-    """Let imports, and so pickles, find each module under its former name too."""
-    for former, name in FORMER_NAMES.items():
-        today = FormerModule(f"{__package__}.{name}")
-        sys.modules.setdefault(f"{__package__}.{former}_vanilla_transformer", today)
+    """Let each module of this folder be found under its former name too."""
+    alias_modules(__package__, {f"{former}_vanilla_transformer": name for former, name in FORMER_NAMES.items()})

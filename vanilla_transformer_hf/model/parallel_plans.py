@@ -36,10 +36,51 @@ DECODER_PP_PLAN: dict[str, Any] = {
 }
 
 
-def fit_tensor_parallel_plan(stack: Any):
+class StackPlans:
+    """A stack whose plan has the weights that it has: its class's has those of every variant."""
+
+    # The embeddings stay with the whole model: tied matrices must be in one FSDP group.
+    _fsdp_plan: Any = {"layers.*": "free_full_weight"}
+
+    def post_init(self) -> None:
+        super().post_init()  # type: ignore[misc]
+        fit_tensor_parallel_plan(self)
+
+
+class EncoderPlans(StackPlans):
+    """A stack without attention to a source."""
+
+    _tp_plan: Any = ENCODER_TP_PLAN
+    _pp_plan: Any = ENCODER_PP_PLAN
+
+
+class DecoderPlans(StackPlans):
+    """A stack with attention to a source."""
+
+    _tp_plan: Any = DECODER_TP_PLAN
+    _pp_plan: Any = DECODER_PP_PLAN
+
+
+class TiedPlans:
+    """A model whose stacks may have one matrix of embeddings."""
+
+    def post_init(self: Any) -> None:
+        super().post_init()  # type: ignore[misc]
+        if self.config.tied_matrices == "all":
+            self.tp_plan["shared"] = "embedding_rowwise"
+
+
+class HeadPlans:
+    """A model with the projection to the vocabulary."""
+
+    _tp_plan: Any = {"lm_head": "colwise_gather_output"}
+    _pp_plan: Any = {"lm_head": (["hidden_states"], ["logits"])}
+
+
+def fit_tensor_parallel_plan(stack: Any) -> None:
     """Make a stack's `tp_plan` that of its own weights: its class's has those of every variant."""
     plan = stack.tp_plan
-    for name in FEED_FORWARDS[stack.config.feed_forward_type].inner_maps:
+    for name in FEED_FORWARDS[stack.config.feed_forward_type].inner_projections:
         plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
     # Scores of all heads: each device computes all.
     if stack.embed_positions.is_relative or not stack.layers[0].self_attn.divides_heads:

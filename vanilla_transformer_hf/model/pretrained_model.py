@@ -2,6 +2,7 @@
 The base class of every model of this package: how transformers initialises, opens, splits and quantizes them.
 """
 
+from collections import ChainMap
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -11,13 +12,14 @@ from torch import nn
 from transformers import initialization as init
 
 from .attention.full import VanillaTransformerAttention
-from .attention.types import ATTENTION_TYPES
+from .attention.types import ATTENTION_FORWARDS
+from .config.position_schemes import POSITION_SCHEMES
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .layers.base_model import SharedBase
 from .layers.dropout import Dropout
 from .layers.feed_forward import SharedFeedForward
 from .packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
-from .positions.absolute import POSITION_ENCODINGS, TrainedPositionEncoding
+from .positions.base import TrainedPositionEncoding
 
 
 @cache
@@ -33,7 +35,7 @@ def name_lora_targets(model_type: str) -> None:
     LORA_TARGETS[model_type] = ["q_proj", "v_proj"]
 
 
-def check_attention(config: VanillaTransformerConfig):
+def check_attention(config: VanillaTransformerConfig) -> None:
     """
     Raises:
         ValueError: The attention implementation is a fused kernel that cannot add the scores of the position encoding.
@@ -41,7 +43,7 @@ def check_attention(config: VanillaTransformerConfig):
     name = config._attn_implementation or ""
     for field in ("position_encoding", "decoder_position_encoding"):
         encoding = str(getattr(config, field))
-        if name.startswith(("flash", "flex")) and POSITION_ENCODINGS[encoding].is_relative:
+        if name.startswith(("flash", "flex")) and POSITION_SCHEMES[encoding].is_relative:
             raise ValueError(
                 f"attn_implementation={name!r} with {field}={encoding!r}: this kernel cannot add the scores of the "
                 "position encoding; set attn_implementation to 'eager' or 'sdpa'"
@@ -49,7 +51,19 @@ def check_attention(config: VanillaTransformerConfig):
 
 
 class VanillaTransformerPreTrainedModel(SharedBase):
-    """The base class: how transformers initialises, splits, quantizes and records every model of this package."""
+    """
+    The base class: how transformers initialises, splits, quantizes and records every model of this package.
+
+    It is what `isinstance` asks for; make objects of the classes that extend it.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import VanillaTransformerModel, VanillaTransformerPreTrainedModel
+    >>> issubclass(VanillaTransformerModel, VanillaTransformerPreTrainedModel)
+    True
+    ```
+    """
 
     config: VanillaTransformerConfig
     base_model_prefix = "model"
@@ -66,7 +80,7 @@ class VanillaTransformerPreTrainedModel(SharedBase):
     _supports_flex_attn = True
     _can_compile_fullgraph = True
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         check_attention(config)
         # Not when this file is imported: importing PEFT creates tensors, and `train` must configure torch's allocator
@@ -74,7 +88,7 @@ class VanillaTransformerPreTrainedModel(SharedBase):
         name_lora_targets(config.model_type)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
         """
         Open a saved model, as in every transformers model.
 
@@ -88,7 +102,7 @@ class VanillaTransformerPreTrainedModel(SharedBase):
                 f"{pretrained_model_name_or_path}: the weights are truncated or damaged ({error}); copy them again"
             ) from error
 
-    def _init_weights(self, module: nn.Module):
+    def _init_weights(self, module: nn.Module) -> None:
         """
         Xavier-uniform projections (Glorot and Bengio 2010), queries, keys and values as one matrix; embeddings,
         learned positions and an untied output with deviation D^-0.5.
@@ -102,7 +116,10 @@ class VanillaTransformerPreTrainedModel(SharedBase):
             init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
 
 
-def forwards(*kinds: type[nn.Module]) -> dict[type[nn.Module], Callable]:
-    """The modules that a step of the search may replace, and their `forward`, for those of one kind of model."""
-    others: tuple[type[nn.Module], ...] = (*ATTENTION_TYPES.values(), SharedFeedForward, Dropout, nn.Dropout)
-    return {kind: kind.forward for kind in (*kinds, *others)}
+def forwards(*kinds: type[nn.Module]) -> ChainMap[type[nn.Module], Callable[..., Any]]:
+    """
+    The modules that a step of the search may replace, and their `forward`, for those of one kind of model; of
+    attention also what is added to the table later.
+    """
+    others: tuple[type[nn.Module], ...] = (SharedFeedForward, Dropout, nn.Dropout)
+    return ChainMap({kind: kind.forward for kind in (*kinds, *others)}, ATTENTION_FORWARDS)

@@ -7,6 +7,7 @@ class itself works with any backend of the `tokenizers` library.
 import copy
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -55,6 +56,13 @@ MODELS = {
 # been put there: without it, a text " dog" would already have that space. A noncharacter, for internal use.
 KEEPER = "\ufdd0"
 
+# What `train(normalize_white_space=True)` removes, characters without width that say nothing, and what it joins.
+INVISIBLE_CHARACTERS = "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
+WHITE_SPACE = "\t-\r\x1c- \x85\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+ENDING_SPACE = "".join(
+    re.findall(f"[{INVISIBLE_CHARACTERS}{WHITE_SPACE}]", "".join(map(chr, range(0x3001))) + "\ufeff")
+)
+
 UNICODE_NORMALIZATIONS = {name: getattr(normalizers, name) for name in ("NFC", "NFKC", "NFD", "NFKD")}
 
 
@@ -93,7 +101,17 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
 
     Raises:
         ValueError: The source vocabulary is missing or unreadable, or disagrees on the id of padding or end.
-    """
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import VanillaTransformerTokenizer
+    >>> tokenizer = VanillaTransformerTokenizer.from_pretrained("model_cards/multi30k_raw_en_de")
+    >>> tokenizer.tokenize("Two dogs are playing.")
+    ['ĠTwo', 'Ġdogs', 'Ġare', 'Ġplaying', '.']
+    >>> tokenizer.decode(tokenizer("Two dogs are playing.")["input_ids"], skip_special_tokens=True)
+    'Two dogs are playing.'
+    ```"""
 
     vocab_files_names = TOKENIZER_FILES
     _source_tokenizer: Tokenizer | None = None
@@ -148,6 +166,7 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
         separate_vocabularies: bool = False,
         lowercase: bool = False,
         unicode_normalization: Literal["NFC", "NFKC", "NFD", "NFKD"] | None = None,
+        normalize_white_space: bool = False,
         min_frequency: int = 2,
         src_lang: str | None = None,
         tgt_lang: str | None = None,
@@ -158,8 +177,8 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
 
         The defaults are the paper's English-German setting (section 5.1); its English-French one is
         `model="wordpiece", vocab_size=32000`. `decode` gives every text back unchanged, except for the changes of
-        `lowercase` and `unicode_normalization`; the names "</s>", "<pad>" and "<unk>" inside a text are plain text
-        (`split_special_tokens`). The same texts in any order give the same vocabulary.
+        `lowercase`, `unicode_normalization` and `normalize_white_space`; the names "</s>", "<pad>" and "<unk>" inside
+        a text are plain text (`split_special_tokens`). The same texts in any order give the same vocabulary.
 
         Args:
             source_texts: Texts of the source language.
@@ -169,7 +188,9 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
             model: How a word is split into pieces: by learned merges ("bpe") or longest piece first ("wordpiece").
             separate_vocabularies: Whether source and target each get a vocabulary of their own.
             lowercase: Whether texts are lower-cased, after Unicode normalisation.
-            unicode_normalization: Unicode normal form into which texts are brought.
+            unicode_normalization: Unicode normal form into which texts are brought; saved with the tokenizer.
+            normalize_white_space: Whether texts lose white space at their ends and characters without width, and have
+                single spaces in the place of all other white space; saved with the tokenizer.
             min_frequency: Minimum number of occurrences of a pair of pieces for it to become a piece.
             src_lang: Source language, recorded with the tokenizer.
             tgt_lang: Target language, recorded likewise.
@@ -188,8 +209,10 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
         if not separate_vocabularies:
             length = length and length * len(texts)
             texts = [itertools.chain(*texts)]
-        choices = (vocab_size, model, lowercase, unicode_normalization, min_frequency, show_progress, length)
+        steps = _normalizers(lowercase, unicode_normalization, normalize_white_space)
+        choices = (vocab_size, model, steps, normalize_white_space, min_frequency, show_progress, length)
         *source, backend = [_train_backend(side, *choices) for side in texts]
+        known = {"unicode_normalization": unicode_normalization, "normalize_white_space": normalize_white_space}
         return cls(
             tokenizer_object=backend,
             source_tokenizer_object=source[0] if source else None,
@@ -200,6 +223,7 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
             pad_token="<pad>",
             eos_token="</s>",
             unk_token="<unk>",
+            **{name: value for name, value in known.items() if value},
         )
 
     def train_new_from_iterator(self, text_iterator: Any, vocab_size: int, *args: Any, **kwargs: Any) -> Any:
@@ -296,12 +320,16 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
         batch["labels"] = targets["input_ids"]
         return batch
 
-    def _encode_plus(self, *args: Any, is_target: bool = False, **kwargs: Any) -> BatchEncoding:
+    def _encode_plus(
+        self, text: Any, text_pair: Any = None, *args: Any, is_target: bool = False, **kwargs: Any
+    ) -> BatchEncoding:
+        if self.init_kwargs.get("normalize_white_space") and not kwargs.get("is_split_into_words"):
+            text, text_pair = _without_ending_space(text), _without_ending_space(text_pair)
         reader = copy.copy(self if is_target else self._source_side())
         splits = kwargs.get("split_special_tokens")
         # transformers sets truncation, padding and more in the backend. Here, that is one that only this call sees.
         vars(reader)["_tokenizer"] = reader._own_backend(self.split_special_tokens if splits is None else splits)
-        return super(VanillaTransformerTokenizer, reader)._encode_plus(*args, **kwargs)
+        return super(VanillaTransformerTokenizer, reader)._encode_plus(text, text_pair, *args, **kwargs)
 
     def _own_backend(self, splits_control: bool) -> Tokenizer:
         """
@@ -387,6 +415,16 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
         return tokenizer
 
 
+def _without_ending_space(text: Any) -> Any:
+    """
+    Texts, in lists or not, without white space at their ends. The backend cannot do it: it sees what stands before an
+    added token as a text of its own.
+    """
+    if isinstance(text, str):
+        return text.rstrip(ENDING_SPACE)
+    return type(text)(map(_without_ending_space, text)) if isinstance(text, list | tuple) else text
+
+
 def _mask(name: str) -> AddedToken:
     return AddedToken(name, lstrip=True, normalized=False, special=True)
 
@@ -424,12 +462,35 @@ def _choose(table: dict[str, Any], name: str, argument: str) -> Any:
     return table[name]
 
 
+def _normalizers(lowercase: bool, unicode_normalization: str | None, normalize_white_space: bool) -> list:
+    """The steps of a new tokenizer's normalizer."""
+    steps: list = []
+    if normalize_white_space:
+        # At the beginning they become a space: Metaspace knows a first word by its place in the text as it was given.
+        steps.append(normalizers.Replace(Regex(rf"\A[{INVISIBLE_CHARACTERS}]+"), " "))
+        steps.append(normalizers.Replace(Regex(f"[{INVISIBLE_CHARACTERS}]+"), ""))
+    if unicode_normalization is not None:
+        steps.append(_choose(UNICODE_NORMALIZATIONS, unicode_normalization, "unicode_normalization")())
+    if lowercase:
+        steps.append(normalizers.Lowercase())
+    # A space is put before the text, so that a word has the same pieces first in a sentence as inside it, and the
+    # decoder takes one space away. Metaspace adds no space where the text already begins with one: white space that is
+    # normalised ends there, and otherwise KEEPER hides that space from it. The normalizer sees what follows an added
+    # token as a text of its own; Metaspace does not.
+    if normalize_white_space:
+        steps.append(normalizers.Replace(Regex(f"[{WHITE_SPACE}]+"), " "))
+        return steps
+    steps.append(normalizers.Replace(Regex(rf"\A{KEEPER}"), KEEPER + KEEPER))
+    steps.append(normalizers.Replace(Regex(r"\A "), f"{KEEPER} "))
+    return steps
+
+
 def _train_backend(
     texts: Iterable[str],
     vocab_size: int,
     model: str,
-    lowercase: bool,
-    unicode_normalization: str | None,
+    steps: list,
+    normalize_white_space: bool,
     min_frequency: int,
     show_progress: bool,
     length: int | None,
@@ -442,22 +503,13 @@ def _train_backend(
             f"vocab_size={vocab_size} cannot hold the {len(alphabet)} bytes and {len(SPECIAL_TOKENS)} special tokens;"
             f" at least {smallest} are needed."
         )
-    steps: list = []
-    if unicode_normalization is not None:
-        steps.append(_choose(UNICODE_NORMALIZATIONS, unicode_normalization, "unicode_normalization")())
-    if lowercase:
-        steps.append(normalizers.Lowercase())
-    # A space is put before the text, so that a word has the same pieces first in a sentence as inside it, and the
-    # decoder takes one space away. Metaspace adds no space where the text already begins with one, so KEEPER hides
-    # that one from it. The normalizer sees what follows an added token as a text of its own; Metaspace does not.
-    steps.append(normalizers.Replace(Regex(rf"\A{KEEPER}"), KEEPER + KEEPER))
-    steps.append(normalizers.Replace(Regex(r"\A "), f"{KEEPER} "))
     backend = Tokenizer(make_model())
     backend.normalizer = normalizers.Sequence(steps)
+    keeps_space = [] if normalize_white_space else [Regex(rf"\A{KEEPER}|(?<=\A ){KEEPER}")]
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False),
-            pre_tokenizers.Split(Regex(rf"\A{KEEPER}|(?<=\A ){KEEPER}"), behavior="removed"),
+            *(pre_tokenizers.Split(each, behavior="removed") for each in keeps_space),
             pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]

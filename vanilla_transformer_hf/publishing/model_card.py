@@ -12,12 +12,14 @@ import math
 import os
 import re
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CardData, EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
+from jinja2 import Template
 from safetensors import safe_open
 from transformers.utils import GENERATION_CONFIG_NAME
 
@@ -91,7 +93,7 @@ SIZES = (
 NO_DECODING = ("transformers_version", "output_attentions", "output_hidden_states", "use_cache")
 
 # How the sentence about a pruned model ends, until it is trained.
-NOT_TRAINED, TRAINED = "It has not been trained since then.", "It has been trained further since then."
+NOT_TRAINED, TRAINED = "It has not been trained since then.", "It has been fine-tuned since then."
 
 # The Hub's relations to a base model. It lists the same weights in another format under "quantized".
 RELATIONS = ("finetune", "quantized", "merge", "adapter")
@@ -381,28 +383,34 @@ def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None =
     languages = _languages(facts, files)
     name = facts.name or folder.resolve().name
     title = name.split("/")[-1]
-    return ModelCard.from_template(
-        _card_data(facts, files, title, languages),
-        template_path=str(TEMPLATE),
-        facts=facts,
-        conversion=facts.conversion,
-        further=facts.further or facts.base_model is not None,
-        name=name,
-        title=title,
-        task=files.task,
-        translates=files.task is TRANSLATION,
-        recurrent=not isinstance(files.config, VanillaTransformerConfig),
-        does=files.task.does.format(direction=" to ".join(languages) if len(languages) == 2 else "text"),
-        call=files.task.call.format(example=json.dumps(facts.example or "...", ensure_ascii=False)),
-        parameters=files.parameters,
-        decoding=files.decoding,
-        max_new_tokens=files.generation.max_new_tokens,
-        example=json.dumps(facts.example or "...", ensure_ascii=False),
-        tokenizer=files.has_tokenizer,
-        architecture=_architecture(files.config),
-        curves=CURVES_FILE if (files.has_curves if curves is None else curves) else None,
-        missing=missing_facts(facts, languages),
-    )
+    data = _card_data(facts, files, title, languages)
+    named = {
+        "facts": facts,
+        "conversion": facts.conversion,
+        "further": facts.further or facts.base_model is not None,
+        "name": name,
+        "title": title,
+        "task": files.task,
+        "translates": files.task is TRANSLATION,
+        "recurrent": not isinstance(files.config, VanillaTransformerConfig),
+        "does": files.task.does.format(direction=" to ".join(languages) if len(languages) == 2 else "text"),
+        "call": files.task.call.format(example=json.dumps(facts.example or "...", ensure_ascii=False)),
+        "parameters": files.parameters,
+        "decoding": files.decoding,
+        "max_new_tokens": files.generation.max_new_tokens,
+        "example": json.dumps(facts.example or "...", ensure_ascii=False),
+        "tokenizer": files.has_tokenizer,
+        "architecture": _architecture(files.config),
+        "curves": CURVES_FILE if (files.has_curves if curves is None else curves) else None,
+        "missing": missing_facts(facts, languages),
+    }
+    return ModelCard(_template().render({**data.to_dict(), **named, "card_data": data.to_yaml()}))
+
+
+@cache
+def _template() -> Template:
+    """Compiled once for all cards: a training that publishes each checkpoint fills it many times."""
+    return Template(TEMPLATE.read_text(encoding="utf-8"))
 
 
 def missing_in(facts: CardFacts, folder: str | os.PathLike) -> list[str]:

@@ -32,9 +32,19 @@ def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, bytes], list[s
         files = {name: text for module in modules for name, text in files_for(module).items()}
         return {name: text.encode() for name, text in files.items()}, []
     problems = [f"{name} is missing, but the model imports it" for name in sorted(absent)]
-    for path in found.values():
-        problems += _check_imports(path)
-    return {name: read_regular_file(path) for name, path in found.items()}, problems
+    files = {name: read_regular_file(path) for name, path in found.items()}
+    for name, path in found.items():
+        problems += [] if is_saved_code(name, files[name]) else _check_imports(path)
+    return files, problems
+
+
+def is_saved_code(name: str, content: bytes) -> bool:
+    """
+    Whether a file is the code that this package saves with a model, which is public and can be imported anywhere.
+
+    To look at its 8,000 lines again takes a second or two, at every checkpoint that is published.
+    """
+    return saved_files().get(name, "").encode() == content
 
 
 def _follow(place: Path, modules: set[str]) -> tuple[dict[str, Path], set[str]]:

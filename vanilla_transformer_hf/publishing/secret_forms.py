@@ -190,7 +190,7 @@ def is_secret_value(name: str, value: str) -> bool:
         return False
     if kind == "secret":
         return len(value) >= 3
-    if last.lower().endswith(tuple(SEVERAL.split())):  # such as the pieces of a text
+    if last.lower().endswith(tuple(SEVERAL.split())):  # such as the tokens of a text
         return is_random(value)
     return len(value) >= 8 and not is_number and not is_plain(value) and not re.fullmatch(r"\W.*\W", value)
 

@@ -35,7 +35,7 @@ from .model_card import (
 )
 from .pictures import clean_picture
 from .private_text import find_private_text, hide_secrets, parse_json
-from .remote_code import find_code
+from .remote_code import find_code, is_saved_code
 from .weight_files import (
     CleanedWeights,
     check_weights,
@@ -361,7 +361,7 @@ def _find_private_text(folder: Path, sources: dict[str, Any]) -> list[str]:
     places = [f"{path}/" for path in (Path.home(), folder.resolve().parent, Path.cwd()) if len(path.parts) > 1]
     problems = []
     for name, source in sources.items():
-        if isinstance(source, bytes) and name.endswith(TEXTS):
+        if isinstance(source, bytes) and name.endswith(TEXTS) and not is_saved_code(name, source):
             problems += find_private_text(name, source)
             # Local paths with a space, which the patterns do not find.
             if name in (*CONFIGS, CARD_FILE) and any(place.encode() in source for place in places):

@@ -356,8 +356,8 @@ class Service:
 
 def _are_tagged(model: ServedModel, wanted: TranslationRequest) -> bool:
     """Whether each text of a request says by a tag which language it is to be translated to."""
-    encoder = model.batcher.translator.encoder()
-    return all(not text.strip() or encoder.tags_before(text) for text in wanted.texts)
+    tags = model.batcher.translator.language_tags
+    return all(not text.strip() or tags.before(text) for text in wanted.texts)
 
 
 def search_options(translator: Translator, wanted: TranslationRequest) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..common.version import __version__
+from ..model.config.release import VERSION
 from .protocols import MOST_ALTERNATIVES, SEARCH_PARAMETERS, Limits
 
 
@@ -55,7 +55,7 @@ def describe(limits: Limits, needs_key: bool) -> dict[str, Any]:
     }
     document: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": "vanilla-transformer serve", "version": __version__},
+        "info": {"title": "vanilla-transformer serve", "version": VERSION},
         "paths": paths,
     }
     if needs_key:

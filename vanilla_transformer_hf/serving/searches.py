@@ -137,7 +137,7 @@ class SharedSearch:
         for search, its in list(self._joined.items()):
             places = [place for place, work in enumerate(its) if work in gone]
             if places and self._search is not None:
-                self._search.leave(search, torch.tensor(places, device=search.is_done.device))
+                self._search.evict(search, torch.tensor(places, device=search.is_done.device))
                 for place in places:
                     its[place] = None
                 self._forget_if_done(search)

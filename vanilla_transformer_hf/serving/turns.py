@@ -16,7 +16,7 @@ class Stopped(BaseException):  # no error: what runs in the thread must not catc
 class CallInTurns(Generic[Result]):
     """
     A call in a thread of its own, which works while it has the turn and gives it back after each step. So a loop that
-    can only be called, not stepped, shares a processor fairly, and two such loops never use a model at the same time
+    can only be called, not stepped, shares a CPU fairly, and two such loops never use a model at the same time
     unless a step takes long.
 
     Args:

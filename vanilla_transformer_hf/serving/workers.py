@@ -1,7 +1,7 @@
 """
 The processes of a server that share its socket, and their supervisor.
 
-uvicorn's own supervisor waits for the answers of one worker at a time, also of one that has died.
+uvicorn's own supervisor waits for the answers of one worker at a time, also of one that has ended.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class Worker:
 class Supervisor:
     """
     Keeps a number of workers running until SIGTERM or Ctrl-C. SIGHUP replaces them one after another, each when its
-    successor is ready; running requests are finished. Workers end when this process has died.
+    successor is ready; running requests are finished. Workers end when this process has ended.
 
     Args:
         work: What each does; it has to be picklable.
@@ -156,7 +156,7 @@ class Supervisor:
 
 
 def run_worker(work: Work, listening: socket.socket, beats: Connection) -> None:
-    """What a worker process does; it ends as after SIGTERM when its supervisor has died."""
+    """What a worker process does; it ends as after SIGTERM when its supervisor has ended."""
     if hasattr(signal, "SIGHUP"):  # a terminal that closes sends it to all; the supervisor decides
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     supervisor = multiprocessing.parent_process()
@@ -167,7 +167,7 @@ def run_worker(work: Work, listening: socket.socket, beats: Connection) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def beat() -> None:
-        with contextlib.suppress(OSError):  # the supervisor has died
+        with contextlib.suppress(OSError):  # the supervisor has ended
             beats.send_bytes(b".")
 
     threading.Thread(target=end_with_supervisor, name="end with supervisor", daemon=True).start()

@@ -24,8 +24,9 @@ class DataArguments:
         "translation",
     )
     train_source: str | None = _help(
-        "training text: a plain-text file (with train_target), a .tsv, .csv, .jsonl or .parquet file that holds both "
-        "sides, a folder saved by `datasets`, or the id of a dataset on the Hub; text files may be .gz"
+        "training text: a plain-text file (with train_target), a file that holds both sides (.tsv, .csv, .jsonl, "
+        ".parquet, .xlsx, .tmx, .xlf, .po, Excel's Unicode text), a folder saved by `datasets`, or the id of a "
+        "dataset on the Hub; text files may be .gz"
     )
     train_target: str | None = _help("the translations of a plain-text train_source, line by line")
     validation_source: str | None = _help("text that is scored during training and at its end; as train_source")
@@ -83,6 +84,9 @@ class ModelArguments:
     model_name_or_path: str | None = _help("model to train further, instead of a new one")
     tokenizer_name_or_path: str | None = _help("tokenizer to use; if not given, the model's, or a new one is trained")
     tokenizer_model: Literal["bpe", "wordpiece"] = _help("kind of a newly trained tokenizer", "bpe")
+    unicode_normalization: Literal["NFC", "NFKC", "NFD", "NFKD", "none"] = _help(
+        "Unicode normal form of texts in a newly trained tokenizer, in training and in use", "NFC"
+    )
     separate_vocabularies: bool = _help("train one vocabulary for each language, not one for both", False)
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] | None = _help(
         "attention backend; if not given, plain products (eager) on a CPU, where they are faster, else transformers'"
@@ -104,6 +108,11 @@ class ModelArguments:
     license: str | None = _help("licence of the model for its card, such as apache-2.0; never assumed")
     card_example: str | None = _help("source sentence of the usage example in the model card")
     project_url: str | None = _help("https address of the git repository of this package, for the model card")
+
+    @property
+    def normal_form(self) -> Any:
+        """`unicode_normalization` as the tokenizer takes it."""
+        return None if self.unicode_normalization == "none" else self.unicode_normalization
 
 
 @dataclass

@@ -14,12 +14,16 @@ from ..evaluation.scores import METRICS
 from ..model.config.kept_heads import HEAD_FIELDS, heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..publishing.model_card import check_metadata, check_project_url
-from .build import make_generation_config, paper_learning_rate, plan_config
-from .recipe import CHANGEABLE_FIELDS, KINDS_OF_ONE_WEIGHT, SENTENCE_FIELDS, RunArguments
+from .checkpoints.averaging import check_averaging
+from .checkpoints.files import check_early_stopping
+from .checkpoints.moving_average import check_decay
+from .model import make_generation_config, paper_learning_rate, plan_config
+from .recipe import CHANGEABLE_FIELDS, KINDS_OF_ONE_WEIGHT, SENTENCE_FIELDS, RunArguments, TranslationTrainingArguments
 
 
 # Metrics for the best checkpoint.
 SCORES = (*METRICS, "loss")
+FIELDS_OF_NEW_TOKENIZERS = ("tokenizer_model", "unicode_normalization", "separate_vocabularies", "target_lang_tags")
 
 
 def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
@@ -49,6 +53,19 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     problems += check_project_url(run.model.project_url)
     if problems:
         raise ValueError(f"{problems[0]}.")
+    _check_callbacks(run.training)
+
+
+def _check_callbacks(training: TranslationTrainingArguments) -> None:
+    """What callbacks check when the Trainer is made, which is after the text was read."""
+    if training.early_stopping_patience is not None:
+        check_early_stopping(training.early_stopping_patience, training)
+    if training.moving_average is not None:
+        check_decay(training.moving_average)
+    if training.average_last is not None:
+        check_averaging(training.average_last, best=False, args=training)
+    if training.average_best is not None:
+        check_averaging(training.average_best, best=True, args=training)
 
 
 def _without_effect(run: RunArguments) -> dict[str, str]:
@@ -62,7 +79,7 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
         reasons["shuffle_buffer_size"] = "it needs streaming"
     if run.model.tokenizer_name_or_path or run.model.model_name_or_path:
         given = "the tokenizer is that of tokenizer_name_or_path or model_name_or_path, and none is trained"
-        reasons |= dict.fromkeys(("tokenizer_model", "separate_vocabularies", "target_lang_tags"), given)
+        reasons |= dict.fromkeys(FIELDS_OF_NEW_TOKENIZERS, given)
     if training.teacher is None:
         reasons |= dict.fromkeys(("distillation_weight", "distillation_temperature"), "it needs a teacher")
     if not training.head_gates:

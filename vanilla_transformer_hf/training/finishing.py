@@ -6,21 +6,30 @@ has failed or was stopped is made by the same command later; scores that are the
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast_object_list
 
 from ..common.checksums import OPENED, SUMS_FILE, digest, write_checksums
 from ..common.files import new_file, new_files, open_output
 from ..evaluation.scores import Scores, read_predictions, write_predictions
 from ..model.layers.base_model import remove_older_weights
-from ..publishing.model_card import CARD_FILE, CURVES_FILE, FACTS_FILE, CardFacts, is_edited, write_card
-from .build import say
-from .checkpoints.resume import RECORD_FILE
-from .trainer.checkpointing import CheckpointingTrainer
+from ..publishing.model_card import (
+    CARD_FILE,
+    CURVES_FILE,
+    FACTS_FILE,
+    CardFacts,
+    ScoredText,
+    is_edited,
+    read_emissions,
+    write_card,
+)
+from .checkpoints.record import RECORD_FILE
+from .console import say
+from .machine import of_main_process
+from .trainer.translation import TranslationTrainer
 
 
 # In the folder of the checkpoints: the scores of the written model, of those texts that are scored already.
@@ -80,7 +89,7 @@ def _in_words(error: Exception) -> str:
 
 def write_model(
     folder: Path,
-    trainer: CheckpointingTrainer,
+    trainer: TranslationTrainer,
     weights: dict[str, torch.Tensor] | None = None,
 ) -> None:
     """
@@ -103,7 +112,7 @@ def write_model(
             path.unlink(missing_ok=True)
 
 
-def write_final_card(folder: Path, trainer: CheckpointingTrainer, facts: CardFacts, is_last: bool = True) -> None:
+def write_final_card(folder: Path, trainer: TranslationTrainer, facts: CardFacts, is_last: bool = True) -> None:
     """
     Write the card of a model that is written already, and the checksums of all files; an edited card is kept.
 
@@ -175,8 +184,80 @@ class FinalScores:
             file.write(json.dumps({"model": self.model, "scores": self.scores}, indent=1).encode())
 
 
-def of_main_process(value: Any) -> Any:
-    """The main process's value in every process: others may not see its files."""
-    values = [value]
-    broadcast_object_list(values)
-    return values[0]
+@dataclass
+class ScoredSet:
+    """A held-out text with its scores and its (source, translation, reference) rows in order."""
+
+    role: str
+    scores: Scores
+    rows: list[tuple[str, str, str]]
+
+
+def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any) -> ScoredSet:
+    """Translate a tokenized corpus with the model's own search, and score it against its references."""
+    num_beams = trainer.model.generation_config.num_beams or 1
+    trainer.predict(corpus, metric_key_prefix=role, num_beams=num_beams)
+    say(trainer.args, f"{role}, {num_beams} beams: {trainer.scores}")
+    rows = sorted(zip(corpus["line"], corpus["source"], trainer.translations, corpus["target"]))
+    return ScoredSet(role, trainer.scores, [(source, text, reference) for _, source, text, reference in rows])
+
+
+def score_all(
+    folder: Path, trainer: TranslationTrainer, data: dict[str, Any], parts: LaterParts, keep: bool
+) -> list[ScoredSet]:
+    """The scores of all held-out texts, of which with `keep` those that the run has measured before are kept."""
+    scored = []
+    known, kept = None, dict[str, Any]()
+    if trainer.is_world_process_zero():
+        known = FinalScores(folder, Path(str(trainer.args.output_dir)), keep)
+        kept = {role: known.find(role) for role in data}
+    kept = of_main_process(kept)
+    for role, corpus in data.items():
+        with parts.part(f"scored on the {role} text"):
+            if kept[role] is not None:
+                scored.append(ScoredSet(role, *kept[role]))
+                say(trainer.args, f"{role}: {scored[-1].scores}; measured before.")
+                continue
+            scored.append(score_corpus(trainer, role, corpus))
+            if known is not None:
+                known.add(role, scored[-1].scores, scored[-1].rows)
+    return scored
+
+
+def finish_translation(
+    folder: Path, trainer: TranslationTrainer, data: dict[str, Any], keep_scores: bool
+) -> list[ScoredSet]:
+    """
+    All that follows when a translation model is written: scores, card, curves, upload.
+
+    Args:
+        folder: The folder of the model.
+        trainer: What has trained it.
+        data: Role -> tokenized text that is scored.
+        keep_scores: Whether scores of this model that an earlier call has measured are kept.
+
+    Raises:
+        UnfinishedRunError: One of these has failed.
+    """
+    parts = LaterParts(folder, trainer.args.world_size)
+    if is_main := trainer.is_world_process_zero():
+        with parts.part("given a model card"):
+            write_final_card(folder, trainer, trainer.current_facts(), is_last=False)
+    scored = score_all(folder, trainer, data, parts, keep_scores)
+    trainer.facts = replace(trainer.facts, scored=[ScoredText(part.role, part.scores) for part in scored])
+    if is_main:
+        with parts.part("given its training curves"):
+            if any("loss" in entry or "eval_loss" in entry for entry in trainer.state.log_history):
+                with new_files(folder) as unfinished:
+                    trainer.plot_curves(unfinished / CURVES_FILE)
+        with parts.part("given a model card"):
+            co2 = read_emissions(str(trainer.args.output_dir), trainer.facts.further, trainer.facts.device)
+            trainer.facts = replace(trainer.facts, co2=co2)
+            write_final_card(folder, trainer, trainer.current_facts())
+        if not parts.failed:
+            say(trainer.args, f"{folder}: model card, curves and translations written.")
+        if trainer.args.push_to_hub and not parts.failed:  # what is published has its scores
+            with parts.part("published"):
+                say(trainer.args, f"published: {trainer.upload(folder, 'End of training').url}")
+    parts.tell()
+    return scored

@@ -98,7 +98,7 @@ def options_of(group: type) -> list[Option]:
     return [_option(each, hints[each.name]) for each in fields(group) if each.init]
 
 
-def _option(argument: Field, hint: Any) -> Option:
+def _option(argument: Field[Any], hint: Any) -> Option:
     default = argument.default
     if argument.default_factory is not MISSING:
         default = argument.default_factory()

@@ -19,7 +19,10 @@ from transformers.training_args import OptimizerNames
 
 from ..common.settings import read_yaml
 from ..common.too_long import current_name
-from ..model.configuration_vanilla_transformer import ATTENTION_FIELDS, SCHEME_FIELDS, VanillaTransformerConfig
+from ..model.config.attention_kinds import ATTENTION_KINDS
+from ..model.config.kinds import users_of_options
+from ..model.config.position_schemes import POSITION_SCHEMES
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from .arguments import DataArguments, ModelArguments, OwnTrainingArguments
 from .objectives.first_moment import OPTIMIZERS
@@ -60,14 +63,14 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
             other; or several GPUs would be driven by one process.
     """
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         # Without an accelerator transformers uses the CPU, but bfloat16 needs use_cpu to be set.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[no-untyped-call]
         if self.n_gpu > 1:
             raise ValueError(
                 f"{self.n_gpu} GPUs, but one process: start one for each (accelerate launch --num_processes "
-                f"{self.n_gpu} scripts/train.py …), or choose one with CUDA_VISIBLE_DEVICES=0."
+                f"{self.n_gpu} -m vanilla_transformer_hf train …), or choose one with CUDA_VISIBLE_DEVICES=0."
             )
         if self.tokens_per_step is not None:
             self._divide_step()
@@ -101,7 +104,7 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
         # transformers would warn at every evaluation that pinned memory has no effect.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
 
-    def _check_distillation(self):
+    def _check_distillation(self) -> None:
         if self.r_drop:
             raise ValueError(f"teacher={self.teacher} and r_drop={self.r_drop} exclude each other: set one of them.")
         if not 0 < self.distillation_weight <= 1:
@@ -109,7 +112,7 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
         if not 0 < self.distillation_temperature < float("inf"):
             raise ValueError(f"distillation_temperature={self.distillation_temperature}: must be greater than 0.")
 
-    def _divide_step(self):
+    def _divide_step(self) -> None:
         """Set the number of accumulated batches of equal size for each step."""
         tokens, room = int(self.tokens_per_step or 0), self.per_device_train_tokens
         if min(tokens, room) < 1:
@@ -119,7 +122,17 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
     @property
     def device_batch_tokens(self) -> int:
         """Maximum number of tokens of one device's batch; the batches of a step have `tokens_per_step` together."""
-        return -(-int(self.tokens_per_step or 0) // (self.world_size * self.gradient_accumulation_steps))
+        return -(-int(self.tokens_per_step or 0) // int(self.world_size * self.gradient_accumulation_steps))
+
+    @property
+    def batches_in_words(self) -> str:
+        """What an optimizer step sees."""
+        if self.tokens_per_step is None:
+            return f"{self.per_device_train_batch_size} sentences per device and batch"
+        return (
+            f"steps of {self.tokens_per_step:,} tokens ({self.world_size} devices, "
+            f"{self.gradient_accumulation_steps} batches of {self.device_batch_tokens:,} each)"
+        )
 
 
 # Fields for batches filled by sentences, and for batches filled by tokens.
@@ -129,7 +142,7 @@ SENTENCE_FIELDS = (
 )
 TOKEN_FIELDS = ("tokens_per_step", "per_device_train_tokens", "bpe_dropout", "streaming", "shuffle_buffer_size")
 # Kinds of attention with the weights of full attention; of `window_global`, those with shared projections.
-KINDS_OF_ONE_WEIGHT = ("full", "window", "blocks", "chunk", "window_global")
+KINDS_OF_ONE_WEIGHT = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.has_weights_of_full)
 # Fields of the config that may change when a model is trained further; its weights depend on the others.
 CHANGEABLE_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing"),
@@ -207,7 +220,7 @@ def exchange_sides(data: DataArguments) -> None:
     data.max_source_length, data.max_target_length = data.max_target_length, data.max_source_length
 
 
-class RecipeLoader(yaml.SafeLoader):
+class RecipeLoader(yaml.SafeLoader):  # type: ignore[misc]
     """YAML in which only true and false are booleans, as in YAML 1.2: `eval_strategy: no` is text."""
 
     yaml_implicit_resolvers = {
@@ -336,9 +349,10 @@ def _config_groups() -> dict[str, list[Option]]:
     transformer, recurrent = (documented_fields(config.__doc__ or "") for config in CONFIGS.values())
     groups: dict[str, list[Option]] = {title: [] for title in CONFIG_GROUPS}
     sizes, positions, attention, others = groups.values()
+    position_options, attention_options = users_of_options(POSITION_SCHEMES), users_of_options(ATTENTION_KINDS)
     for name, hint in ConfigArguments.__annotations__.items():
         if name in VanillaTransformerConfig.__annotations__:
-            group = positions if name in SCHEME_FIELDS else attention if name in ATTENTION_FIELDS else sizes
+            group = positions if name in position_options else attention if name in attention_options else sizes
             group.append(config_option(name, hint, getattr(VanillaTransformerConfig, name), transformer))
         else:
             default = getattr(RecurrentSeq2SeqConfig, name)

@@ -48,11 +48,13 @@ class TranslationPipeline(ChunkPipeline):
     Example:
 
     ```python
-    >>> import vanilla_transformer_hf
     >>> from transformers import pipeline
-    >>> translate = pipeline("translation", model="outputs/quickstart")
-    >>> translate("twenty-one")
-    [{'translation_text': 'einundzwanzig'}]
+    >>> from vanilla_transformer_hf import TranslationPipeline
+    >>> translate = pipeline("translation", model="model_cards/multi30k_raw_en_de")
+    >>> isinstance(translate, TranslationPipeline)
+    True
+    >>> translate("Two dogs are playing.")
+    [{'translation_text': 'Zwei Hunde spielen.'}]
     ```"""
 
     _load_tokenizer: Any = True
@@ -96,7 +98,7 @@ class TranslationPipeline(ChunkPipeline):
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, list) and not inputs:
             return []  # the base class inspects the first item
-        results = super().__call__(inputs, *args, **kwargs)
+        results = super().__call__(inputs, *args, **kwargs)  # type: ignore[no-untyped-call]
         if isinstance(inputs, list) and all(len(result) == 1 for result in results):
             return [result[0] for result in results]
         return results
@@ -112,7 +114,7 @@ class TranslationPipeline(ChunkPipeline):
         clean_up_tokenization_spaces: bool | None = None,
         return_text: bool | None = None,
         **generate_kwargs: Any,
-    ):
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """
         Raises:
             ValueError: An argument of transformers 4 that this pipeline does not take, an unknown truncation, or two
@@ -197,7 +199,7 @@ class TranslationPipeline(ChunkPipeline):
         (line, _), *_ = parts = [output["part"][0] for output in model_outputs]
         has_scores = model_outputs[0]["scores"] is not None
         filled = [part for _, part in parts if part]
-        texts = self.translator.join(line, filled, found, generate_kwargs or {}, has_scores)
+        texts = self.translator.join(line, filled, found=found, options=generate_kwargs or {}, has_scores=has_scores)
         records: list[dict[str, Any]] = [{} for _ in texts]
         if return_tensors:
             for record, row in zip(records, zip(*(output["sequences"][0] for output in model_outputs)), strict=True):

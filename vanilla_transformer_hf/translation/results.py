@@ -33,6 +33,17 @@ class Translation(str):
         is_suspicious: Whether it, or a part of it, repeats a phrase ten times in a row where its source does not, or
             has more than 40 tokens and five times as many as its source; or whether its source has no letters, with
             `without_letters="mark"`.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import Translation, Translator
+    >>> translation = Translator.from_pretrained("model_cards/multi30k_raw_en_de").translate("Two dogs are playing.")
+    >>> isinstance(translation, Translation), translation.upper(), translation.is_complete
+    (True, 'ZWEI HUNDE SPIELEN.', True)
+    >>> translation.tokens
+    ['ĠZwei', 'ĠHunde', 'Ġspielen', '.', '</s>']
+    ```
     """
 
     score: float | None
@@ -74,7 +85,7 @@ def read_translations(
     # A row of padding only is the result for a source without tokens.
     is_complete = torch.isin(made, end_ids).any(dim=1) | ~is_kept.any(dim=1) | (end_ids.numel() == 0)
     return [
-        Translation(text, value, tokenizer.convert_ids_to_tokens(row[keep].tolist()), is_complete=complete)
+        Translation(text, value, tokens=tokenizer.convert_ids_to_tokens(row[keep].tolist()), is_complete=complete)
         for text, value, row, keep, complete in zip(texts, values, made, is_kept, is_complete.tolist(), strict=True)
     ]
 
@@ -116,9 +127,11 @@ def join_parts(
         if len(alignments) == len(each):
             words = word_starts(text)
             first_words = [(part.first_word, bisect_right(words, start) - 1) for part, start in zip(parts, starts)]
-            alignment = join_alignments((line, text), alignments, first_words, [part.repeated for part in parts])
+            alignment = join_alignments(
+                (line, text), alignments, first_words=first_words, repeated=[part.repeated for part in parts]
+            )
         is_complete = all(part.is_complete for part in each)
-        joined.append(Translation(text, score, tokens, alignment, is_complete))
+        joined.append(Translation(text, score, tokens=tokens, alignment=alignment, is_complete=is_complete))
         joined[-1].is_suspicious = any(part.is_suspicious for part in each)
     return joined
 
@@ -154,8 +167,8 @@ def _space_between(left: str, right: str) -> str:
 def copied_translation(text: str, has_score: bool, has_alignment: bool) -> Translation:
     """A text, empty or without letters, that is its own translation and is not passed to the model."""
     words = text.split()
-    alignment = Alignment(words, words, torch.eye(len(words))) if has_alignment else None
-    return Translation(text, 0.0 if has_score else None, (), alignment)
+    alignment = Alignment(words, words, weights=torch.eye(len(words))) if has_alignment else None
+    return Translation(text, 0.0 if has_score else None, alignment=alignment)
 
 
 def is_suspicious(source: Sequence[Any], target: Sequence[Any]) -> bool:

@@ -81,14 +81,15 @@ class Translator(ForcedDecoding):
     Example:
 
     ```python
-    >>> translator = Translator.from_pretrained("outputs/quickstart")
-    >>> translator.translate("twenty-one")
-    'einundzwanzig'
-    >>> best = translator.translate("twenty-one", num_beams=4, num_return_sequences=4, return_scores=True)[0]
-    >>> best, best.score
-    >>> translator.score("twenty-one", "einundzwanzig").perplexity
-    >>> str(translator.align("twenty-one", "einundzwanzig"))
-    '0-0'
+    >>> from vanilla_transformer_hf import Translator
+    >>> translator = Translator.from_pretrained("model_cards/multi30k_raw_en_de")
+    >>> translator.translate("Two dogs are playing.")
+    'Zwei Hunde spielen.'
+    >>> n_best = translator.translate("Two dogs are playing.", num_beams=4, num_return_sequences=4, return_scores=True)
+    >>> n_best[0], f"{n_best[0].score:.1f}"
+    ('Zwei Hunde spielen.', '-0.1')
+    >>> f"{translator.score('Two dogs are playing.', 'Zwei Hunde spielen.').perplexity:.1f}"
+    '1.2'
     ```"""
 
     def __init__(
@@ -113,19 +114,19 @@ class Translator(ForcedDecoding):
             self.matmul = choose_matmul(matmul_backend, self.matmul_rows)
             logger.info(describe_matmul(self.matmul, self.matmul_rows))
         self._search: TokenTranslator = TokenTranslator(
-            self.model, tokenizer.pad_token_id, self._positions, self.matmul
+            self.model, tokenizer.pad_token_id, max_positions=self._positions, matmul_backend=self.matmul
         )
 
     @classmethod
     def from_pretrained(
         cls,
-        name: str | os.PathLike,
+        name: str | os.PathLike[str],
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
         trust_remote_code: bool = False,
         revision: str | None = None,
         matmul_backend: str = "auto",
-        ensemble: Sequence[str | os.PathLike] = (),
+        ensemble: Sequence[str | os.PathLike[str]] = (),
         quantization: str | None = None,
         engine: str = "ours",
     ) -> "Translator":
@@ -158,14 +159,28 @@ class Translator(ForcedDecoding):
             from .search.ctranslate2_translator import CTranslate2Translator
 
             kept_in = kept_copy(name, quantization)
-        model, tokenizer = open_model(name, device, dtype, trust_remote_code, revision)
+        model, tokenizer = open_model(
+            name, device=device, dtype=dtype, trust_remote_code=trust_remote_code, revision=revision
+        )
         others = []
         for other_name in ensemble:
-            other = cls.from_pretrained(other_name, device, dtype, trust_remote_code, matmul_backend="default")
+            other = cls.from_pretrained(
+                other_name,
+                device=device,
+                dtype=dtype,
+                trust_remote_code=trust_remote_code,
+                matmul_backend="default",
+            )
             if vocabularies(other.tokenizer) != vocabularies(tokenizer):
                 raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
             others.append(other.model)
-        translator = cls(model, tokenizer, matmul_backend, others, None if kept_in else quantization)
+        translator = cls(
+            model,
+            tokenizer,
+            matmul_backend=matmul_backend,
+            ensemble=others,
+            quantization=None if kept_in else quantization,
+        )
         if kept_in is not None:
             translator.engine = " ".join(filter(None, (engine, quantization)))
             limits = {"max_positions": translator._max_target_positions, "threads": torch.get_num_threads()}
@@ -279,30 +294,63 @@ class Translator(ForcedDecoding):
         for name in OF_EACH_SENTENCE:
             if generate_kwargs.get(name) is not None:
                 raise ValueError(f"{name}: batches have another order than texts; give ConstrainedText instead")
-        encoder, counted = self.encoder(too_long, split_sentences=split_sentences), tally or Tally()
+        options = self._search_options(too_long, generate_kwargs)
+        encoder = self.encoder(too_long, split_sentences=split_sentences)
+        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
+        counts = tally or Tally()
+        try:
+            for lines in windows(texts, window):
+                parts_of_lines = encoder(lines, counts)
+                self._constrain(lines, parts_of_lines, options=options, tally=counts)
+                found = translate_parts(
+                    parts_of_lines,
+                    search=self._search,
+                    tokenizer=self.tokenizer,
+                    limits=limits,
+                    tally=counts,
+                    return_scores=return_scores,
+                    options=options,
+                )
+                if return_alignments:
+                    self._align_parts(parts_of_lines, found, limits=limits)
+                for line, parts, lists in zip(lines, parts_of_lines, found, strict=True):
+                    n_best = self.join(
+                        line,
+                        parts,
+                        found=lists,
+                        options=options,
+                        has_scores=return_scores,
+                        has_alignments=return_alignments,
+                    )
+                    if n_best[0].is_suspicious:
+                        counts.add(suspicious=1)
+                    yield n_best
+        finally:
+            if tally is None:
+                self.warn(counts, too_long)
+
+    def _search_options(self, too_long: TooLongToTranslate, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of `generate()` for a stream of texts."""
         options = {**self._own_options(), **generate_kwargs}
         if too_long == "whole" and all(options.get(name) is None for name in (*LENGTH_LIMITS, "generation_config")):
             # The limits that models are saved with are those of their training.
             options["max_extra_tokens"] = max(EXTRA_TARGET_TOKENS, self.max_source_length)
-        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
-        try:
-            for lines in windows(texts, window):
-                parts = encoder(lines, counted)
-                vocab_size, end_ids = self.model.config.vocab_size, self._search.ids_of_end(options)
-                ends = end_ids.flatten().tolist()
-                constrain(lines, parts, self._target_ids, vocab_size, ends, self._likeliest)
-                counted.add(lacking=sum(is_constrained(line) and not each for line, each in zip(lines, parts)))
-                found = translate_parts(self._search, self.tokenizer, parts, limits, counted, return_scores, options)
-                if return_alignments:
-                    self._align_parts(parts, found, limits)
-                for line, each, translations in zip(lines, parts, found):
-                    joined = self.join(line, each, translations, options, return_scores, return_alignments)
-                    if joined[0].is_suspicious:
-                        counted.add(suspicious=1)
-                    yield joined
-        finally:
-            if tally is None:
-                self.warn(counted, too_long)
+        return options
+
+    def _constrain(
+        self, lines: Sequence[str], parts_of_lines: list[list[Part]], options: dict[str, Any], tally: Tally
+    ) -> None:
+        """Give the parts of each [`ConstrainedText`] its constraints, and count the texts without parts for them."""
+        constrain(
+            lines,
+            parts_of_lines,
+            encode_targets=self._target_ids,
+            vocab_size=self.model.config.vocab_size,
+            end_ids=self._search.ids_of_end(options).flatten().tolist(),
+            likeliest=self._likeliest,
+        )
+        without_parts = [line for line, parts in zip(lines, parts_of_lines, strict=True) if not parts]
+        tally.add(lacking=sum(map(is_constrained, without_parts)))
 
     def generate(
         self,
@@ -327,7 +375,7 @@ class Translator(ForcedDecoding):
             ValueError: The arguments exclude each other or are out of range.
         """
         options = {**self._own_options(), **generate_kwargs}
-        return self._search.batch(input_ids, attention_mask, return_scores, options)
+        return self._search.batch(input_ids, attention_mask, return_scores=return_scores, options=options)
 
     def begin(self, sources: Sequence[Sequence[int]], **generate_kwargs: Any) -> Search | torch.Tensor:
         """
@@ -372,7 +420,7 @@ class Translator(ForcedDecoding):
 
     def decode(self, sequences: torch.Tensor, scores: torch.Tensor | None) -> list[Translation]:
         """The texts of `sequences` (N, T), decoder start token included, with their `scores` (N), if any."""
-        return read_translations(self.tokenizer, sequences, scores, self._search.ids_of_end({}))
+        return read_translations(self.tokenizer, sequences, scores=scores, end_ids=self._search.ids_of_end({}))
 
     def join(
         self,
@@ -386,14 +434,13 @@ class Translator(ForcedDecoding):
         """The n-best list of a text from those of its parts, found with these arguments of `generate()`."""
         if parts:
             marks = self.without_letters == "mark"
-            return join_parts(line, parts, found, self._search.length_penalty(options), marks_without_letters=marks)
+            penalty = self._search.length_penalty(options)
+            return join_parts(line, parts, found=found, penalty=penalty, marks_without_letters=marks)
         n_best = self._search.setting("num_return_sequences", options) or 1
-        text = self._without_tags(line) if self.without_letters == "copy" and not is_constrained(line) else ""
+        copies = self.without_letters == "copy" and not is_constrained(line)
+        text = line.removeprefix(self.language_tags.before(line)) if copies else ""
         text = "" if has_letters(text) or not text.strip() else text
-        return [copied_translation(text, has_scores, has_alignments) for _ in range(n_best)]
-
-    def _without_tags(self, line: str) -> str:
-        return line.removeprefix(self.encoder().tags_before(line))
+        return [copied_translation(text, has_score=has_scores, has_alignment=has_alignments) for _ in range(n_best)]
 
     def _align_parts(
         self, parts: list[list[Part]], found: list[list[list[Translation]]], limits: dict[str, int | None]
@@ -404,7 +451,16 @@ class Translator(ForcedDecoding):
         ]
         pairs = [(text, normalize_space(translation)) for text, translation in best]
         encoders = self._encoders("truncate")
-        aligned = align_pairs(self.model, self.tokenizer, encoders, pairs, Tally(), None, self.matmul, **limits)
+        aligned = align_pairs(
+            self.model,
+            self.tokenizer,
+            encoders=encoders,
+            pairs=pairs,
+            tally=Tally(),
+            layer=None,
+            matmul_backend=self.matmul,
+            **limits,
+        )
         for (_, translation), alignment in zip(best, aligned):
             translation.alignment = alignment
 

@@ -72,7 +72,7 @@ def test_outputs_and_gradients_of_the_encoder_are_those_of_pairs(projections, im
     real, chosen = rows_of("1g111111111g11", "0001111g111111", "11111111111100")
     mask = module.mask(states, real, None, False)
     assert isinstance(mask, Blocks) == (implementation == "sdpa")
-    found = module(states, module.show_globals(mask, states, real, chosen))[0][real.bool()]
+    found = module(states, module.global_mask(mask, states, real, chosen))[0][real.bool()]
     expected = by_hand(module, states, real, chosen, False)[real.bool()]
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
     weights = torch.randn_like(found)
@@ -116,7 +116,7 @@ def test_longformer():
     real, chosen = rows_of("g11111111g111111", "1111111g11111000")
     mask = (real + chosen - 1) * 10000.0  # theirs: -10000 for padding, 10000 for global tokens
     expected = theirs(states, mask, mask < 0, mask > 0, True)[0]
-    own = module.show_globals(module.mask(states, real, None, False), states, real, chosen)
+    own = module.global_mask(module.mask(states, real, None, False), states, real, chosen)
     found = module(states, own)[0]
     # It computes the softmax in float32.
     torch.testing.assert_close(found[real.bool()], expected[real.bool()], atol=1e-6, rtol=0)
@@ -210,5 +210,5 @@ def test_only_queries_of_global_tokens_are_projected_as_such(length):
     states = torch.randn(3, length, 16, dtype=torch.double)
     mask = module.mask(states, None, None, False)
     assert isinstance(mask, Blocks) == (length == 14)
-    module(states, module.show_globals(mask, states, None, None))
+    module(states, module.global_mask(mask, states, None, None))
     assert seen == [2]

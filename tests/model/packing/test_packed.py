@@ -11,9 +11,9 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model.layers.shared_maps import STAND_INS
 from vanilla_transformer_hf.model.packing import packed as packed_weights
 from vanilla_transformer_hf.model.packing.packed import StepWeights
+from vanilla_transformer_hf.model.stand_ins import STAND_INS
 
 
 @pytest.fixture(autouse=True)
@@ -99,17 +99,30 @@ def test_packed_maps_stand_in_for_a_models_own_in_one_thread_alone(decided_model
         other = Thread(target=encode)
         other.start()
         other.join()
-    assert used == [get_ident()] and layer.maps is layer and not STAND_INS
+    assert used == [get_ident()] and layer.projections is layer and not STAND_INS.get()
     first, second = found.values()
     torch.testing.assert_close(first, second)
 
 
-@pytest.mark.parametrize("encoding, others", [("sinusoidal", 0), ("distance_mlp", 3)])
-def test_torch_is_watched_only_for_maps_that_are_not_looked_up(tiny_config, encoding, others):
-    model = VanillaTransformerForConditionalGeneration(tiny_config(position_encoding=encoding)).eval()
-    weights = StepWeights.of(model)
-    assert len(weights.source.others) == others
-    assert weights.source.keys() >= weights.source.others.keys()
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"position_encoding": "distance_mlp"},
+        {"feed_forward_type": "gated", "output_bias": True, "embedding_sharing": "none"},
+        {"encoder_attention_type": "window_global", "attention_window": 4},
+        {"encoder_attention_type": "performer", "decoder_attention_type": "synthesizer_dense"},
+        {"encoder_attention_type": "linformer", "cross_attention_type": "linformer"},
+        {"decoder_attention_sharing": True, "feed_forward_sharing": "all"},
+    ],
+)
+def test_no_projection_is_computed_by_itself(tiny_config, options, batch, monkeypatch):
+    model = VanillaTransformerForConditionalGeneration(tiny_config(**options)).eval()
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "decoder_input_ids")}
+    plain = model(**inputs).logits
+    monkeypatch.setattr(nn.Linear, "forward", lambda module, states: pytest.fail(f"{module} was called"))
+    with torch.no_grad(), StepWeights.of(model, quantization="int8").computing_all():
+        found = model(**inputs).logits
+    torch.testing.assert_close(found, plain, atol=0.2, rtol=0)
 
 
 def swap(tensor, dim, size):

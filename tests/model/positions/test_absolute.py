@@ -8,22 +8,26 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention, T5LayerNorm
 
-from vanilla_transformer_hf.model.configuration_vanilla_transformer import RELATIVE_ENCODINGS
+from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import NORMS
 from vanilla_transformer_hf.model.positions.absolute import (
-    POSITION_ENCODINGS,
-    AlibiPositionEncoding,
-    DistanceMLP,
-    GatedAlibi,
     HalvesRotaryPositionEncoding,
     HierarchicalPositionEncoding,
     RotaryPositionEncoding,
+)
+from vanilla_transformer_hf.model.positions.base import POSITION_ENCODINGS
+from vanilla_transformer_hf.model.positions.relative import (
+    AlibiPositionEncoding,
+    DistanceMLP,
+    GatedAlibi,
     T5PositionBias,
 )
 
 
 def test_the_config_and_the_schemes_agree_on_which_are_relative():
-    assert {*RELATIVE_ENCODINGS} == {name for name, scheme in POSITION_ENCODINGS.items() if scheme.is_relative}
+    assert {name: row.is_relative for name, row in POSITION_SCHEMES.items()} == {
+        name: scheme.is_relative for name, scheme in POSITION_ENCODINGS.items()
+    }
 
 
 def test_rotary_of_halves_is_llamas():
@@ -35,7 +39,7 @@ def test_rotary_of_halves_is_llamas():
     )
     cosines, sines = embedding(states, positions)
     expected, _ = apply_rotary_pos_emb(states, states, cosines, sines)
-    found = HalvesRotaryPositionEncoding(16, 500.0, 1.0).turn_at(positions)(states)
+    found = HalvesRotaryPositionEncoding(16, 500.0, 1.0).rotary_at(positions)(states)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -43,7 +47,7 @@ def test_rotary_of_neighbours_is_gptjs():
     states, positions = torch.randn(2, 4, 9, 16), torch.arange(3, 12)[None]
     angles = positions[0, :, None].float() * 10000.0 ** (-torch.arange(0, 16, 2) / 16)
     expected = apply_pairs(states.transpose(1, 2), angles.sin()[None], angles.cos()[None]).transpose(1, 2)
-    found = RotaryPositionEncoding(16, 10000.0, 1.0).turn_at(positions)(states)
+    found = RotaryPositionEncoding(16, 10000.0, 1.0).rotary_at(positions)(states)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -51,7 +55,7 @@ def test_scores_of_rotary_depend_on_the_distance_alone():
     query, key = torch.randn(1, 2, 1, 16).double(), torch.randn(1, 2, 1, 16).double()
     for scheme in (RotaryPositionEncoding(16, 10000.0, 0.5), HalvesRotaryPositionEncoding(16, 10000.0, 1.0)):
         scores = [
-            scheme.turn_at(torch.tensor([[at]]))(query) @ scheme.turn_at(torch.tensor([[at + 3]]))(key).mT
+            scheme.rotary_at(torch.tensor([[at]]))(query) @ scheme.rotary_at(torch.tensor([[at + 3]]))(key).mT
             for at in (0, 5, 400)
         ]
         torch.testing.assert_close(scores[0], scores[1], atol=1e-4, rtol=0)
@@ -95,10 +99,10 @@ def test_gates_are_those_of_x_transformers(is_causal):
     with torch.no_grad():
         ours.weight[1].copy_(linear.weight)
         ours.gate_bias[1].copy_(linear.bias)
-        relation = ours.relations(torch.arange(9)[None], None)[1]
+        position_bias = ours.layer_biases(torch.arange(9)[None], None)[1]
         mask = torch.full((9, 9), torch.finfo().min).triu(1) if is_causal else torch.zeros(9, 9)
-        keys = relation.kept_keys(torch.zeros(2, 4, 9, 8), states)
-        found = relation.scores(torch.zeros(2, 4, 9, 8), keys, mask[None, None], 1.0)
+        keys = position_bias.kept_keys(torch.zeros(2, 4, 9, 8), states)
+        found = position_bias.scores(torch.zeros(2, 4, 9, 8), keys, mask[None, None], 1.0)
         expected = theirs(states)
     seen = mask.expand_as(found) == 0
     torch.testing.assert_close(found[seen], expected[seen], atol=1e-5, rtol=0)
@@ -111,13 +115,13 @@ def test_gates_hide_nothing_of_padding():
     scheme.draw()
     scheme.gate_bias.zero_()
     kept = torch.tensor([True, True, False, False, True, False, True])
-    (relation,) = scheme.relations(torch.arange(7)[None], None)
+    (position_bias,) = scheme.layer_biases(torch.arange(7)[None], None)
     query = torch.zeros(1, 4, 7, 8)
     mask = torch.where(kept, 0.0, torch.finfo().min).expand(1, 1, 7, 7)
-    found = relation.scores(query, relation.kept_keys(query, states), mask, 1.0)[:, :, kept][..., kept]
+    found = position_bias.scores(query, position_bias.kept_keys(query, states), mask, 1.0)[:, :, kept][..., kept]
     alone = torch.zeros(1, 4, 4, 8)
-    keys = relation.kept_keys(alone, states[:, kept])
-    expected = relation.scores(alone, keys, torch.zeros(1, 1, 4, 4), 1.0)
+    keys = position_bias.kept_keys(alone, states[:, kept])
+    expected = position_bias.scores(alone, keys, torch.zeros(1, 1, 4, 4), 1.0)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 

@@ -67,6 +67,16 @@ def test_inputs_that_someone_else_prepares(decided_model, source, beams, where, 
         model.generate(**source, num_beams=beams, max_new_tokens=8, shortlist=[1, 5, 6])
 
 
+def test_methods_that_the_loops_call_are_found_in_their_code():
+    assert LOOP_METHODS.keys() >= {
+        *("get_encoder", "get_decoder", "prepare_inputs_for_generation", "_prefill", "_has_unfinished_sequences"),
+        *("_update_model_kwargs_for_generation", "_get_top_k_continuations", "_update_finished_beams"),
+        *("_prepare_text_encoder_decoder_kwargs_for_generation", "_beam_search_has_unfinished_sequences"),
+        *("_get_running_beams_for_next_iteration", "_check_early_stop_heuristic", "_expand_inputs_for_generation"),
+    }
+    assert not LOOP_METHODS.keys() & {"generate", "_sample", "_beam_search"}  # who wraps these calls ours
+
+
 @pytest.mark.parametrize("name", LOOP_METHODS)
 def test_no_method_of_the_loops_is_ignored(decided_model, name):
     model = decided_model()
@@ -240,6 +250,7 @@ MORE_TYPES = {
     ),
     "prompts of both stacks": ("PromptTuningConfig", {"num_virtual_tokens": 4, "num_transformer_submodules": 2}),
     "cartridge": ("CartridgeConfig", {"num_virtual_tokens": 4}),
+    "shadow": ("ShadowConfig", {}),
 }
 
 
@@ -320,8 +331,22 @@ def test_adapters_of_peft_give_what_a_loop_of_forward_gives(base, name):
 def test_more_adapters_of_peft(base, name):
     if name == "prompts of both stacks" and not base.config.is_encoder_decoder:
         pytest.skip("a language model has one stack, and PEFT's own forward fails with prompts for two")
+    if name == "shadow" and base.config.is_encoder_decoder:
+        pytest.skip("PEFT has it for language models alone")
     # PEFT does not repeat `task_ids` for beams.
     check_type(base, *MORE_TYPES[name], all_beams=(1,) if name == "poly" else (1, 3))
+
+
+def test_an_adapter_that_mixes_rows_goes_to_the_loop_of_transformers(base):
+    """PEFT's Lily weighs its experts by a mean over all rows of a call, so each step needs all of them."""
+    settings = {"target_modules": MAPS, "r": 4, "stride_A": 1, "num_B": 2, "init_weights": False}
+    ids = torch.randint(4, 90, (4, 6))
+    source = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "max_new_tokens": 8}
+    for _draw in range(4):
+        model = adapted(copy.deepcopy(base), "LilyConfig", settings)
+        for beams in (1, 3):
+            theirs = model.generate(**source, num_beams=beams, output_logits=True, return_dict_in_generate=True)
+            assert torch.equal(model.generate(**source, num_beams=beams), theirs.sequences)
 
 
 def test_adapters_that_are_switched_merged_and_mixed(decided_model, source):

@@ -162,7 +162,7 @@ def test_rows_are_kept_and_put():
         return Rows(7, torch.tensor(owners), places, torch.tensor(begins), limits, zeros > 0, torch.tensor(running))
 
     old = rows([0, 0, 1], [2, 4, 3], [[7, 7, 0, 5, 6], [7, 7, 7, 7, 0], [7, 7, 7, 0, 8]])
-    kept = old.keep(torch.tensor([2, 0]))
+    kept = old.select(torch.tensor([2, 0]))
     assert (kept.places.tolist(), kept.running.tolist()) == ([2, 0], [[7, 7, 7, 0, 8], [7, 7, 0, 5, 6]])
     put = old.put(rows([0], [0], [[0]]), torch.tensor([1]), unused=2, prompt_length=1)
     assert put.running.tolist() == [[0, 5, 6], [7, 7, 0], [7, 0, 8]]

@@ -117,6 +117,18 @@ def test_it_is_the_decoder_whose_source_says_nothing(tiny_model, batch, tmp_path
     assert model.config.num_hidden_layers == 3
 
 
+def test_common_names_are_those_of_the_stack(tiny_config):
+    """Also where another library assigns them, as PEFT does for a smaller copy of a stack."""
+    config = VanillaTransformerForCausalLM(tiny_config()).config
+    config.num_hidden_layers, config.num_attention_heads = 1, 1
+    model = VanillaTransformerForCausalLM(config)
+    assert len(model.get_decoder().layers) == config.decoder_layers == 1 and config.decoder_attention_heads == 1
+    assert model(torch.tensor([[4, 5]]), use_cache=True).past_key_values.get_seq_length() == 2
+    both = tiny_config()
+    both.num_hidden_layers = 1
+    assert both.decoder_layers == tiny_config().decoder_layers != 1
+
+
 def test_saved_alone_it_opens_as_what_it_is(tiny_config, tmp_path):
     model = VanillaTransformerForCausalLM(tiny_config())
     model.save_pretrained(tmp_path)

@@ -5,7 +5,7 @@ import json
 import time
 
 import pytest
-from machine import is_within
+from machine import is_within, within
 from transformers import AutoTokenizer
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
@@ -165,7 +165,7 @@ def test_many_tags_are_read_in_linear_time(change):
     ],
 )
 def test_patterns_that_may_backtrack_without_end_are_refused(pattern):
-    with pytest.raises(ValueError, match="could take time without end"):
+    with within(2), pytest.raises(ValueError, match="could take time without end"):
         check_pattern(pattern)
 
 

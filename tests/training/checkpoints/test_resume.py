@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,16 +11,15 @@ import torch
 import yaml
 from transformers import SchedulerType, get_scheduler
 
+from vanilla_transformer_hf.training.arguments import DataArguments
+from vanilla_transformer_hf.training.checkpoints.optimizer_settings import optimizer_settings, set_optimizer_settings
+from vanilla_transformer_hf.training.checkpoints.record import Changes, find_data_sums
 from vanilla_transformer_hf.training.checkpoints.resume import (
     RATES_BY_LOSSES,
     Start,
     check_rate,
-    find_data_sums,
     find_start,
-    lock_folder,
 )
-from vanilla_transformer_hf.training.recipe import DataArguments
-from vanilla_transformer_hf.training.trainer.checkpointing import optimizer_settings, set_optimizer_settings
 
 
 @pytest.fixture
@@ -110,7 +107,7 @@ def test_to_find_a_start_changes_nothing(trained):
     flip_a_bit(checkpoints / "checkpoint-4" / "optimizer.pt")
     before = {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()}
     start = find_start(checkpoints, "last", {}, {})
-    assert start.checkpoint == checkpoints / "checkpoint-2" and "max_steps" in start.changed
+    assert start.checkpoint == checkpoints / "checkpoint-2" and "max_steps" in start.changes.settings
     assert {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()} == before
 
 
@@ -120,22 +117,6 @@ def test_the_tokenizer_of_a_continued_run_is_that_of_its_checkpoint(prepare, tra
     (checkpoints / "tokenizer" / "tokenizer.json").write_text(other)
     vocabulary = prepare(**STEPS).trainer.processing_class.backend_tokenizer.to_str()
     assert vocabulary != other and "eno" not in vocabulary
-
-
-def test_one_process_trains_in_a_folder(tmp_path):
-    code = (
-        "import sys, pathlib; from vanilla_transformer_hf.training.checkpoints.resume import lock_folder\n"
-        "file = lock_folder(pathlib.Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "new")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout.readline() == "locked\n"
-        with pytest.raises(OSError, match=f"{tmp_path / 'new'}: another process is training in this folder"):
-            lock_folder(tmp_path / "new")
-        other.stdin.close()
-        other.wait()
-    with lock_folder(tmp_path / "new"):
-        pass
 
 
 def test_a_run_of_an_earlier_version_goes_on(trained):
@@ -178,12 +159,12 @@ def test_schedules_that_go_by_losses_refuse_another_learning_rate(kind):
     """They went on with the old rate, and the card told the new one."""
     training = SimpleNamespace(learning_rate=1e-4, lr_scheduler_type=kind)
     with pytest.raises(ValueError, match=rf"learning_rate=0.0001: a run with lr_scheduler_type={kind} cannot"):
-        check_rate(Start(changed={"learning_rate": 1e-3}), training)
+        check_rate(Start(changes=Changes({"learning_rate": 1e-3})), training)
     with pytest.raises(ValueError, match=rf"lr_scheduler_type={kind}: a run with linear cannot be continued"):
-        check_rate(Start(changed={"lr_scheduler_type": "linear"}), training)
-    check_rate(Start(changed={"weight_decay": 0.1}), training)
+        check_rate(Start(changes=Changes({"lr_scheduler_type": "linear"})), training)
+    check_rate(Start(changes=Changes({"weight_decay": 0.1})), training)
     training.lr_scheduler_type = "cosine"
-    check_rate(Start(changed={"learning_rate": 1e-3, "lr_scheduler_type": "linear"}), training)
+    check_rate(Start(changes=Changes({"learning_rate": 1e-3, "lr_scheduler_type": "linear"})), training)
 
 
 @pytest.mark.parametrize("kind", [each.value for each in SchedulerType])

@@ -236,6 +236,16 @@ def test_training_reads_white_space_as_translation_does(write, tokenizer):
     assert rows[0] == rows[1]
 
 
+def test_references_have_the_form_in_which_translations_are_written(write):
+    corpus = load_parallel_text(write("a.en", ["e\u0301te\u0301"]), write("a.de", ["o\u0300 ma"]))
+    for form, expected in (("NFC", ("été", "ò ma")), (None, ("e\u0301te\u0301", "o\u0300 ma"))):
+        tokenizer = VanillaTransformerTokenizer.train(
+            ENGLISH, GERMAN, vocab_size=270, show_progress=False, unicode_normalization=form
+        )
+        rows = tokenize_corpus(corpus, tokenizer, CorpusFilter(50, 50, "drop"), keep_text=True).data
+        assert (rows["source"][0], rows["target"][0]) == expected
+
+
 def test_tokenization_is_cached_although_the_tokenizer_was_called(write, tokenizer):
     corpus = load_parallel_text(write("a.en", ENGLISH), write("a.de", GERMAN))
     rules = CorpusFilter(50, 50, "truncate")

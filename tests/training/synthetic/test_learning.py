@@ -4,9 +4,9 @@ import json
 
 import datasets
 import pytest
+from vanilla_transformer_hf.training.build import get_model, get_tokenizer, load_corpora
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.training.build import get_model, get_tokenizer, load_corpora
 from vanilla_transformer_hf.training.recipe import RecipeParser
 
 

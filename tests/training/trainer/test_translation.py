@@ -1,5 +1,6 @@
 """The Trainer: R-Drop, token batches, stopping and continuing, checkpoints that cannot be written."""
 
+import copy
 import errno
 import os
 import signal
@@ -10,14 +11,30 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
-from transformers import TrainerCallback
+from transformers import Seq2SeqTrainer, TrainerCallback
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.model.layers.loss import smoothed_cross_entropy
 from vanilla_transformer_hf.training.checkpoints.files import TrainingInterrupted, find_last_checkpoint
+from vanilla_transformer_hf.training.data.collators import decode_predictions
 from vanilla_transformer_hf.training.objectives.r_drop import r_drop_loss
 from vanilla_transformer_hf.training.run import run_job
-from vanilla_transformer_hf.training.trainer.evaluating import decode_predictions
+from vanilla_transformer_hf.training.trainer.curves import plot_curves
+from vanilla_transformer_hf.training.trainer.publishing import PublishingMixin
+from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
+
+
+def test_few_private_methods_of_the_host_are_overridden():
+    """One class, one mixin; docs/private_names.md says why each method stays."""
+    ours = [each for each in TranslationTrainer.__mro__ if each.__module__.startswith("vanilla_transformer_hf")]
+    assert ours == [TranslationTrainer, PublishingMixin]
+    overridden = {name for each in ours for name, value in vars(each).items() if callable(value)}
+    overridden = {name for name in overridden if hasattr(Seq2SeqTrainer, name) and not name.startswith("__")}
+    assert {name for name in overridden if name.startswith("_")} == {
+        *("_save_checkpoint", "_run_epoch", "_get_train_sampler", "_load_best_model", "_load_from_checkpoint"),
+        *("_save_optimizer_and_scheduler", "_load_optimizer_and_scheduler"),
+    }
+    assert len(overridden) == 21
 
 
 class AtStep(TrainerCallback):
@@ -65,6 +82,22 @@ def test_the_loss_of_an_evaluation_is_the_mean_over_its_tokens(prepare):
     assert trainer.predict(trainer.eval_dataset).metrics["test_loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
+def test_an_evaluation_in_mixed_precision_translates_as_the_saved_model_does(prepare):
+    """The loss is that of training, under autocast; translations are searched with the weights as they are."""
+    trainer = prepare(bf16=True).trainer
+    saved = copy.deepcopy(trainer.model).eval()
+    found = trainer.predict(trainer.eval_dataset)
+    assert hasattr(trainer.model, "_original_forward"), "Accelerate has put autocast around it"
+    batch = trainer.data_collator(list(trainer.eval_dataset))
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    expected = saved.generate(**inputs, **trainer._gen_kwargs)
+    assert np.array_equal(found.predictions[:, : expected.shape[1]], expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = saved(**inputs, labels=batch["labels"]).loss
+    assert found.metrics["test_loss"] == pytest.approx(loss.item(), rel=1e-6)
+    assert found.metrics["test_loss"] != pytest.approx(saved(**inputs, labels=batch["labels"]).loss.item(), rel=1e-6)
+
+
 def test_predictions_filled_up_with_ignored_labels_are_decoded():
     tokenizer = VanillaTransformerTokenizer.train(["ein Hund"], vocab_size=270, show_progress=False)
     ids = tokenizer(text_target="ein Hund")["input_ids"]
@@ -79,6 +112,8 @@ def test_ids_alone_and_several_texts_can_be_evaluated(prepare):
     assert trainer.evaluate({"a": data, "b": data})["eval_b_loss"] == expected
     trainer.predict(trainer.eval_dataset)
     assert not trainer.args.predict_with_generate and "eval_bleu" not in trainer.evaluate(data)
+    trainer.args.predict_with_generate, trainer.eval_dataset = True, {"a": trainer.eval_dataset}
+    assert "eval_a_loss" in trainer.evaluate() and len(trainer.references) == 6  # transformers names it "a"
 
 
 def test_a_step_has_the_wanted_tokens_on_every_machine(prepare):
@@ -354,7 +389,8 @@ def test_a_moving_average_is_evaluated_and_published(prepare):
 def test_the_log_has_the_speed_and_the_picture_the_published_score(prepare, monkeypatch, capfd):
     marks = {}
     monkeypatch.setattr(
-        "vanilla_transformer_hf.training.trainer.curves.plot_curves", lambda *_, **kwargs: marks.update(kwargs)
+        "vanilla_transformer_hf.training.trainer.curves.plot_curves",
+        lambda log, path, **kwargs: marks.update(kwargs) or plot_curves(log, path, **kwargs),
     )
     job = prepare()
     scored = run_job(job)

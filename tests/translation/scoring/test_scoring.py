@@ -61,6 +61,19 @@ def test_the_score_of_a_translation_is_that_of_its_search(translator):
     assert best.score == pytest.approx(logits.log_softmax(-1).gather(-1, ids[..., None]).sum().item(), abs=1e-4)
 
 
+def test_pairs_of_sentences_are_taken_one_by_one_or_whole(translator):
+    source, target = "one two. three.", "zwei. drei."
+    parts = translator.score(["one two.", "three."], ["zwei.", "drei."])
+    always = translator.score(source, target, split_sentences="always")
+    assert always.tokens == parts[0].tokens + parts[1].tokens and always == translator.score(source, target)
+    never = translator.score(source, target, split_sentences="never")
+    assert len(never.tokens) == len(translator.tokenizer(text_target=target)["input_ids"]) == len(always.tokens) - 1
+    whole = translator.align(source, target, split_sentences="never").weights
+    assert whole[0, 2] > 0 == translator.align(source, target).weights[0, 2]
+    with pytest.raises(ValueError, match="split_sentences='some': must be one of"):
+        translator.score(source, target, split_sentences="some")
+
+
 def test_empty_texts_have_the_score_of_their_end(translator):
     for pair in (("", ""), ("one", ""), ("", "eins")):
         score = translator.score(*pair)

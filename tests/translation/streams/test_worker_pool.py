@@ -91,12 +91,20 @@ def test_what_was_read_before_an_error_is_done(pool):
         assert answer.content == b"1 enil\n", "and the pool can go on"
 
 
-def test_errors_come_from_the_processes(capfd):
-    with (
-        WorkerPool(open_backwards, LineWork("translate"), 1, "cpu", describe) as pool,
-        pytest.raises(ValueError, match="told to fail"),
-    ):
-        list(pool.map(windows(["one", "two", "fail"], 1), Tally()))
+def test_errors_come_from_the_processes_and_one_that_died_while_it_had_nothing_to_do_is_named(capfd):
+    """Not as a broken pipe, which the scripts take for a reader of their output that has seen enough."""
+    with WorkerPool(open_backwards, LineWork("translate"), 1, "cpu", describe) as pool:
+        with pytest.raises(ValueError, match="told to fail"):
+            list(pool.map(windows(["one", "two", "fail"], 1), Tally()))
+        os.kill(pool.description[0], signal.SIGKILL)
+        with pytest.raises(OSError, match="1 of 1 processes ended before its work was done") as raised:
+            list(pool.map(windows(LINES), Tally()))
+    assert not isinstance(raised.value, BrokenPipeError)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_opened_is_told_by_the_processes(capfd):
     with pytest.raises(OSError, match="no such model"):
         WorkerPool(open_nothing, LineWork("translate"), 1, "cpu", describe)
     assert capfd.readouterr().err == ""
@@ -110,15 +118,6 @@ def test_devices_are_shared_out(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     assert [device_of(number, "cuda") for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
     assert device_of(3, "cuda:1") == "cuda:1"
-
-
-def test_a_process_that_died_while_it_had_nothing_to_do_is_named():
-    """Not as a broken pipe, which the scripts take for a reader of their output that has seen enough."""
-    with WorkerPool(open_backwards, LineWork("translate"), 1, "cpu", describe) as pool:
-        os.kill(pool.description[0], signal.SIGKILL)
-        with pytest.raises(OSError, match="1 of 1 processes ended before its work was done") as raised:
-            list(pool.map(windows(LINES), Tally()))
-    assert not isinstance(raised.value, BrokenPipeError)
 
 
 SCRIPT = """

@@ -142,12 +142,12 @@ class Nesting:
         if count is None:
             place = len(self.stack) - 1 - self.stack[::-1].index(self._MARK) if self._MARK in self.stack else -1
             if place < 0:
-                raise ValueError("its pickle lacks a mark")
+                raise ValueError("invalid pickle: MARK missing")
             things = self.stack[place + 1 :]
             del self.stack[place:]
         else:
             if len(self.stack) < count:
-                raise ValueError("its pickle takes more than there is")
+                raise ValueError("invalid pickle: stack underflow")
             things = self.stack[len(self.stack) - count :]
             del self.stack[len(self.stack) - count :]
         return [thing for thing in things if isinstance(thing, list)]
@@ -181,7 +181,7 @@ class Nesting:
             self._take(1 if name == "POP" else None)
         elif name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "DUP"):
             if not self.stack:
-                raise ValueError("its pickle keeps what is not there")
+                raise ValueError("invalid pickle: PUT on an empty stack")
             if name == "DUP":
                 self.stack.append(self.stack[-1])
             else:

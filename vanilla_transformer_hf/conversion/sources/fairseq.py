@@ -19,7 +19,7 @@ from ..formats import vocabularies
 from ..formats.files import named, read_lines
 from ..formats.moses import add_moses, note
 from ..formats.safe_load import load_torch, plain
-from ..key_table import KeyTable, Rule, third, wrong_types
+from ..key_table import KeyTable, Rule, third, written_out, wrong_types
 from ..source import Checkpoint, ConversionError, Source
 
 
@@ -109,69 +109,42 @@ ACTIVATIONS = {
 }
 
 
-def _thirds(attention: str, kind: str) -> list[str | Rule]:
-    return [Rule(f"{attention}.{letter}_proj.{kind}", third(number)) for number, letter in enumerate("qkv")]
+def _thirds(attention: str) -> list[str | Rule]:
+    return [Rule(f"{attention}.{letter}_proj.{{weight,bias}}", third(number)) for number, letter in enumerate("qkv")]
 
 
-_STACKS = {"encoder": ["self_attn"], "decoder": ["self_attn", "encoder_attn"]}
-_NORMS = {
-    "encoder": ["self_attn_layer_norm", "final_layer_norm"],
-    "decoder": ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"],
-}
-_KINDS = ("weight", "bias")
-_CROSS = "decoder.layers.{}.encoder_attn"
-
-KEYS: KeyTable = {
-    "encoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
-    "decoder.embed_tokens.weight": "model.decoder.embed_tokens.weight",
+# Names that are ours with "model." in front.
+OUR_NAMES = (
+    "{encoder,decoder}.{embed_tokens,embed_positions}.weight",
+    "{encoder,decoder}.{layernorm_embedding,layer_norm}.{weight,bias}",
+    "{encoder,decoder}.layers.{}.self_attn.{q,k,v,out}_proj.{weight,bias}",
+    "{encoder,decoder}.layers.{}.{self_attn,final}_layer_norm.{weight,bias}",
+    "{encoder,decoder}.layers.{}.{fc1,fc2}.{weight,bias}",
+    "decoder.layers.{}.encoder_attn.{q,k,v,out}_proj.{weight,bias}",
+    "decoder.layers.{}.encoder_attn_layer_norm.{weight,bias}",
+)
+PATTERNS: KeyTable = {
+    **{name: f"model.{name}" for name in OUR_NAMES},
     "decoder.output_projection.weight": "lm_head.weight",
     "decoder.embed_out": "lm_head.weight",  # before 0.10
-    # In every layer of a stack: the names of projections and norms today, before 0.9 and before 0.6.
-    **{
-        f"{stack}.layers.{{}}.{name}.{kind}": f"model.{stack}.layers.{{}}.{name}.{kind}"
-        for stack, attentions in _STACKS.items()
-        for name in (
-            *(f"{attention}.{part}_proj" for attention in attentions for part in ("q", "k", "v", "out")),
-            *_NORMS[stack],
-            "fc1",
-            "fc2",
-        )
-        for kind in _KINDS
-    },
-    **{
-        f"{stack}.layers.{{}}.{attention}.in_proj_{kind}": _thirds(f"model.{stack}.layers.{{}}.{attention}", kind)
-        for stack, attentions in _STACKS.items()
-        for attention in attentions
-        for kind in _KINDS
-    },
-    **{
-        f"{_CROSS}.{part}_proj_weight": f"model.{_CROSS}.{part}_proj.weight"  # 0.7 and 0.8, of unequal widths
-        for part in "qkv"
-    },
-    **{
-        f"{stack}.layers.{{}}.layer_norms.{number}.{kind}": f"model.{stack}.layers.{{}}.{name}.{kind}"
-        for stack, names in _NORMS.items()
-        for number, name in enumerate(names)
-        for kind in _KINDS
-    },
-    **{
-        f"{stack}.{norm}.{kind}": f"model.{stack}.{norm}.{kind}"
-        for stack in _STACKS
-        for norm in ("layer_norm", "layernorm_embedding")
-        for kind in _KINDS
-    },
-    **{f"{stack}.embed_positions.weight": f"model.{stack}.embed_positions.weight" for stack in _STACKS},
+    # Before 0.9 one matrix for queries, keys and values; in 0.7 and 0.8 three where their widths differ.
+    "encoder.layers.{}.self_attn.in_proj_{weight,bias}": _thirds("model.encoder.layers.{}.self_attn"),
+    "decoder.layers.{}.self_attn.in_proj_{weight,bias}": _thirds("model.decoder.layers.{}.self_attn"),
+    "decoder.layers.{}.encoder_attn.in_proj_{weight,bias}": _thirds("model.decoder.layers.{}.encoder_attn"),
+    "decoder.layers.{}.encoder_attn.{q,k,v}_proj_weight": "model.decoder.layers.{}.encoder_attn.{q,k,v}_proj.weight",
+    # Norms before 0.6.
+    "encoder.layers.{}.layer_norms.0.{weight,bias}": "model.encoder.layers.{}.self_attn_layer_norm.{weight,bias}",
+    "encoder.layers.{}.layer_norms.1.{weight,bias}": "model.encoder.layers.{}.final_layer_norm.{weight,bias}",
+    "decoder.layers.{}.layer_norms.0.{weight,bias}": "model.decoder.layers.{}.self_attn_layer_norm.{weight,bias}",
+    "decoder.layers.{}.layer_norms.1.{weight,bias}": "model.decoder.layers.{}.encoder_attn_layer_norm.{weight,bias}",
+    "decoder.layers.{}.layer_norms.2.{weight,bias}": "model.decoder.layers.{}.final_layer_norm.{weight,bias}",
     # The number of the format, and buffers of sinusoids.
-    **{
-        f"{stack}.{name}": None
-        for stack in _STACKS
-        for name in ("version", "embed_positions._float_tensor", "embed_positions.weights")
-    },
+    "{encoder,decoder}.version": None,
+    "{encoder,decoder}.embed_positions.{_float_tensor,weights}": None,
     # Copies for 0.12's fast path, stale since the first training step.
-    **{
-        f"encoder.layers.{{}}.{name}_{kind}": None for name in ("in_proj", "out_proj", "fc1", "fc2") for kind in _KINDS
-    },
+    "encoder.layers.{}.{in_proj,out_proj,fc1,fc2}_{weight,bias}": None,
 }
+KEYS = written_out(PATTERNS)
 
 
 def _checkpoint(path: Path) -> Path | None:
@@ -219,7 +192,7 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
         raise ConversionError(f"{found}: {odd[0]!r} is not the name of a dictionary: a language has the wrong name")
     for folder in _folders(found, str(options.get("data", ""))):
         if all((folder / name).is_file() for name in names):
-            checkpoint = Checkpoint(options, content["model"], {}, folder, [found])
+            checkpoint = Checkpoint(options, content["model"], vocabulary={}, folder=folder, files=[found])
             for side, name in zip(languages, names, strict=True):
                 checkpoint.vocabulary[side] = _dictionary(checkpoint.uses(folder / name))
             return checkpoint
@@ -234,7 +207,7 @@ def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name in ("generation", "criterion", "task", "model"):
         options.update(settings.get(name) or {})
-    for stack in _STACKS:  # TransformerConfig keeps them one level further down
+    for stack in ("encoder", "decoder"):  # TransformerConfig keeps them one level further down
         if isinstance(options.get(stack), dict):
             options.update({f"{stack}_{name}": value for name, value in options.pop(stack).items()})
     for name in ("model", "task", "bpe", "tokenizer"):
@@ -387,9 +360,11 @@ def _backend(tokens: list[str], cutting: Path | None) -> Tokenizer:
         joined = any(token.endswith("@@") for token in tokens)
         backend = vocabularies.words(tokens, "<unk>", joiner="@@" if joined else None)
     elif "code" in cutting.name.lower():
-        backend = vocabularies.byte_pairs(tokens, vocabularies.read_merges(cutting), "<unk>", SPECIAL_TOKENS)
+        backend = vocabularies.byte_pairs(
+            tokens, vocabularies.read_merges(cutting), unk="<unk>", specials=SPECIAL_TOKENS
+        )
     else:
-        backend = vocabularies.sentencepiece(cutting, tokens, "<unk>")
+        backend = vocabularies.sentencepiece(cutting, tokens, unk="<unk>")
     return vocabularies.ends_with(backend, "</s>")
 
 

@@ -135,12 +135,12 @@ def padded_bias(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch
 
 
 def bias_of_rows(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """The same for a model without bias ("output-omit-bias"), from its output matrix (V, D)."""
+    """A bias of zeros (V) for a model without one ("output-omit-bias"), from its output matrix (V, D)."""
     return padded_bias(tensor.new_zeros(len(tensor)), config)
 
 
 def bias_of_columns(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """The same from an output matrix (D, V)."""
+    """A bias of zeros (V) for a model without one, from an output matrix (D, V)."""
     return bias_of_rows(tensor.T, config)
 
 

@@ -15,7 +15,7 @@ export function attentionLines({ title, maps, rowLabels, columnLabels, threshold
   const height = 2 * TOP + ROW * Math.max(rows, columns);
   let hovered = { row: -1, column: -1 };
   const canvas = html("canvas", { class: "map-canvas", "aria-hidden": "true" });
-  const readout = html("output", { class: "readout" }, "Point at a piece, or choose one to pin it.");
+  const readout = html("output", { class: "readout" }, "Point at a token, or choose one to pin it.");
   const isAlone = (row, column) => {
     const wanted = hovered.row >= 0 || hovered.column >= 0 ? hovered : { row: pinned, column: pinnedColumn };
     if (wanted.row >= 0) return row === wanted.row;

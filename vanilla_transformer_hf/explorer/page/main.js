@@ -4,7 +4,7 @@ import { AnswerError, ask, firstState, isOffline } from "./api.js";
 import { announce, button, choice, html, labelled } from "./dom.js";
 import { savePage } from "./keep.js";
 import { readState, translateRequest, writeState } from "./state.js";
-import { DEEDS, VIEWS } from "./views.js";
+import { ACTION_LABELS, VIEWS } from "./views.js";
 
 const header = document.getElementById("header"), view = document.getElementById("view");
 let models = [], state = readState(location.hash.slice(1) || firstState), drawing = 0;
@@ -27,9 +27,9 @@ function theme(name) {
 }
 
 function drawHeader() {
-  const deed = DEEDS[models.find((model) => model.name === state.model).kind];
+  const deed = ACTION_LABELS[models.find((model) => model.name === state.model).kind];
   const names = models.map((model) => [model.name, model.name]);
-  const input = html("textarea", { id: "text", rows: 2, value: state.text, spellcheck: "false", lang: "", placeholder: models.find((model) => model.name === state.model).mask ? "A sentence with a mask token where a piece is missing" : "A sentence" });
+  const input = html("textarea", { id: "text", rows: 2, value: state.text, spellcheck: "false", lang: "", placeholder: models.find((model) => model.name === state.model).mask ? "A sentence with a mask token where a token is missing" : "A sentence" });
   const submit = (event) => {
     event.preventDefault();
     set({ text: input.value, prefix: "" });
@@ -80,7 +80,7 @@ function drawHeader() {
 function fault(error) {
   const isKnown = error instanceof AnswerError;
   if (!isKnown) console.error(error);
-  const text = isKnown ? error.message : "The page has a fault; its console says more.";
+  const text = isKnown ? error.message : "Something went wrong; see the browser console.";
   announce(text);
   return html("p", { class: "error", role: "alert" }, text);
 }

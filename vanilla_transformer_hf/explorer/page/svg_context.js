@@ -25,7 +25,7 @@ export class SvgContext {
   #add(shape) {
     this.#shapes += 1;
     if (this.#shapes > MOST_SHAPES) {
-      throw new RangeError(`An SVG of this picture would have more than ${MOST_SHAPES.toLocaleString("en")} shapes: save it as PNG, or choose fewer pieces.`);
+      throw new RangeError(`An SVG of this picture would have more than ${MOST_SHAPES.toLocaleString("en")} shapes: save it as PNG, or choose fewer tokens.`);
     }
     this.#parts.push(shape);
   }

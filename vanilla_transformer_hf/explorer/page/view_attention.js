@@ -67,7 +67,7 @@ function controls(context, layers, count) {
     state.picture === "grid" ? null : choice("Layer", state.layer, layers.map((one) => [one, one]), (layer) => set({ layer: Number(layer) })),
     state.picture === "grid" ? null : headButtons(context, count),
     state.picture === "lines" ? labelled(`Threshold ${percent(state.threshold)}`, threshold) : null,
-    state.picture === "grid" ? null : checkbox("join pieces to words", state.words, (words) => set({ words, row: -1, column: -1 })),
+    state.picture === "grid" ? null : checkbox("join tokens to words", state.words, (words) => set({ words, row: -1, column: -1 })),
     state.picture === "grid" ? null : checkbox("special tokens", state.special, (special) => set({ special, row: -1, column: -1 })),
   );
 }
@@ -103,6 +103,6 @@ export async function attentionView(context) {
         cell: columnGroups.length <= 24 ? 44 : columnGroups.length <= 80 ? 18 : 9, scale: sequential(1), marked: state.row, pick: pin,
       })
     : attentionLines({ title, maps, rowLabels, columnLabels, threshold: state.threshold, pinned: state.row, pinnedColumn: state.column, pin: (row, column) => set({ row, column }) });
-  const note = model.kind === "causal" ? "Left: pieces that were read; each row predicts the piece behind it." : part === "encoder" ? "Left: source pieces that ask. Right: source pieces that answer." : "Left: pieces that the decoder has read, <pad> being its start; each row predicts the piece behind it.";
+  const note = model.kind === "causal" ? "Left: tokens that were read; each row predicts the next token." : part === "encoder" ? "Left: source tokens as queries. Right: source tokens as keys." : "Left: tokens that the decoder has read, <pad> being its start; each row predicts the next token.";
   return [bar, section(title, html("p", { class: "small" }, note), picture)];
 }

@@ -49,7 +49,7 @@ function side(title, result, other, id) {
     const isSame = theirs && theirs.piece.id === step.piece.id;
     return html("tr", { class: isSame ? null : "differs" }, html("td", { class: "piece" }, label(step.piece)), html("td", {}, percent(step.probability)), html("td", { class: "bar-cell" }, html("span", { class: "bar", style: `width:${(100 * step.probability).toFixed(1)}%` })), html("td", {}, isSame ? changeOf(step.probability - theirs.probability) : "another"));
   });
-  const heads = ["piece", "p", "", "difference"].map((text) => html("th", { scope: "col" }, text));
+  const heads = ["token", "p", "", "difference"].map((text) => html("th", { scope: "col" }, text));
   return html(
     "div",
     { class: "side" },

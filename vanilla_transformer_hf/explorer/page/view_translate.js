@@ -25,7 +25,7 @@ export function searchControls({ state, set, model }) {
     box("num_beams", "Beams", 1, 32, 1),
     box("length_penalty", "Length penalty α", -10, 10, 0.1),
     model.is_ours ? choice("Type", state.length_penalty_type, kinds, (value) => set({ length_penalty_type: value })) : null,
-    box("max_new_tokens", "Most pieces", 1, 512, 1),
+    box("max_new_tokens", "Most tokens", 1, 512, 1),
     model.target_langs.length
       ? choice("To", state.target_lang, [["", "–"], ...model.target_langs.map((one) => [one, one])], (value) => set({ target_lang: value }))
       : null,
@@ -76,7 +76,7 @@ function nBest({ state, set, translation }) {
       html("td", {}, String(one.ids.length)),
     );
   });
-  const heads = ["", "Translation", "Score", "log p", "Pieces"].map((text) => html("th", { scope: "col" }, text));
+  const heads = ["", "Translation", "Score", "log p", "Tokens"].map((text) => html("th", { scope: "col" }, text));
   return html("div", { class: "scroll" }, html("table", { class: "n-best" }, html("thead", {}, html("tr", {}, heads)), html("tbody", {}, rows)));
 }
 
@@ -102,20 +102,20 @@ export function translateView(context) {
     section(
       { translation: "Translation", causal: "Continuation", masked: "Filled" }[model.kind],
       html("p", { class: "translation", id: "translation" }, chosen.text || "(empty)"),
-      html("p", { class: "small" }, `score ${number(chosen.score)} · log-probability ${number(chosen.log_probability)}`, chosen.is_complete ? "" : " · cut off at the limit of pieces"),
-      html("p", { class: "pieces", "aria-label": "pieces of the source" }, translation.source.map((piece) => html("span", { class: piece.special ? "chip special" : "chip" }, label(piece)))),
+      html("p", { class: "small" }, `score ${number(chosen.score)} · log-probability ${number(chosen.log_probability)}`, chosen.is_complete ? "" : " · cut off at the limit of tokens"),
+      html("p", { class: "pieces", "aria-label": "tokens of the source" }, translation.source.map((piece) => html("span", { class: piece.special ? "chip special" : "chip" }, label(piece)))),
       given ? html("p", { class: "note", id: "prefix" }, `Continues from: ${begun} `, button("Start again", () => set({ prefix: "" }))) : null,
     ),
     section(
-      "Probability of each piece",
-      html("p", { class: "small" }, isMasked ? `Write ${model.mask} where a piece is missing; choose one to put it in.` : "Choose an alternative, and the translation goes on from there."),
+      "Probability of each token",
+      html("p", { class: "small" }, isMasked ? `Write ${model.mask} where a token is missing; choose one to put it in.` : "Choose an alternative, and the translation goes on from there."),
       html("ol", { class: "steps", tabindex: 0, "aria-label": "steps of the decoder" }, chosen.steps.map((step, place) => stepCard(step, place, choose))),
     ),
     translation.hypotheses.length > 1 ? section("Best hypotheses", nBest(context)) : null,
     isMasked
       ? null
       : translation.tree
-      ? section("Beam search", checkbox("show hypotheses that died", state.dead, (dead) => set({ dead })), beamTree(context))
+      ? section("Beam search", checkbox("show pruned hypotheses", state.dead, (dead) => set({ dead })), beamTree(context))
       : section("Beam search", html("p", { class: "note" }, context.model.is_ours ? "Set at least 2 beams to see the tree of the search." : "The tree is shown for models of this package.")),
   ].filter(Boolean);
 }

@@ -7,7 +7,7 @@ import { translateView } from "./view_translate.js";
 import { walkView } from "./view_walk.js";
 
 // What is done with a sentence, by the kind of the model.
-export const DEEDS = { translation: "Translate", causal: "Continue", masked: "Fill" };
+export const ACTION_LABELS = { translation: "Translate", causal: "Continue", masked: "Fill" };
 
 // Name in the address, name on the tab, what draws it, whether it needs a model of this package.
 export const VIEWS = [

@@ -18,10 +18,11 @@ from transformers.utils.generic import is_flash_attention_requested
 from ..config.sharing import PROJECTIONS
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.dropout import drop_out
-from ..layers.linear_maps import apply_maps
-from ..layers.shared_maps import Borrower
-from ..positions.absolute import Relation, Turn, keep
+from ..layers.projections import apply_projections
+from ..positions.base import ApplyRotary, PositionBias, no_rotary
+from .hooks import AttentionHooks, check_padding_mask
 from .kernel_masks import FlashMemory
+from .types import add_attention_type
 
 
 def eager_attention_forward(
@@ -42,8 +43,8 @@ def eager_attention_forward(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
-def related_attention_forward(
-    relation: Relation,
+def biased_attention_forward(
+    position_bias: PositionBias,
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -53,56 +54,23 @@ def related_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, with the scores and outputs of a position scheme, for which there is no fused kernel."""
+    """Attention with the scores and outputs of a position scheme, for which there is no fused kernel."""
     mask: Any = attention_mask
-    weights = relation.scores(query, key, mask, scaling) + mask  # (B, H, T, S)
+    weights = position_bias.scores(query, key, mask, scaling) + mask  # (B, H, T, S)
     weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
-    return relation.outputs(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
+    return position_bias.outputs(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
-def check_padding_mask(padding: torch.Tensor | None, kind: str, note: str):
-    """
-    Raises:
-        ValueError: It is not a mask of padding, (B, S).
-    """
-    if padding is not None and padding.dim() != 2:
-        raise ValueError(
-            f"attention_mask of shape {tuple(padding.shape)}: {kind} attention takes one of shape (B, S), with 1 for "
-            f"a token and 0 for padding{note}"
-        )
-
-
-def check_positions(count: int, longest: int, kind: str, field: str):
-    """
-    Raises:
-        ValueError: There are more positions than parameters for them, whose number is this field of the config.
-    """
-    if count > longest:
-        raise ValueError(
-            f"{count:,} positions, and {kind} attention has {field}={longest:,}: cut the text, or train a model with "
-            "more positions"
-        )
-
-
-class VanillaTransformerAttention(Borrower):
+class VanillaTransformerAttention(AttentionHooks):
     """
     Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2:
     self-attention.
 
     Args:
         num_heads: Heads that share the width.
-        lender: The attention whose projections this one uses instead of its own.
+        shared_from: The attention whose projections this one uses instead of its own.
         kept_heads: How many of them there are; all if None.
     """
-
-    # Whether a query sees only keys near it: then a search gets the positions of keys, and forgets those far away.
-    is_local = False
-    # Kernels beside "sdpa" and "eager" that can compute it, for messages.
-    other_kernels: tuple[str, ...] = ()
-    # Whether the search of this package can compute it one token at a time; otherwise transformers' loop runs.
-    has_step = True
-    # Whether several devices can have some of the heads each (tensor parallelism).
-    divides_heads = True
 
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -115,9 +83,9 @@ class VanillaTransformerAttention(Borrower):
         key_value_width: int,
         num_heads: int,
         is_causal: bool = False,
-        lender: "VanillaTransformerAttention | None" = None,
+        shared_from: "VanillaTransformerAttention | None" = None,
         kept_heads: int | None = None,
-    ):
+    ) -> None:
         super().__init__()
         self.config = config
         self.is_causal = is_causal
@@ -126,17 +94,14 @@ class VanillaTransformerAttention(Borrower):
         self.scaling = self.d_k**-0.5
         # For queries, keys and values: the name of their projection, and the width of one head.
         self.roles = self._roles()
-        self.borrow(lender)
-        if lender is None:
+        self.share_projections_of(shared_from)
+        if shared_from is None:
             self._add_projections(width, key_value_width, kept_heads or num_heads, config.attention_bias)
 
     def _roles(self) -> list[tuple[str, int]]:
         return list(zip(PROJECTIONS[self.config.projection_sharing], (self.d_k, self.d_k, self.d_v)))
 
-    def draw(self):
-        """Draw parameters other than projections, of which there are none here."""
-
-    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
+    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool) -> None:
         sizes: dict[str, tuple[int, int]] = {}
         for (name, head_width), states_width in zip(self.roles, (width, key_value_width, key_value_width)):
             sizes.setdefault(name, (states_width, num_heads * head_width))
@@ -150,31 +115,21 @@ class VanillaTransformerAttention(Borrower):
         self.out_proj = nn.Linear(num_heads * self.d_v, width, bias=bias)
 
     @property
-    def longest(self) -> int | None:
-        """The largest number of positions; None without a limit."""
-        return None
-
-    @property
-    def state_size(self) -> int:
-        """Numbers that a search keeps for each head of a hypothesis instead of keys and values; 0: it keeps those."""
-        return 0
-
-    @property
     def num_heads(self) -> int:
         """H, the heads that this attention has; pruning may have removed some."""
         return self.owner.out_proj.in_features // self.d_v
 
     @property
-    def projections(self) -> list[nn.Linear]:
-        """The maps of self-attention's input; a search computes them as one."""
+    def input_projections(self) -> list[nn.Linear]:
+        """The linear layers of self-attention's input; a search computes them as one."""
         return [getattr(self.owner, name) for name in dict(self.roles)]
 
     def divider(self) -> Callable[[torch.Tensor], list[torch.Tensor]]:
         """
-        A function that splits the concatenated outputs of `projections` (B, T, sum of widths) into queries and keys
-        (B, H, T, d_k) and values (B, H, T, d_v).
+        A function that splits the concatenated outputs of `input_projections` (B, T, sum of widths) into queries and
+        keys (B, H, T, d_k) and values (B, H, T, d_v).
         """
-        widths, names = [projection.out_features for projection in self.projections], [*dict(self.roles)]
+        widths, names = [projection.out_features for projection in self.input_projections], [*dict(self.roles)]
         places = [(names.index(name), width) for name, width in self.roles]
 
         def divide(projected: torch.Tensor) -> list[torch.Tensor]:
@@ -189,13 +144,13 @@ class VanillaTransformerAttention(Borrower):
         return states.unflatten(-1, (-1, width)).transpose(1, 2)
 
     def outputs(self, names: tuple[str, ...], states: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The outputs (B, T, O) of its maps with these names for the same states (B, T, D)."""
-        return apply_maps([getattr(self, name) for name in names], states)
+        """The outputs (B, T, O) of its projections with these names for the same states (B, T, D)."""
+        return apply_projections([getattr(self, name) for name in names], states)
 
     def project(self, states: torch.Tensor, roles: list[tuple[str, int]]) -> list[torch.Tensor]:
         """States (B, T, D) in each role (B, H, T, d); a projection that serves several is computed once."""
         names = tuple(dict(roles))
-        made = dict(zip(names, self.maps.outputs(names, states)))
+        made = dict(zip(names, self.projections.outputs(names, states)))
         return [self.heads(made[name], width) for name, width in roles]
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
@@ -216,54 +171,6 @@ class VanillaTransformerAttention(Borrower):
             self.config, embeddings, padding, past_key_values=cache, allow_is_causal_skip=not is_needed
         )
 
-    def show_globals(
-        self, mask: Any, embeddings: torch.Tensor, padding: torch.Tensor | None, chosen: torch.Tensor | None
-    ) -> Any:
-        """
-        The mask of an encoder's self-attention with global tokens, which see all and are seen by all.
-
-        Args:
-            mask: What `mask` returned.
-            embeddings: Input of the stack (B, T, D).
-            padding: 1 for a token, 0 for padding (B, T), or None.
-            chosen: `global_attention_mask`, 1 for a global token (B, T), or None.
-
-        Raises:
-            ValueError: Global tokens are given, and this attention has none.
-        """
-        if chosen is not None:
-            raise ValueError(
-                "global_attention_mask: this encoder has no global tokens; leave it out, or train a model with "
-                "encoder_attention_type='window_global'"
-            )
-        return mask
-
-    def check_kernel(self):
-        """
-        Raises:
-            ValueError: The attention in use (`attn_implementation`) is neither "sdpa" nor "eager".
-        """
-        if self.config._attn_implementation not in ("eager", "sdpa"):
-            raise ValueError(self.kernel_refusal())
-
-    def kernel_refusal(self) -> str:
-        """The message about a kernel (`attn_implementation`) that cannot compute this attention."""
-        kernels = ", ".join(map(repr, ("sdpa", *self.other_kernels)))
-        return (
-            f"attn_implementation={self.config._attn_implementation!r} with {type(self).__name__}: must be {kernels}, "
-            "or 'eager' for the attention weights"
-        )
-
-    def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
-        """
-        The mask of a step of a search (B, n, slots) without the keys that no later query sees.
-
-        Args:
-            positions: Of the queries (B or 1, 1).
-            key_positions: Of the keys (B, slots).
-        """
-        return mask
-
     def project_keys_values(self, states: torch.Tensor, padding: torch.Tensor | None = None) -> list[torch.Tensor]:
         """States (B, S, D) to keys (B, H, S, d_k) and values (B, H, S, d_v), of padding too."""
         return self.project(states, self.roles[1:])
@@ -274,15 +181,15 @@ class VanillaTransformerAttention(Borrower):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values of the heads to outputs (B, T, D) and weights (B, H, T, S)."""
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+        attend: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        if relation is not None:
-            attend = partial(related_attention_forward, relation)
+        if position_bias is not None:
+            attend = partial(biased_attention_forward, position_bias)
         output, weights = attend(
             self,
             query,
@@ -293,7 +200,7 @@ class VanillaTransformerAttention(Borrower):
             scaling=self.scaling,
             **kwargs,
         )
-        (output,) = apply_maps([self.maps.out_proj], output.flatten(-2))
+        (output,) = apply_projections([self.projections.out_proj], output.flatten(-2))
         return output, weights
 
     def forward(
@@ -302,24 +209,27 @@ class VanillaTransformerAttention(Borrower):
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         layer_idx: int = 0,
-        turn: Turn = keep,
-        relation: Relation | None = None,
+        apply_rotary: ApplyRotary = no_rotary,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         States (B, T, D) to (B, T, D) and weights (B, H, T, S), of the S positions of the past and these.
 
-        `turn` is what the position scheme does to queries and keys (B, H, T, d_k) at their positions, `relation` what
-        it does in this layer's attention. `layer_idx` is the layer's place in the cache: of one that
-        runs several times, each time has its own.
+        `apply_rotary` rotates queries and keys (B, H, T, d_k) by their positions; `position_bias` is what else the
+        position scheme does in this layer's attention. `layer_idx` is the layer's place in the cache: of one that runs
+        several times, each time has its own.
         """
         query, key, value = self.project(hidden_states, self.roles)
-        query, key = turn(query), turn(key)
-        if relation is not None:
-            key = relation.kept_keys(key, hidden_states)
+        query, key = apply_rotary(query), apply_rotary(key)
+        if position_bias is not None:
+            key = position_bias.kept_keys(key, hidden_states)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, layer_idx)
-        return self.attend(query, key, value, attention_mask, relation, **kwargs)
+        return self.attend(query, key, value, attention_mask, position_bias, **kwargs)
+
+
+add_attention_type("full", VanillaTransformerAttention)
 
 
 class VanillaTransformerCrossAttention(VanillaTransformerAttention):
@@ -328,7 +238,7 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     # Whether keys and values are sums over the source instead of those of its positions.
     attends_to_sums = False
 
-    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: Any, *_: Any) -> Any:  # type: ignore[override]
+    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: torch.Tensor | None) -> Any:  # type: ignore[override]
         """transformers' mask of the padding (B, S) in the encoder's output `memory` (B, S, D)."""
         mask: Any = create_bidirectional_mask(self.config, embeddings, padding, encoder_hidden_states=memory)
         if mask is not None and is_flash_attention_requested(self.config):
@@ -342,15 +252,15 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: Any,
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in self-attention."""
+        """Attend to the source: (B, T, H d_v), and the weights (B, H, T, S) where the kernel has them."""
         if not isinstance(attention_mask, FlashMemory):
-            return super().attend(query, key, value, attention_mask, relation, **kwargs)
+            return super().attend(query, key, value, attention_mask, position_bias, **kwargs)
         batch = len(query)
         (query, key, value), places = attention_mask.flat(query, [key, value])
-        output, weights = super().attend(query, key, value, None, relation, **places, **kwargs)  # (1, B T, D)
+        output, weights = super().attend(query, key, value, None, position_bias, **places, **kwargs)  # (1, B T, D)
         return output.unflatten(1, (batch, -1))[0], weights
 
     def forward(  # type: ignore[override]  # keys and values come from other states than the queries

@@ -12,12 +12,12 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.absolute import Relation
-from ..positions.base import counted
-from .full import VanillaTransformerAttention, VanillaTransformerCrossAttention, check_padding_mask, check_positions
+from ..positions.base import PositionBias, counted
+from .full import VanillaTransformerAttention, VanillaTransformerCrossAttention
+from .hooks import check_padding_mask, check_positions
 
 
-class LinformerAttention(VanillaTransformerAttention):
+class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
     """
     softmax(Q (E K)ᵀ / √d_k) (E V) with a trained E of k = `linformer_k` rows and a column for each position: Wang et
     al. 2020, arXiv 2006.04768, section 4, equation 7, with one E for keys and values of all heads of a layer
@@ -26,12 +26,12 @@ class LinformerAttention(VanillaTransformerAttention):
     cannot hide the future.
     """
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self.length_projection = nn.Parameter(torch.empty(config.linformer_k, config.max_position_embeddings))
         self.draw()
 
-    def draw(self):
+    def draw(self) -> None:
         """Draw E from N(0, 1 / k), as in the paper's proofs."""
         init.normal_(self.length_projection, std=self.config.linformer_k**-0.5)
 
@@ -73,27 +73,31 @@ class LinformerAttention(VanillaTransformerAttention):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in full attention; weights are of the k sums (B, H, T, k)."""
+        """Attend to the k sums of keys and values; weights (B, H, T, k) are those of the sums."""
         key, value = self.summed(key, attention_mask), self.summed(value, attention_mask)
-        return super().attend(query, key, value, None, relation, **kwargs)
+        return super().attend(query, key, value, None, position_bias, **kwargs)
 
 
 class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttention):
-    """The same over the encoder's output: its k sums are computed once, and a step of a search attends to them."""
+    """Linformer over the encoder's output: its k sums are computed once, and a step of a search attends to them."""
 
     attends_to_sums = True
 
-    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, *_: Any) -> torch.Tensor | None:  # type: ignore[override]
+    def mask(  # type: ignore[override]
+        self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: torch.Tensor | None
+    ) -> torch.Tensor | None:
         return LinformerAttention.mask(self, embeddings, padding)
 
     def project_keys_values(self, states: torch.Tensor, padding: torch.Tensor | None = None) -> list[torch.Tensor]:
         """The encoder's output (B, S, D) and its padding (B, S) to E K (B, H, k, d_k) and E V (B, H, k, d_v)."""
         return [self.summed(each, padding) for each in super().project_keys_values(states)]
 
-    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **kwargs: Any):  # type: ignore[override,no-untyped-def]
+    def attend(  # type: ignore[override]
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Of queries and the sums of keys and values."""
         return VanillaTransformerAttention.attend(self, query, key, value, None, **kwargs)
 

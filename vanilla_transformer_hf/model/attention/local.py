@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from transformers.utils.generic import is_flash_attention_requested
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.absolute import Relation
-from ..positions.base import MaskOfBlocks, counted
-from .full import VanillaTransformerAttention, check_padding_mask, related_attention_forward
+from ..positions.base import MaskOfBlocks, PositionBias, counted
+from .full import VanillaTransformerAttention, biased_attention_forward
+from .hooks import check_padding_mask
 from .kernel_masks import FlashWindow, flex_mask, window_of_flash
 
 
@@ -58,7 +58,7 @@ class Blocks(MaskOfBlocks):
     places: torch.Tensor | None
     shared: torch.Tensor | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._added: dict[torch.dtype, torch.Tensor] = {}
 
     @property
@@ -68,7 +68,7 @@ class Blocks(MaskOfBlocks):
 
     def with_keys(self, places: torch.Tensor, shown: torch.Tensor, are_shared: torch.Tensor) -> "Blocks":
         """
-        The same with keys that all blocks see.
+        These blocks with additional keys that all of them see.
 
         Args:
             places: Their positions (B, g).
@@ -182,7 +182,7 @@ class NearStates(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, block: int, left: int, right: int) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, states: torch.Tensor, block: int, left: int, right: int) -> torch.Tensor:
         batch, length, *rest = states.shape
         whole = length + -length % block
         size = left + batch * whole + right
@@ -195,7 +195,7 @@ class NearStates(torch.autograd.Function):
         return views_of_blocks(flat, block, left + block + right)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         size, (left, batch, length, whole) = gradient.shape[1], ctx.rows
         total = gradient.new_zeros(ctx.size, *gradient.shape[2:])
         views = views_of_blocks(total, ctx.block, size)
@@ -276,7 +276,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         """
 
     def sees_in_block(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """The same for keys that each block is given: this must not change when both move by b positions."""
+        """Whether queries see keys that each block is given: this must not change when both move by b positions."""
         return self.sees(query, key)
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
@@ -292,7 +292,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         length, is_2d = embeddings.shape[1], padding is None or padding.dim() == 2
         is_dense = self.config._attn_implementation == "eager" or length <= DENSE * self.keys_of_block
         if is_dense or not is_2d or isinstance(past, torch.Tensor) or past:
-            return self._masked(super().mask(embeddings, padding, cache, True), padding, past, length)
+            return self._masked(super().mask(embeddings, padding, cache, is_needed=True), padding, past, length)
         if self.config._attn_implementation != "sdpa":
             raise ValueError(self.kernel_refusal())
         return self._blocks(embeddings, padding)
@@ -349,26 +349,26 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: Any,
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in full attention; without weights where it is computed in blocks."""
+        """Attend to the keys nearby: (B, T, H d_v), and weights unless it is computed in blocks."""
         if isinstance(attention_mask, FlashWindow):
             padding, kwargs = attention_mask.padding, kwargs | {"sliding_window": attention_mask.sliding_window}
-            return super().attend(query, key, value, padding, relation, **kwargs)
+            return super().attend(query, key, value, padding, position_bias, **kwargs)
         if not isinstance(attention_mask, Blocks):
-            return super().attend(query, key, value, attention_mask, relation, **kwargs)
+            return super().attend(query, key, value, attention_mask, position_bias, **kwargs)
         dropout = self.config.attention_dropout if self.training else 0.0
-        kernel = fused if relation is None else partial(related, relation, self)
+        kernel = fused if position_bias is None else partial(with_position_bias, position_bias, self)
         # The scores of a position scheme are those of all blocks; compilers would unroll the loop.
-        splits = relation is None and query.device.type == "cpu"
+        splits = position_bias is None and query.device.type == "cpu"
         splits = splits and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
         at_once = max(1, AT_ONCE // attention_mask.block) if splits else None
         options: dict[str, Any] = {"scaling": self.scaling, "dropout": dropout}
         output = attention_mask.attend(query, key, value, partial(kernel, **options), at_once)
-        return self.maps.out_proj(output.flatten(-2)), None
+        return self.projections.out_proj(output.flatten(-2)), None
 
-    def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+    def evict(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         seen = self.sees(positions[:, :, None], key_positions[:, None])  # (B, 1, slots)
         return mask.masked_fill(~seen, float("-inf"))
 
@@ -381,12 +381,14 @@ def fused(
     return output.transpose(1, 2)
 
 
-def related(relation: Relation, module: Any, *states: torch.Tensor, **options: float) -> torch.Tensor:
+def with_position_bias(
+    position_bias: PositionBias, module: Any, *states: torch.Tensor, **options: float
+) -> torch.Tensor:
     """The same with scores and outputs of a position scheme."""
-    return related_attention_forward(relation, module, *states, **options)[0]  # type: ignore[arg-type]
+    return biased_attention_forward(position_bias, module, *states, **options)[0]  # type: ignore[arg-type]
 
 
-class WindowAttention(LocalAttention):
+class WindowAttention(LocalAttention, kind="window"):
     """
     A query sees the keys at most w = `attention_window` positions away, exactly, on both sides; in the decoder those
     before it. Sliding window of Beltagy et al. 2020, arXiv 2004.05150, section 3.1, whose windows have 2 w in total.
@@ -402,7 +404,7 @@ class WindowAttention(LocalAttention):
         width = self.config.attention_window
         if torch.is_grad_enabled():
             return max(width, SMALLEST_BLOCK)
-        if next(self.maps.parameters()).device.type == "cpu" and not self.copies_keys:
+        if next(self.projections.parameters()).device.type == "cpu" and not self.copies_keys:
             return SMALLEST_BLOCK_OF_PROCESSORS
         return max(width // 2, SMALLEST_BLOCK)
 
@@ -424,11 +426,11 @@ class WindowAttention(LocalAttention):
                 "choose a dynamic cache, or attn_implementation='sdpa'"
             )
         return window_of_flash(
-            str(name), width, VanillaTransformerAttention.mask(self, embeddings, padding, cache, False)
+            str(name), width, VanillaTransformerAttention.mask(self, embeddings, padding, cache, is_needed=False)
         )
 
 
-class BlockAttention(LocalAttention):
+class BlockAttention(LocalAttention, kind="blocks"):
     """
     A query sees the keys of its own block of b = `attention_block` positions, of the block before, and, outside of
     the decoder, of the block behind: local attention of blocks, Parmar et al. 2018, arXiv 1802.05751, section 3.3.
@@ -467,7 +469,7 @@ class ChunksAndSummaries:
         return torch.cat((states, torch.matmul(self.pool, states)), dim=2)
 
 
-class ChunkAttention(BlockAttention):
+class ChunkAttention(BlockAttention, kind="chunk"):
     """
     A query sees the keys of its own chunk of b = `attention_block` positions, in the decoder those up to its own: the
     blocks of Qiu et al. 2020, arXiv 1911.02972, that attend to themselves.
@@ -476,7 +478,7 @@ class ChunkAttention(BlockAttention):
     and of the values of its tokens. Time and memory then grow with n (b + n / b).
     """
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self.has_step = config.chunk_summary == "none"
         if config.chunk_summary != "none":
@@ -526,7 +528,7 @@ class ChunkAttention(BlockAttention):
         *rest: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in other local kinds; weights are of the keys and, behind them, of the summaries (B, H, T, S + M)."""
+        """Attend to the own block and to summaries; weights (B, H, T, S + M) of the keys, then of the summaries."""
         if isinstance(attention_mask, ChunksAndSummaries):
             key, value = attention_mask.extended(key), attention_mask.extended(value)
             attention_mask = attention_mask.local

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from ..config.sharing import GLOBAL_PROJECTIONS
-from ..positions.absolute import Relation, Turn, keep
-from ..positions.base import counted
-from .full import VanillaTransformerAttention, check_padding_mask
+from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 from .local import Blocks, WindowAttention, additive, near_blocks
 
 
@@ -53,7 +53,7 @@ class GlobalTokens:
         return room.scatter(dim, places, its.to(states.dtype)).narrow(dim, 0, length)
 
 
-class GlobalWindowAttention(WindowAttention):
+class GlobalWindowAttention(WindowAttention, kind="window_global"):
     """
     `WindowAttention`, and global tokens that see all tokens and are seen by all: Beltagy et al. 2020, arXiv
     2004.05150, section 3.1. Time and memory grow with n (w + g).
@@ -69,13 +69,13 @@ class GlobalWindowAttention(WindowAttention):
     other_kernels: tuple[str, ...] = ()
     copies_keys = True  # to put those of global tokens behind them
 
-    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
+    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool) -> None:
         super()._add_projections(width, key_value_width, num_heads, bias)
         if not self.is_causal:
             for name in dict(self.global_roles).keys() - dict(self.roles).keys():
                 own = getattr(self, name.removeprefix("global_"))
                 projection = nn.Linear(own.in_features, own.out_features, bias=bias)
-                projection.init_gain = own.init_gain  # type: ignore[assignment]
+                projection.init_gain = own.init_gain
                 self.add_module(name, projection)
 
     @property
@@ -104,7 +104,7 @@ class GlobalWindowAttention(WindowAttention):
         shown = real.gather(1, places)[:, None, None] & (first <= queries)  # (B, C, b, g)
         return mask.with_keys(places, shown, real & (counted(real) < self.config.global_tokens))
 
-    def show_globals(
+    def global_mask(
         self, mask: Any, embeddings: torch.Tensor, padding: torch.Tensor | None, chosen: torch.Tensor | None
     ) -> GlobalTokens:
         """
@@ -146,22 +146,24 @@ class GlobalWindowAttention(WindowAttention):
         attention_mask: Any = None,
         past_key_values: Any = None,
         layer_idx: int = 0,
-        turn: Turn = keep,
-        relation: Relation | None = None,
+        apply_rotary: ApplyRotary = no_rotary,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in full attention; without weights where it is computed in blocks."""
+        """Attend to keys nearby and to global tokens; without weights where it is computed in blocks."""
         if not isinstance(attention_mask, GlobalTokens):  # in the decoder
-            return super().forward(hidden_states, attention_mask, past_key_values, layer_idx, turn, relation, **kwargs)
+            return super().forward(
+                hidden_states, attention_mask, past_key_values, layer_idx, apply_rotary, position_bias, **kwargs
+            )
         query, key, value, global_key, global_value = self.project(
             hidden_states, [*self.roles, *self.global_roles[1:]]
         )
-        output, weights = self.attend(turn(query), turn(key), value, attention_mask.local, **kwargs)
-        # Only the queries of global tokens are projected; `turn` takes those of all positions.
+        output, weights = self.attend(apply_rotary(query), apply_rotary(key), value, attention_mask.local, **kwargs)
+        # Only the queries of global tokens are projected; `apply_rotary` takes those of all positions.
         (global_query,) = self.project(attention_mask.pick(hidden_states[:, None])[:, 0], self.global_roles[:1])
-        global_query = attention_mask.pick(turn(attention_mask.spread(global_query, query.shape[2])))
+        global_query = attention_mask.pick(apply_rotary(attention_mask.spread(global_query, query.shape[2])))
         global_output, global_weights = VanillaTransformerAttention.attend(
-            self, global_query, turn(global_key), global_value, attention_mask.mask, **kwargs
+            self, global_query, apply_rotary(global_key), global_value, attention_mask.mask, **kwargs
         )
         if weights is None or global_weights is None:
             return attention_mask.put(output, global_output, 1), None
@@ -169,7 +171,7 @@ class GlobalWindowAttention(WindowAttention):
         weights = attention_mask.put(weights, global_weights, 2)
         are_global = attention_mask.are_global[:, None, :, None]
         output = torch.where(are_global, torch.matmul(weights, global_value), torch.matmul(weights, value))
-        return self.maps.out_proj(output.transpose(1, 2).flatten(-2)), weights
+        return self.projections.out_proj(output.transpose(1, 2).flatten(-2)), weights
 
 
 __all__ = ["GlobalTokens", "GlobalWindowAttention"]

@@ -12,8 +12,9 @@ from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.dropout import drop_out
-from ..positions.absolute import Relation
-from .full import VanillaTransformerAttention, check_padding_mask
+from ..positions.base import PositionBias
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 
 
 # Score of a token with itself, which it sees only if nothing else is there, and of what it does not see.
@@ -54,7 +55,7 @@ class Chunks(NamedTuple):
         return cls(*(torch.empty_like(each).scatter(-1, order, each) for each in (ranks, slots)))
 
 
-class LshAttention(VanillaTransformerAttention):
+class LshAttention(VanillaTransformerAttention, kind="lsh"):
     """
     Kitaev et al. 2020, arXiv 2001.04451, section 2, as in the authors' code: keys are the queries divided by their
     lengths, so that one projection makes both, and scores are not divided by √d_k. The bucket of a token is
@@ -69,7 +70,7 @@ class LshAttention(VanillaTransformerAttention):
 
     has_step = False
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self.scaling = 1.0
         shape = (config.lsh_rounds, self.d_k, (config.lsh_buckets + 1) // 2)
@@ -80,7 +81,7 @@ class LshAttention(VanillaTransformerAttention):
     def _roles(self) -> list[tuple[str, int]]:
         return [("q_proj", self.d_k), ("q_proj", self.d_k), ("v_proj", self.d_v)]
 
-    def draw(self):
+    def draw(self) -> None:
         """Draw rotations: the same for all layers with the same `lsh_seed`."""
         if self.rotations.device.type != "meta":
             generator = torch.Generator("cpu").manual_seed(self.config.lsh_seed)
@@ -113,7 +114,7 @@ class LshAttention(VanillaTransformerAttention):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: LshMask,  # type: ignore[override]
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values to outputs (B, T, D), and with eager attention weights (B, H, T, S)."""
@@ -132,7 +133,7 @@ class LshAttention(VanillaTransformerAttention):
             rounds = [self._in_chunks(query, key, value, each) for each in buckets]
             outputs, totals = (torch.stack(each) for each in zip(*rounds))
             output = (totals.softmax(dim=0)[..., None] * outputs).sum(dim=0)
-        return self.maps.out_proj(output.to(dtype).transpose(1, 2).flatten(-2)), weights
+        return self.projections.out_proj(output.to(dtype).transpose(1, 2).flatten(-2)), weights
 
     def _is_short(self, length: int) -> bool:
         """Whether chunks, of which each bucket leaves one in part empty, have more pairs than all tokens have."""

@@ -12,8 +12,9 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.absolute import Relation
-from .full import VanillaTransformerAttention, check_padding_mask
+from ..positions.base import PositionBias
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 
 
 # Positions of a chunk of causal attention: sums are kept between chunks, and weights computed inside.
@@ -43,7 +44,7 @@ def orthogonal_features(count: int, width: int) -> torch.Tensor:
     return torch.cat(groups)[:count] * torch.randn(count, width, **exact).norm(dim=1, keepdim=True)
 
 
-class PerformerAttention(VanillaTransformerAttention):
+class PerformerAttention(VanillaTransformerAttention, kind="performer"):
     """
     FAVOR+ of Choromanski et al. 2021, arXiv 2009.14794, section 2: φ(q)·φ(k) with positive orthogonal random features
     φ(x)_r = exp(w_r·x - |x|²/2), x divided by d_k^¼, in place of exp(q·k / √d_k), which is its expected value. So
@@ -60,7 +61,7 @@ class PerformerAttention(VanillaTransformerAttention):
 
     is_local = True
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         count = config.performer_features or max(1, int(self.d_k * math.log(self.d_k)))
         self.register_buffer("random_features", torch.empty(count, self.d_k))
@@ -70,7 +71,7 @@ class PerformerAttention(VanillaTransformerAttention):
         self.drawn_at: int | None = None
         self.draw()
 
-    def draw(self):
+    def draw(self) -> None:
         """Draw features."""
         if self.random_features.device.type != "meta":
             init.copy_(self.random_features, orthogonal_features(*self.random_features.shape))
@@ -96,11 +97,11 @@ class PerformerAttention(VanillaTransformerAttention):
         past = 0 if cache is None else int(cache.get_seq_length())
         return PerformerMask(padding, past + embeddings.shape[1], int(self.passes) + 1 if self.training else None)
 
-    def forget(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+    def evict(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         """No earlier keys are kept."""
         return mask.masked_fill((key_positions != positions)[:, None], float("-inf"))
 
-    def _redraw(self, number: int | None):
+    def _redraw(self, number: int | None) -> None:
         """New features if it is time, once in a pass: gradient checkpointing computes a layer twice."""
         if not self.training or number is None or number == self.drawn_at:
             return
@@ -122,7 +123,7 @@ class PerformerAttention(VanillaTransformerAttention):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: PerformerMask,  # type: ignore[override]
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values to outputs (B, T, D), and with eager attention weights (B, H, T, S)."""
@@ -138,7 +139,7 @@ class PerformerAttention(VanillaTransformerAttention):
         else:
             summed = causal_sums(queries, keys, values) if self.is_causal else all_sums(queries, keys, values)
             output = normalized(summed)
-        return self.maps.out_proj(output.to(value.dtype).transpose(1, 2).flatten(-2)), weights
+        return self.projections.out_proj(output.to(value.dtype).transpose(1, 2).flatten(-2)), weights
 
     def state_of(self, key: torch.Tensor, value: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
         """The sums of a prompt's keys and values (B, H, S, d) without padding (B, S), as (B, H, 1, state_size)."""
@@ -206,7 +207,7 @@ def all_sums(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) ->
 
 def causal_sums(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """
-    The same over the positions up to each query's, of queries at the last T of S positions. The exponent that is
+    Sums over the positions up to each query's, of queries at the last T of S positions. The exponent that is
     subtracted is the largest up to each position, so that nothing depends on later ones.
     """
     past = keys.shape[2] - queries.shape[2]

@@ -4,7 +4,8 @@ Encoders whose sequence shortens: Funnel-Transformer, Dai et al. 2020, arXiv 200
 Shapes: B sources, S positions, S' positions after one pooling, T queries, D = encoder_d_model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch.nn.functional as F
 from transformers.masking_utils import create_bidirectional_mask
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.absolute import Relation, Turn, keep
-from .full import VanillaTransformerAttention, check_padding_mask
+from ..positions.base import ApplyRotary, PositionBias, no_rotary
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 from .types import ATTENTION_TYPES
 
 
@@ -64,8 +66,8 @@ class PoolingAttention(VanillaTransformerAttention):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None,
         memory: torch.Tensor,
-        turn: Turn = keep,
-        relation: Relation | None = None,
+        apply_rotary: ApplyRotary = no_rotary,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Pooled states (B, S', D) and those before (B, S, D) to (B, S', D) and weights (B, H, S', S)."""
@@ -89,16 +91,15 @@ class Shortening:
     One pass through an encoder that pools: the mask of each layer follows the length.
 
     Args:
-        own: The encoder's self-attention.
+        own: The self-attention of the first layer.
         mask: Its mask at full length.
         padding: 1 for a token, 0 for padding (B, S), or None.
     """
 
     def __init__(self, own: VanillaTransformerAttention, mask: Any, padding: torch.Tensor | None):
         self.own, self.mask, self.padding = own, mask, padding
-        # What attention would read of the states: in a pre-norm layer, their norms.
-        is_pre = own.config.encoder_norm_position == "pre"
-        self.read: Callable = (lambda layer, states: layer.self_attn_layer_norm(states)) if is_pre else keep_states
+        # Then attention reads the norms of the states.
+        self.is_pre_norm = own.config.encoder_norm_position == "pre"
 
     def run(self, layer: Any, states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """A layer that keeps the length: states (B, S, D) to (B, S, D)."""
@@ -110,21 +111,17 @@ class Shortening:
         config = self.own.config
         mask = create_bidirectional_mask(config, short, self.padding, encoder_hidden_states=states)
         self.padding = None if self.padding is None else pooled_padding(self.padding)
-        self.mask = self.own.mask(short, self.padding, None, False)
-        return layer(short, mask, self.read(layer, states), **kwargs)
+        self.mask = self.own.mask(short, self.padding, cache=None, is_needed=False)
+        return layer(short, mask, memory=layer.self_attn_layer_norm(states) if self.is_pre_norm else states, **kwargs)
 
 
-def keep_states(layer: Any, states: torch.Tensor) -> torch.Tensor:
-    """Return the states unchanged."""
-    return states
-
-
-def stages(own: VanillaTransformerAttention, mask: Any, padding: torch.Tensor | None) -> list[Callable]:
-    """For each layer of an encoder, the function (layer, states, **kwargs) that runs it."""
-    config, pass_through = own.config, Shortening(own, mask, padding)
-    pooling = pooling_layers(config)
+def stages(layers: Sequence[Any], mask: Any, padding: torch.Tensor | None) -> list[Callable[..., torch.Tensor]]:
+    """For each layer of an encoder the function (states, **kwargs) that runs it, behind those before it."""
+    own = layers[0].self_attn
+    one_pass, pooling = Shortening(own, mask, padding), pooling_layers(own.config)
     return [
-        pass_through.pool_and_run if number in pooling else pass_through.run for number in range(config.encoder_layers)
+        partial(one_pass.pool_and_run if number in pooling else one_pass.run, layer)
+        for number, layer in enumerate(layers)
     ]
 
 

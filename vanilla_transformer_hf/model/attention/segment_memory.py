@@ -13,8 +13,9 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 
 from ..positions.absolute import HalvesSinusoidalPositionEncoding
-from ..positions.base import Relation, Turn, counted, keep
-from .full import VanillaTransformerAttention, check_padding_mask
+from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask
 
 
 class Distances(NamedTuple):
@@ -32,7 +33,7 @@ class Distances(NamedTuple):
     reach: int
 
 
-class RecurrentAttention(VanillaTransformerAttention):
+class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
     """
     Dai et al. 2019, arXiv 1901.02860, section 3: score(i, j) = ((q_i + u)·k_j + (q_i + v)·W_R R_{i-j}) / √d_k, with
     sinusoids R of the distance and trained u, v and W_R. A query sees itself and the `memory_length` positions before
@@ -47,14 +48,14 @@ class RecurrentAttention(VanillaTransformerAttention):
     has_step = False
     divides_heads = False
 
-    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool):
+    def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool) -> None:
         super()._add_projections(width, key_value_width, num_heads, bias)
         self.sinusoids = HalvesSinusoidalPositionEncoding(width, 0, 0)
         self.r_proj = nn.Linear(width, num_heads * self.d_k, bias=False)
         self.content_bias = nn.Parameter(torch.empty(num_heads, self.d_k))  # u
         self.distance_bias = nn.Parameter(torch.empty(num_heads, self.d_k))  # v
 
-    def draw(self):
+    def draw(self) -> None:
         """Draw u and v with deviation 0.02, as the authors do."""
         init.normal_(self.content_bias, std=0.02)
         init.normal_(self.distance_bias, std=0.02)
@@ -90,8 +91,8 @@ class RecurrentAttention(VanillaTransformerAttention):
         attention_mask: Any = None,
         past_key_values: Cache | None = None,
         layer_idx: int = 0,
-        turn: Turn = keep,
-        relation: Relation | None = None,
+        apply_rotary: ApplyRotary = no_rotary,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """States (B, T, D) to (B, T, D) and weights (B, H, T, S), of the S positions of the memory and these."""
@@ -102,7 +103,7 @@ class RecurrentAttention(VanillaTransformerAttention):
             states = torch.cat((memory, hidden_states), dim=1)
         (query,) = self.project(hidden_states, self.roles[:1])
         key, value = self.project_keys_values(states)
-        return self.attend(query, key, value, attention_mask, relation, **kwargs)
+        return self.attend(query, key, value, attention_mask, position_bias, **kwargs)
 
     def attend(
         self,
@@ -110,10 +111,10 @@ class RecurrentAttention(VanillaTransformerAttention):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: Distances,  # type: ignore[override]
-        relation: Relation | None = None,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As in full attention."""
+        """Attend to the segment and its memory: (B, T, H d_v), and the weights (B, H, T, S)."""
         steps, hidden, reach = attention_mask
         width = self.r_proj.in_features
         encoded = self.sinusoids.encode(torch.arange(reach, device=query.device), width)[:, :width]
@@ -121,7 +122,7 @@ class RecurrentAttention(VanillaTransformerAttention):
         scores = torch.matmul(query + self.distance_bias[:, None], distances.transpose(2, 3)) * self.scaling
         index = steps[:, None].expand(*scores.shape[:3], steps.shape[-1])
         bias = scores.gather(-1, index).masked_fill(hidden, torch.finfo(scores.dtype).min)  # (B, H, T, S)
-        return super().attend(query + self.content_bias[:, None], key, value, bias, relation, **kwargs)
+        return super().attend(query + self.content_bias[:, None], key, value, bias, position_bias, **kwargs)
 
 
 __all__ = ["RecurrentAttention"]

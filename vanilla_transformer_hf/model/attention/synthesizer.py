@@ -14,9 +14,9 @@ from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.dropout import drop_out
-from ..positions.absolute import Relation, Turn, keep
-from ..positions.base import counted
-from .full import VanillaTransformerAttention, check_padding_mask, check_positions
+from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
+from .full import VanillaTransformerAttention
+from .hooks import check_padding_mask, check_positions
 
 
 class SynthesizerMask(NamedTuple):
@@ -38,7 +38,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
     has_step = False
     position_scores: nn.Parameter
 
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         longest: Any = config.decoder_max_position_embeddings if self.is_causal else config.max_position_embeddings
         self._add_scores(kwargs.get("kept_heads") or self.num_heads, longest)
@@ -48,7 +48,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
     def _add_scores(self, heads: int, longest: int): ...
 
     @abstractmethod
-    def draw(self):
+    def draw(self) -> None:
         """Draw the parameters of the scores."""
 
     @abstractmethod
@@ -89,8 +89,8 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         attention_mask: SynthesizerMask,
         past_key_values: Any = None,
         layer_idx: int = 0,
-        turn: Turn = keep,
-        relation: Relation | None = None,
+        apply_rotary: ApplyRotary = no_rotary,
+        position_bias: PositionBias | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """States (B, T, D) to (B, T, D) and weights (B, H, T, S)."""
@@ -106,10 +106,10 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(dim=-1)
         weights = weights.expand(len(value), -1, -1, -1)
         weights = drop_out(weights, self.config.attention_dropout, self.training)
-        return self.maps.out_proj(torch.matmul(weights, value).transpose(1, 2).flatten(-2)), weights
+        return self.projections.out_proj(torch.matmul(weights, value).transpose(1, 2).flatten(-2)), weights
 
 
-class DenseSynthesizerAttention(SynthesizerAttention):
+class DenseSynthesizerAttention(SynthesizerAttention, kind="synthesizer_dense"):
     """
     B_i = W_2 relu(W_1 x_i) for each head, the dense synthesizer of section 3.1; W_1 (`q_proj`) makes the d_k features
     of a head, W_2 (`position_scores`, (H, d_k, L)) a score of each position.
@@ -118,10 +118,10 @@ class DenseSynthesizerAttention(SynthesizerAttention):
     def _roles(self) -> list[tuple[str, int]]:
         return [("q_proj", self.d_k), ("v_proj", self.d_v)]
 
-    def _add_scores(self, heads: int, longest: int):
+    def _add_scores(self, heads: int, longest: int) -> None:
         self.position_scores = nn.Parameter(torch.empty(heads, self.d_k, longest))
 
-    def draw(self):
+    def draw(self) -> None:
         init.normal_(self.position_scores, std=self.d_k**-0.5)
 
     def scores(self, states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -129,16 +129,16 @@ class DenseSynthesizerAttention(SynthesizerAttention):
         return torch.matmul(F.relu(features), self.position_scores)
 
 
-class RandomSynthesizerAttention(SynthesizerAttention):
+class RandomSynthesizerAttention(SynthesizerAttention, kind="synthesizer_random"):
     """B = R for each head, trained numbers (H, L, L) for pairs of positions: the random synthesizer, section 3.2."""
 
     def _roles(self) -> list[tuple[str, int]]:
         return [("v_proj", self.d_v)]
 
-    def _add_scores(self, heads: int, longest: int):
+    def _add_scores(self, heads: int, longest: int) -> None:
         self.position_scores = nn.Parameter(torch.empty(heads, longest, longest))
 
-    def draw(self):
+    def draw(self) -> None:
         init.normal_(self.position_scores, std=1.0)
 
     def scores(self, states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from transformers.generation import GenerationConfig
+from transformers.generation.configuration_utils import GenerationConfig
 
 
 # (length, α) -> what the log-probability of a hypothesis of that many tokens is divided by.
@@ -35,7 +35,7 @@ class Settings:
         saved: That of the model.
     """
 
-    def __init__(self, arguments: dict[str, Any], given: GenerationConfig | None, saved: GenerationConfig):
+    def __init__(self, arguments: dict[str, Any], given: GenerationConfig | None, saved: GenerationConfig) -> None:
         self.layers = [arguments, {} if given is None else vars(given), vars(saved)]
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -88,7 +88,7 @@ class SearchOptions:
                 )
         return options
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         kinds, kind, extra = LENGTH_PENALTIES, self.length_penalty_type, self.max_extra_tokens
         if kind not in kinds:
             raise ValueError(f"length_penalty_type={kind!r}: must be one of {', '.join(map(repr, kinds))}")
@@ -114,14 +114,14 @@ class VanillaTransformerGenerationConfig(GenerationConfig):
     coverage_penalty: float | None = None
     max_extra_tokens: int | None = None
 
-    def __init__(self, **kwargs: Any):
+    def __init__(self, **kwargs: Any) -> None:
         for name in SEARCH_OPTIONS.keys() & kwargs.keys():
             setattr(self, name, kwargs.pop(name))
         super().__init__(**kwargs)
 
     @classmethod
     def of(cls, config: GenerationConfig) -> "VanillaTransformerGenerationConfig":
-        """The same settings in this class."""
+        """A generation config of transformers with the same settings, in this class."""
         made = cls.__new__(cls)
         vars(made).update(vars(config))
         return made

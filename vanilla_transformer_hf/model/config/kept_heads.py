@@ -3,7 +3,24 @@
 from collections.abc import Callable
 from typing import Any
 
+from .kinds import option_group
+from .position_schemes import POSITION_SCHEMES
 from .sharing import layers_and_sets
+
+
+@option_group
+class HeadOptions:
+    """
+    Args:
+        encoder_heads_by_layer, decoder_heads_by_layer, cross_heads_by_layer (`list[int]`, *optional*): The heads that
+            pruning (arXiv 1905.10650) has left in each layer, or set of a layer's weights, of self-attention in the
+            encoder and in the decoder, and of attention to the source; all of h if not given. Widths of heads follow
+            from h.
+    """
+
+    encoder_heads_by_layer: list[int] | None = None
+    decoder_heads_by_layer: list[int] | None = None
+    cross_heads_by_layer: list[int] | None = None
 
 
 # Attention -> function of the config that returns the number of heads that its width is divided into, and the number
@@ -15,8 +32,6 @@ HEADS: dict[str, Callable[[Any], tuple[int, list[int] | None]]] = {
 }
 # Attention -> the config field of the second value.
 HEAD_FIELDS = {attention: f"{attention}_heads_by_layer" for attention in HEADS}
-# Relative position schemes with parameters or slopes of each head, which all layers share.
-SCHEMES_BY_HEAD = ("t5_bias", "alibi", "gated_alibi", "distance_mlp")
 
 
 def stack_of(attention: str) -> str:
@@ -30,7 +45,7 @@ def heads_of_layers(config: Any, attention: str) -> list[int]:
     return each or [every] * layers_and_sets(config, stack_of(attention))[1]
 
 
-def check_heads_by_layer(config: Any):
+def check_heads_by_layer(config: Any) -> None:
     """
     Raises:
         ValueError: There are not as many numbers as layers, a number is out of range, or the heads of all layers have
@@ -48,7 +63,8 @@ def check_heads_by_layer(config: Any):
             )
         encoding = "position_encoding" if stack == "encoder" else "decoder_position_encoding"
         kind = getattr(config, encoding)
-        if attention != "cross" and kind in SCHEMES_BY_HEAD and min(heads) < most:
+        scheme = POSITION_SCHEMES[kind]
+        if attention != "cross" and scheme.is_relative and scheme.has_heads and min(heads) < most:
             raise ValueError(
                 f"{name}={heads} with {encoding}={kind!r}, which has a bias for each of {most} heads that all layers "
                 f"share: leave {name} out, or take another encoding"

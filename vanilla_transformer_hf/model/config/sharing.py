@@ -10,6 +10,33 @@ finds one parameter in the groups of several layers, and `tie_word_embeddings=Fa
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from .kinds import option_group
+
+
+@option_group
+class SharingOptions:
+    """
+    Args:
+        encoder_layer_sets, decoder_layer_sets (`int`, *optional*): M, the sets of weights of each stack's layers; as
+            many as layers if not given. With one set, all layers are the same, as in Universal Transformers.
+        layer_sharing (`str`): Which layers share a set, with fewer sets than layers (arXiv 2104.06022): `"sequence"`:
+            A A B B C C; `"cycle"`: A B C A B C; `"cycle_reverse"`: A B C C B A.
+        feed_forward_sharing (`str`): `"none"`: each set of a layer's weights has a feed-forward; `"stack"`: one for
+            all layers of a stack; `"all"`: one for all layers of both; `"encoder_only"`: one for all layers of the
+            encoder, none in the decoder (arXiv 2309.01826).
+        projection_sharing (`str`): `"none"`: W^Q, W^K and W^V; `"key_value"`: W^K = W^V; `"query_key"`: W^Q = W^K;
+            `"query_key_value"`: one matrix for all three. In each attention of both stacks.
+        decoder_attention_sharing (`bool`): Whether self-attention and cross-attention of a decoder layer share their
+            weights (but not their norms).
+    """
+
+    encoder_layer_sets: int | None = None
+    decoder_layer_sets: int | None = None
+    layer_sharing: Literal["sequence", "cycle", "cycle_reverse"] = "sequence"
+    feed_forward_sharing: Literal["none", "stack", "all", "encoder_only"] = "none"
+    projection_sharing: Literal["none", "key_value", "query_key", "query_key_value"] = "none"
+    decoder_attention_sharing: bool = False
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Layers: (sets of weights, layers) -> the set of each layer
@@ -98,7 +125,7 @@ FEED_FORWARD_OWNERS: dict[str, FeedForwardOwners] = {
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def check_sharing(config: Any):
+def check_sharing(config: Any) -> None:
     """
     Raises:
         ValueError: The config's sharing is impossible or has no effect.
@@ -141,7 +168,7 @@ def check_sharing(config: Any):
         )
 
 
-def _check_widths(config: Any):
+def _check_widths(config: Any) -> None:
     query, key, _ = PROJECTIONS[config.projection_sharing]
     for is_shared, name, instead in (
         (query == key, "projection_sharing", "'none' or 'key_value'"),

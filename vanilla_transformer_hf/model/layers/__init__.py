@@ -1,1 +1,1 @@
-"""What every layer is made of: norms, feed-forward, dropout, linear maps; and the loss."""
+"""What every layer is made of: norms, feed-forward, dropout, projections; and the loss."""

@@ -14,15 +14,16 @@ from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..saved_code import ModelSavesCode
+from ..stand_ins import stand_in_for
 from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smoothed_cross_entropy
-from .shared_maps import is_plain, is_unchanged
+from .shared_projections import is_plain, is_unchanged
 
 
 # The names that transformers gives to the files of weights in several files.
 SHARD_NAME = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
 
 
-def remove_older_weights(folder: str | os.PathLike, written: Collection[str]) -> None:
+def remove_older_weights(folder: str | os.PathLike[str], written: Collection[str]) -> None:
     """
     Remove files of weights of an earlier save from a folder: all that have the names of a save but are not `written`.
     transformers opens model.safetensors in preference to newer weights in several files.
@@ -36,7 +37,7 @@ def remove_older_weights(folder: str | os.PathLike, written: Collection[str]) ->
 class SharedBase(ModelSavesCode, PreTrainedModel):
     """The base class of both: a `PreTrainedModel` that loads what is saved once, and the loss of its predictions."""
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load weights in which a shared matrix may occur only once, as `save_pretrained` writes them."""
         aliases = {alias: source for alias, source in self.all_tied_weights_keys.items() if source in state_dict}
         whole = {**{alias: state_dict[source] for alias, source in aliases.items()}, **state_dict}
@@ -45,7 +46,7 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         return result
 
     def save_pretrained(
-        self, save_directory: str | os.PathLike, is_main_process: bool = True, *args: Any, **kwargs: Any
+        self, save_directory: str | os.PathLike[str], is_main_process: bool = True, *args: Any, **kwargs: Any
     ) -> None:
         """
         Save the model, as in every transformers model; then remove the weights of an earlier save that transformers
@@ -82,12 +83,20 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
             loss = projected_loss(states, self.lm_head, labels, wanted, num_items_in_batch, weight)
             if loss is not None:
                 return loss, None
-        logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
+        logits = stand_in_for(self.lm_head)(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
         if labels is None:
             return None, logits
         if row_loss is not None:
             return loss_by_rows(logits, labels, row_loss, num_items_in_batch), logits
         return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
+
+    def weight_of_loss(self) -> torch.Tensor | None:
+        """
+        The weight of a plain `lm_head`, as autograd should have it in a step whose loss is computed without all
+        logits. Autograd comes back last to what was made first: the gradients of rows (`tied_rows`, called later) are
+        joined before they are added to that of the whole matrix, which torch copies for it once instead of twice.
+        """
+        return self.lm_head.weight.view_as(self.lm_head.weight) if is_plain(self.lm_head) else None
 
     def tied_rows(
         self, stack: Any, ids: torch.Tensor | None, embeddings: torch.Tensor | None
@@ -205,7 +214,7 @@ class SharedEmbeddings(SharedBase):
         """The stacks; the first has the input embeddings."""
         return "encoder", "decoder"
 
-    def share_embeddings(self):
+    def share_embeddings(self) -> None:
         """Make the one matrix, of which those of the stacks are other names."""
         if self.config.tied_matrices == "all":
             self.shared = nn.Embedding(self.config.vocab_size, self.config.d_model)
@@ -214,7 +223,7 @@ class SharedEmbeddings(SharedBase):
     def get_input_embeddings(self) -> nn.Embedding:
         return getattr(self, self.stack_names[0]).embed_tokens
 
-    def set_input_embeddings(self, value: Any):
+    def set_input_embeddings(self, value: Any) -> None:
         is_shared = self.config.tied_matrices == "all"
         if is_shared:
             self.shared = value

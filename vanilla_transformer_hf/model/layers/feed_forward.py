@@ -1,5 +1,5 @@
 """
-Feed-forward sub-layers: functions of (maps, hidden states) that return hidden states.
+Feed-forward sub-layers: functions of (projections, hidden states) that return hidden states.
 
 Shapes: B sentences, T positions, D = d_model, d_ff = encoder_ffn_dim or decoder_ffn_dim.
 """
@@ -14,32 +14,37 @@ from transformers.activations import ACT2FN
 from ..config.sharing import FEED_FORWARD_OWNERS
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from .dropout import Dropout, drop_out
-from .linear_maps import apply_maps
-from .shared_maps import Borrower
+from .projections import apply_projections
+from .shared_projections import SharesProjections
 
 
-def project_out(maps: Any, wide: torch.Tensor) -> torch.Tensor:
+def project_out(projections: Any, wide: torch.Tensor) -> torch.Tensor:
     """Dropout and W₂: activations (B, T, d_ff) to (B, T, D)."""
-    return apply_maps([maps.fc2], drop_out(wide, maps.activation_dropout, maps.training))[0]
+    return apply_projections([projections.fc2], drop_out(wide, projections.activation_dropout, projections.training))[
+        0
+    ]
 
 
-def dense_feed_forward(maps: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+def dense_feed_forward(projections: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     """activation(x W₁ + b₁) W₂ + b₂, section 3.3."""
-    (wide,) = apply_maps([maps.fc1], hidden_states)
-    return project_out(maps, maps.activation_fn(wide))
+    (wide,) = apply_projections([projections.fc1], hidden_states)
+    return project_out(projections, projections.activation_fn(wide))
 
 
-def gated_feed_forward(maps: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+def gated_feed_forward(projections: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     """(activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂; Shazeer 2020, arXiv 2002.05202."""
-    wide, gate = apply_maps([maps.fc1, maps.fc3], hidden_states)
-    return project_out(maps, maps.activation_fn(wide) * gate)
+    wide, gate = apply_projections([projections.fc1, projections.fc3], hidden_states)
+    return project_out(projections, projections.activation_fn(wide) * gate)
 
 
 class FeedForwardKind(NamedTuple):
-    """A function of (maps, hidden states), and the names of the maps from D to d_ff that it uses beside `fc2`."""
+    """
+    A function of (projections, hidden states), and the names of the projections from D to d_ff that it uses beside
+    `fc2`.
+    """
 
     function: Callable[[Any, torch.Tensor], torch.Tensor]
-    inner_maps: list[str]
+    inner_projections: list[str]
 
 
 FEED_FORWARDS: dict[str, FeedForwardKind] = {
@@ -48,24 +53,26 @@ FEED_FORWARDS: dict[str, FeedForwardKind] = {
 }
 
 
-class FeedForwardMaps(Borrower):
-    """The linear maps of a feed-forward sub-layer, owned by a layer or by `SharedFeedForward`."""
+class FeedForwardProjections(SharesProjections):
+    """The linear layers of a feed-forward sub-layer, owned by a layer or by `SharedFeedForward`."""
 
     fc1: nn.Linear
     fc3: nn.Linear
 
-    def add_feed_forward(self, config: VanillaTransformerConfig, width: int, ffn_dim: int, activation_function: str):
+    def add_feed_forward(
+        self, config: VanillaTransformerConfig, width: int, ffn_dim: int, activation_function: str
+    ) -> None:
         self.activation_fn = ACT2FN[activation_function]
         self.activation_dropout = config.activation_dropout
-        for name in FEED_FORWARDS[config.feed_forward_type].inner_maps:
+        for name in FEED_FORWARDS[config.feed_forward_type].inner_projections:
             self.add_module(name, nn.Linear(width, ffn_dim, bias=config.feed_forward_bias))
         self.fc2 = nn.Linear(ffn_dim, width, bias=config.feed_forward_bias)
 
 
-class SharedFeedForward(FeedForwardMaps):
+class SharedFeedForward(FeedForwardProjections):
     """One feed-forward for several layers; Pires et al. 2023, arXiv 2309.01826, section 3.1."""
 
-    def __init__(self, config: VanillaTransformerConfig, width: int, ffn_dim: int, activation_function: str):
+    def __init__(self, config: VanillaTransformerConfig, width: int, ffn_dim: int, activation_function: str) -> None:
         super().__init__()
         self.dropout = Dropout(config.dropout)
         self.add_feed_forward(config, width, ffn_dim, activation_function)

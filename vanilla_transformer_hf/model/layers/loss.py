@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .shared_maps import is_plain
+from .shared_projections import is_plain
 
 
 # Logits that are in memory at once in training: 16 MiB in bfloat16. Fewer are slower, more need more memory.
@@ -154,7 +154,7 @@ class LossByRows(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits, labels, row_loss: RowLoss, count) -> torch.Tensor:
+    def forward(ctx: Any, logits: Any, labels: Any, row_loss: RowLoss, count: Any) -> torch.Tensor:
         """Logits (K, N, V), labels (N)."""
         exact = torch.promote_types(logits.dtype, torch.float32)
         # float16 would underflow before backward scales it.
@@ -194,7 +194,9 @@ class ProjectedLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, states, weight, bias, labels, row_loss: RowLoss, count, dtype) -> torch.Tensor:
+    def forward(
+        ctx: Any, states: Any, weight: Any, bias: Any, labels: Any, row_loss: RowLoss, count: Any, dtype: Any
+    ) -> torch.Tensor:
         """States (K, N, D), weight (V, D), bias (V) or None, labels (N); products are computed in `dtype`."""
         exact = torch.promote_types(dtype, torch.float32)
         loss = states.new_zeros((), dtype=exact)

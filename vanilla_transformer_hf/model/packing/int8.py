@@ -8,13 +8,21 @@ Shapes: R rows, D inputs, O outputs.
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from .int8_products import LARGEST, fast_product, float64_product, has_rounding_product, rounding_product
+from .int8_products import (
+    LARGEST,
+    MakeProduct,
+    Product,
+    fast_product,
+    float64_product,
+    has_rounding_product,
+    rounding_product,
+)
 from .most_likely import ROWS_AT_ONCE
 
 
@@ -80,21 +88,21 @@ class Int8Map:
         self.most_few = FEW_INT8_ROWS if self.device.type == "cpu" and has_rounding_product() else 0
 
     @cached_property
-    def few(self) -> Callable[[torch.Tensor], torch.Tensor]:
+    def few(self) -> Product:
         """For `divided` rows."""
         return self._made(rounding_product)
 
     @cached_property
-    def many(self) -> Callable[[torch.Tensor], torch.Tensor]:
+    def many(self) -> Product:
         """For rows that `LAST_ROUNDED` has rounded."""
         return self._made(self.make_many)
 
     @property
-    def make_many(self) -> Callable:
+    def make_many(self) -> MakeProduct:
         """What makes `many`."""
         return (fast_product() if self.device.type == "cpu" else None) or float64_product
 
-    def _made(self, make: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _made(self, make: MakeProduct) -> Product:
         parts = [quantize_rows(weight) for weight in self.weights]
         whole, steps = map(joined, zip(*parts))
         return make(whole, steps / LARGEST)
@@ -106,15 +114,16 @@ class Int8Map:
         found = found.mul_(largest) if self.bias is None else torch.addcmul(self.bias, found, largest, out=found)
         if self.after == "relu":
             found.relu_()
-        return found.to(states.dtype).unflatten(0, states.shape[:-1])
+        outputs: torch.Tensor = found.to(states.dtype).unflatten(0, states.shape[:-1])
+        return outputs
 
 
-def int8_map_of_step(weights: Sequence[torch.Tensor], *args: Any) -> Int8Map:
+def int8_map_of_step(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none") -> Int8Map:
     """
     The map for the tokens of one step, or of several hypotheses. With few outputs, the kernel for few rows is as fast
     for many. Where one kernel is enough, it is packed at once, and the weights, which may be copies, are not kept.
     """
-    made = Int8Map(weights, *args)
+    made = Int8Map(weights, bias, after=after)
     if made.most_few and sum(map(len, weights)) >= LARGE_INT8_MAP:
         return made
     if made.most_few:
@@ -151,10 +160,10 @@ class LastRounded:
             return kept[2]
         rows, largest = divided(states)
         found = rows.mul_(LARGEST).round_(), largest
-        self.kept = weakref.ref(states, self.forget), version, found
+        self.kept = weakref.ref(states, self.evict), version, found
         return found
 
-    def forget(self, states: Any) -> None:
+    def evict(self, states: Any) -> None:
         """Free the result for these states, a weak reference."""
         if self.kept is not None and self.kept[0] is states:
             self.kept = None

@@ -10,6 +10,7 @@ import timeit
 import warnings
 from collections.abc import Callable
 from functools import cache
+from typing import TypeAlias
 
 import torch
 from transformers.utils import logging
@@ -18,13 +19,16 @@ from transformers.utils import logging
 int8_logger = logging.get_logger(__name__)
 
 LARGEST = 127
+# Rows (R, D) to products with a matrix (R, O), and what makes it of the matrix in int8 (O, D) and its steps (O).
+Product: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+MakeProduct: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Product]
 # The kernel of FBGEMM for states in float32, which it rounds itself.
 FBGEMM = "linear_with_input_q_dq_qweight_dq_output_fp32"
 # Seconds that a busy machine may keep a thread waiting. 32 x 512 x 128 takes a plain loop 0.2.
 PAUSE = 0.05
 
 
-def onednn_product(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+def onednn_product(weight: torch.Tensor, steps: torch.Tensor) -> Product:
     """
     Rows (R, D) of whole numbers from -128 to 127 to products with a matrix of int8 (O, D), each times its step (O):
     float32 (R, O). By oneDNN, for processors with instructions for int8.
@@ -38,8 +42,12 @@ def onednn_product(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[torch
     # wraps around; torch converts to int8 three times as fast as to uint8.
     def product(rows: torch.Tensor) -> torch.Tensor:
         unsigned = rows.to(torch.int8).view(torch.uint8).add_(128)
-        scales = (1.0, 128, packed, steps, zeros)
-        return torch.ops.onednn.qlinear_pointwise(unsigned, *scales, None, 1.0, 0, torch.float32, "none", [], "")
+        # Scale and zero point of the rows; the matrix with its own; bias; scale, zero point, type of the output; the
+        # operation after it.
+        products: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
+            unsigned, 1.0, 128, packed, steps, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return products
 
     return product
 
@@ -51,12 +59,13 @@ def packed_for_fbgemm(weight: torch.Tensor, steps: torch.Tensor) -> torch.Script
     try:
         with warnings.catch_warnings(category=UserWarning, action="ignore"):  # torch may remove this type one day
             quantized = torch._make_per_channel_quantized_tensor(weight, steps, zeros, 0)
-        return torch.ops.quantized.linear_prepack(quantized, None)
+        packed: torch.ScriptObject = torch.ops.quantized.linear_prepack(quantized, None)
+        return packed
     finally:
         torch.backends.quantized.engine = engine
 
 
-def product_of_halves(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+def product_of_halves(weight: torch.Tensor, steps: torch.Tensor) -> Product:
     """
     The same by FBGEMM, for processors with AVX2 alone. They add products in pairs in 16 bits, and clip them: 255 · 127
     twice is too large. Here rows are the sum of two of at most 64, as 128 · 127 twice is not.
@@ -70,13 +79,14 @@ def product_of_halves(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[to
     def product(rows: torch.Tensor) -> torch.Tensor:
         # The kernel rounds them to the half below and the half above.
         halves = torch.add(quarters, rows.float(), alpha=0.5).flatten(0, 1)
-        below, above = kernel(halves, 1.0, 64, packed).chunk(2)
+        sums: torch.Tensor = kernel(halves, 1.0, 64, packed)
+        below, above = sums.chunk(2)
         return below.add_(above).mul_(steps)  # the whole sum is rounded once, as by oneDNN
 
     return product
 
 
-def float64_product(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+def float64_product(weight: torch.Tensor, steps: torch.Tensor) -> Product:
     """The same numbers on every device, slowly."""
     int8_logger.warning_once(
         "int8: this device has no fast products of int8; float64 gives the same results, but slowly"
@@ -84,7 +94,7 @@ def float64_product(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[torc
     return lambda rows: (rows.double() @ weight.double().T).float() * steps
 
 
-def rounding_product(weight: torch.Tensor, steps: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+def rounding_product(weight: torch.Tensor, steps: torch.Tensor) -> Product:
     """
     The same by FBGEMM, which rounds inside: rows (R, D) of numbers from -1 to 1, in float32, become whole numbers from
     -127 to 127. For processors with instructions for int8. For the few rows of a step it is faster than oneDNN's: all
@@ -114,7 +124,7 @@ def extremes() -> torch.Tensor:
     return rows
 
 
-def is_fast_and_exact(make: Callable) -> bool:
+def is_fast_and_exact(make: MakeProduct) -> bool:
     """Whether the products are exact here and not made by a plain loop; some clip without instructions for int8."""
     rows = extremes()
     weight = rows.repeat(4, 1)
@@ -125,13 +135,13 @@ def is_fast_and_exact(make: Callable) -> bool:
     return seconds(product, rows) < 20 * seconds(weight.T.__rmatmul__, rows) + PAUSE
 
 
-def seconds(function: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> float:
+def seconds(function: Product, rows: torch.Tensor) -> float:
     """The shortest of a few calls."""
     return min(timeit.repeat(lambda: function(rows), number=1, repeat=3))
 
 
 @cache
-def fast_product() -> Callable | None:
+def fast_product() -> MakeProduct | None:
     """Which function makes fast, exact products of int8 on this processor; None if none does."""
     if has_onednn() and is_fast_and_exact(onednn_product):
         return onednn_product

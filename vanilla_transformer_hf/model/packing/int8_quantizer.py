@@ -26,7 +26,18 @@ WEIGHT, SCALE = "weight", "weight_scale"
 class Int8Config(QuantizationConfigMixin):
     """
     For `from_pretrained(..., quantization_config=Int8Config())`: matrices and token embeddings are rounded to int8,
-    with one step for each output or token, and `save_pretrained` writes them in this type.
+    with one step for each output or token, and `save_pretrained` writes them in this type. Such a model cannot be
+    trained.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import Int8Config, VanillaTransformerForConditionalGeneration
+    >>> folder = "model_cards/multi30k_raw_en_de"
+    >>> model = VanillaTransformerForConditionalGeneration.from_pretrained(folder, quantization_config=Int8Config())
+    >>> model.config.quantization_config.quant_method
+    'vanilla_transformer_int8'
+    ```
     """
 
     def __init__(self, quant_method: str = INT8_METHOD):
@@ -74,7 +85,8 @@ class Storing(Rounding):
 
 def first_of(tensors: Any) -> torch.Tensor:
     """The tensor that transformers passes, by itself or in a list."""
-    return tensors[0] if isinstance(tensors, list) else tensors
+    tensor: torch.Tensor = tensors[0] if isinstance(tensors, list) else tensors
+    return tensor
 
 
 def is_quantized(model: Any, name: str) -> bool:

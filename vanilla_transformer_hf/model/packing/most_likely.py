@@ -4,12 +4,19 @@ The best next tokens, without looking at all logits.
 Shapes: R rows, D = d_model, V vocabulary, K candidates.
 """
 
-from collections.abc import Callable
 from functools import cached_property
 
 import torch
 
-from .int8_products import LARGEST, fast_product, float64_product, has_rounding_product, rounding_product
+from .int8_products import (
+    LARGEST,
+    MakeProduct,
+    Product,
+    fast_product,
+    float64_product,
+    has_rounding_product,
+    rounding_product,
+)
 
 
 # From this number of candidates per row, two stages with groups of this size are faster than one (measured on a CPU).
@@ -53,10 +60,11 @@ def first_highest(scores: torch.Tensor) -> torch.Tensor:
         highest = torch.cat((highest, scores[:, whole * SCORES_AT_ONCE :].amax(dim=1, keepdim=True)), dim=1)
     start = (highest.argmax(dim=1, keepdim=True) * SCORES_AT_ONCE).clamp_(max=scores.shape[1] - SCORES_AT_ONCE)
     members = scores.gather(1, start + torch.arange(SCORES_AT_ONCE, device="cpu"))
-    return start[:, 0] + members.argmax(dim=1)
+    found: torch.Tensor = start[:, 0] + members.argmax(dim=1)
+    return found
 
 
-def most_likely(head: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+def most_likely(head: Product) -> Product:
     """States (R, D) to the ids of their highest logits (R), by all logits."""
     return lambda states: first_highest(head(states).float())
 
@@ -80,7 +88,7 @@ class ScreenedMostLikely:
         head: The same projection as a callable that returns all logits.
     """
 
-    def __init__(self, weight: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]):
+    def __init__(self, weight: torch.Tensor, head: Product):
         self.weight, self.by_all_logits = weight, most_likely(head)
         self.near: tuple[torch.Tensor, torch.Tensor] | None = self._round()  # until it is packed
 
@@ -98,16 +106,16 @@ class ScreenedMostLikely:
         self.norm, self.loss = 1.01 * max(norms), 1.01 * max(losses)
         return near, torch.cat(steps)
 
-    def _packed(self, make: Callable[..., Callable]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _packed(self, make: MakeProduct) -> Product:
         near, self.near = self.near or self._round(), None
         return make(*near)
 
     @cached_property
-    def _of_few(self) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _of_few(self) -> Product:
         return self._packed(rounding_product)
 
     @cached_property
-    def _of_many(self) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _of_many(self) -> Product:
         return self._packed(fast_product() or float64_product)
 
     def rough_logits(self, whole: torch.Tensor) -> torch.Tensor:
@@ -122,10 +130,12 @@ class ScreenedMostLikely:
         rough = self.rough_logits(whole)
         near = whole.mul_(step)
         loss = self.norm * (states - near).norm(dim=1) + self.loss * near.norm(dim=1)
-        found, unsure = self._among(CANDIDATES[0], rough, step[:, 0], loss, states)
+        found, unsure = self._among(CANDIDATES[0], rough, step=step[:, 0], loss=loss, states=states)
         for count in CANDIDATES[1:]:
             if rows := unsure.nonzero()[:, 0].tolist():
-                found[rows], unsure[rows] = self._among(count, rough[rows], step[rows, 0], loss[rows], states[rows])
+                found[rows], unsure[rows] = self._among(
+                    count, rough[rows], step=step[rows, 0], loss=loss[rows], states=states[rows]
+                )
         if unsure.any():
             found[unsure] = self.by_all_logits(states[unsure])
         return found

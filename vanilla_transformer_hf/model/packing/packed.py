@@ -6,23 +6,26 @@ A packed matrix is a copy; a `WeightSignature` tells whether it is still up to d
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache, cached_property, partial
-from threading import get_ident
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
-from ..layers.shared_maps import LOOKED_UP, STAND_INS, Borrower, is_plain, is_unchanged
+from ..layers.shared_projections import SharesProjections, is_plain, is_unchanged
+from ..stand_ins import standing_in
 from .int8 import Int8Map, int8_map_of_step, joined
 from .int8_products import fast_product, onednn_product, product_of_halves
 from .most_likely import ScreenedMostLikely, most_likely
 from .signature import WeightSignature
+
+
+# States (..., D) to x Wᵀ + b (..., O).
+Projection: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 def is_packable(weight: torch.Tensor) -> bool:
@@ -58,17 +61,15 @@ MOST_HALVES = 32
 
 
 # Operation after a product -> its function, where oneDNN does not fuse it.
-AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"none": lambda states: states, "relu": F.relu}
+AFTER: dict[str, Projection] = {"none": lambda states: states, "relu": F.relu}
 
 
-def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Projection:
     """x W ᵀ + b as torch computes it, followed by the operation after it."""
     return lambda states: AFTER[after](F.linear(states, weight, bias))
 
 
-def pack(
-    weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none"
-) -> Callable[[torch.Tensor], torch.Tensor]:
+def pack(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none") -> Projection:
     """
     x W ᵀ + b with W, the rows of all `weights`, packed once where oneDNN is available.
 
@@ -77,7 +78,7 @@ def pack(
     """
     weight = joined(weights)
     if not is_packable(weight):
-        return plain_map(weight, bias, after)
+        return plain_map(weight, bias, after=after)
     linear, dtype = torch.ops.mkldnn._linear_pointwise, weight.dtype
     exact = torch.float32 if dtype == torch.bfloat16 and lacks_bfloat16() else dtype
     own_weight, own_bias = weight.detach().to(exact), None if bias is None else bias.detach().to(exact, copy=True)
@@ -87,26 +88,24 @@ def pack(
     return lambda states: linear(states.to(dtype), packed, own_bias, after, [], "")
 
 
-def for_few_rows(
-    weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none"
-) -> Callable[[torch.Tensor], torch.Tensor]:
+def for_few_rows(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none") -> Projection:
     """x W ᵀ + b, with W packed only where that is faster for the few rows of a step."""
     small = weights[0].dtype == torch.float32 and sum(one.numel() for one in weights) < SMALL
-    return plain_map(joined(weights), bias, after) if small else pack(weights, bias, after)
+    return plain_map(joined(weights), bias, after=after) if small else pack(weights, bias, after=after)
 
 
 # `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
 INT8_METHOD = "vanilla_transformer_int8"
+# From matrices whose outputs are concatenated, a bias or None and the operation after it.
+MakeProjection: TypeAlias = Callable[[Sequence[torch.Tensor], torch.Tensor | None, str], Projection]
 # Quantization of a search -> how it makes a map: of the few rows of a step, and of whole sequences.
-MAKERS: dict[str | None, tuple[Callable, Callable]] = {
+MAKERS: dict[str | None, tuple[MakeProjection, MakeProjection]] = {
     None: (for_few_rows, pack),
     "int8": (int8_map_of_step, Int8Map),
 }
 
 
-def side_by_side(
-    *modules: nn.Module, after: str = "none", make: Callable = for_few_rows
-) -> Callable[[torch.Tensor], torch.Tensor]:
+def side_by_side(*modules: nn.Module, after: str = "none", make: MakeProjection = for_few_rows) -> Projection:
     """The concatenated outputs of linear modules for one input, then an operation; plain modules become one matrix."""
     if not all(map(is_plain, modules)):
         return lambda states: AFTER[after](torch.cat([module(states) for module in modules], dim=-1))
@@ -118,11 +117,11 @@ def side_by_side(
 class WhenUsed:
     """A map that is made when it is called for the first time."""
 
-    def __init__(self, make: Callable[[], Callable[[torch.Tensor], torch.Tensor]]):
+    def __init__(self, make: Callable[[], Projection]):
         self.make = make
 
     @cached_property
-    def map(self) -> Callable[[torch.Tensor], torch.Tensor]:
+    def map(self) -> Projection:
         """The map itself."""
         return self.make()
 
@@ -130,36 +129,30 @@ class WhenUsed:
         return self.map(states)
 
 
-class StandIn:
-    """A module that owns linear maps, some of which are packed; everything else is the module's own."""
+class PackedOwner:
+    """
+    What stands in for a module that owns projections, some of which are packed; everything else is the module's own.
 
-    def __init__(self, owner: nn.Module, packed: dict[str, Callable[[torch.Tensor], torch.Tensor]]):
-        vars(self).update(packed, _owner=owner)
+    Args:
+        owner: The module.
+        packed: Packed projections by their names in the module.
+        join: From plain modules to their packed projection, with concatenated outputs.
+    """
+
+    def __init__(self, owner: nn.Module, packed: dict[str, Projection], join: Callable[..., Projection]):
+        vars(self).update(packed, _owner=owner, _packed=packed.keys(), _join=join)
+        self._joint: dict[tuple[str, ...], Callable[[torch.Tensor], Sequence[torch.Tensor]]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._owner, name)
 
-
-class PackedOwner(StandIn):
-    """
-    The stand-in for an owner of linear maps of which some are packed.
-
-    Args:
-        join: From plain modules to their packed map, with concatenated outputs.
-    """
-
-    def __init__(self, owner: nn.Module, packed: dict[str, Callable[[torch.Tensor], torch.Tensor]], join: Callable):
-        super().__init__(owner, packed)
-        self._packed, self._join = packed.keys(), join
-        self._joint: dict[tuple[str, ...], Callable[[torch.Tensor], Sequence[torch.Tensor]]] = {}
-
     def outputs(self, names: tuple[str, ...], states: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The outputs (B, T, O) of the maps with these names for the same states (B, T, D), by one product."""
+        """The outputs (B, T, O) of the projections with these names for the same states (B, T, D), by one product."""
         if names not in self._joint:
-            self._joint[names] = self._joint_map(names)
+            self._joint[names] = self._joint_projection(names)
         return self._joint[names](states)
 
-    def _joint_map(self, names: tuple[str, ...]) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
+    def _joint_projection(self, names: tuple[str, ...]) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
         if len(names) == 1 or not self._packed >= {*names}:
             return lambda states: [getattr(self, name)(states) for name in names]
         modules = [getattr(self._owner, name) for name in names]
@@ -167,80 +160,67 @@ class PackedOwner(StandIn):
         return lambda states: joint(states).split_with_sizes(widths, dim=-1)
 
 
-class PackedProducts(TorchFunctionMode):
-    """Inside `with PackedProducts(maps):`, linear maps whose weights' ids are in `maps` use the packed weights."""
-
-    def __init__(self, maps: dict[int, Callable[[torch.Tensor], torch.Tensor]]):
-        super().__init__()
-        self.maps = maps
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.linear and len(args) > 1 and id(args[1]) in self.maps:
-            return self.maps[id(args[1])](args[0])
-        return func(*args, **(kwargs or {}))
-
-
-class PackedMaps(dict):
+class PackedModules:
     """
-    Packed linear maps by the ids of their weights.
+    What stands in for modules of a model while packed projections compute.
 
     Args:
-        modules: The modules that use them. Layers and attentions look most of their maps up, and find the packed ones
-            there. Where there are others, each call of a torch function is watched for them, which takes longer.
-        join: From plain modules to their packed map, with concatenated outputs.
+        packed: Packed projections by the ids of their weights; empty if there are none.
+        modules: The modules that have the weights, and those that own or use such modules.
+        join: From plain modules to their packed projection, with concatenated outputs.
+
+    Attributes:
+        packed: As given.
+        stand_ins: By the id of a module what stands in for it.
     """
 
-    def __init__(
-        self,
-        maps: dict[int, Callable[[torch.Tensor], torch.Tensor]],
-        modules: Iterable[nn.Module],
-        join: Callable[..., Callable[[torch.Tensor], torch.Tensor]],
-    ):
-        super().__init__(maps)
-        self.stand_ins: dict[int, StandIn] = {}
-        self.others = dict(maps)
-        for owner in dict.fromkeys(module.owner for module in modules if isinstance(module, Borrower)):
-            # An adapter around a map has the map's weight, too.
-            looked_up = ((name, one) for name, one in owner.named_children() if name in LOOKED_UP)
-            ids = {name: id(one.weight) for name, one in looked_up if is_plain(one)}
-            packed = {name: maps[place] for name, place in ids.items() if place in maps}
-            self.stand_ins[id(owner)] = PackedOwner(owner, packed, join)
-            for name in packed:
-                self.others.pop(ids[name], None)
+    def __init__(self, packed: dict[int, Projection], modules: Iterable[nn.Module], join: Callable[..., Projection]):
+        self.packed, self.stand_ins = packed, dict[int, Any]()
+        for module in dict.fromkeys(modules) if packed else ():
+            if (own := self._packed_of(module)) is not None:
+                self.stand_ins[id(module)] = own
+            if isinstance(module, SharesProjections) and id(module.owner) not in self.stand_ins:
+                found = {name: self._packed_of(child) for name, child in module.owner.named_children()}
+                named = {name: one for name, one in found.items() if one is not None}
+                self.stand_ins[id(module.owner)] = PackedOwner(module.owner, named, join=join)
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """A context in which they replace the modules' own, in this thread."""
-        thread, before = get_ident(), STAND_INS.get(get_ident(), {})
-        STAND_INS[thread] = before | self.stand_ins
-        try:
-            with PackedProducts(self.others) if self.others else nullcontext():
-                yield
-        finally:
-            STAND_INS[thread] = before
-            if not before:
-                del STAND_INS[thread]
+    def _packed_of(self, module: nn.Module) -> Projection | None:
+        # An adapter around a projection has its weight, too, but computes something else.
+        return self.packed.get(id(module.weight)) if is_plain(module) else None
 
 
-class StepLayer(SimpleNamespace):
+class StepProjections(SimpleNamespace):
     """
-    The maps of a decoder layer, as a step uses them: `qkv`, `out`, where there is a source `cross_query` and
-    `cross_out`, and what the layer's
-    `feed_forward` reads: `fc1`, `fc2`, maybe `fc3`, `activation_fn`, `activation_dropout`, `training`; no dropout.
+    The projections of a decoder layer, as a step uses them: `qkv`, `out`, where there is a source `cross_query` and
+    `cross_out`, and what the layer's `feed_forward` reads: `fc1`, `fc2`, maybe `fc3`, `activation_fn`,
+    `activation_dropout`, `training`; no dropout.
     """
 
-    def __init__(self, layer: Any, side_by_side: Callable[..., Callable[[torch.Tensor], torch.Tensor]]):
+    qkv: Projection
+    out: Projection
+    cross_query: Projection
+    cross_out: Projection
+    dropout: Projection
+
+    def __init__(self, layer: Any, side_by_side: Callable[..., Projection]):
         own, *crosses = layer.attentions
-        inner = {name: getattr(layer.maps, name) for name in ("fc1", "fc2", "fc3") if hasattr(layer.maps, name)}
-        activation_fn = getattr(layer.maps, "activation_fn", None)
+        inner = {
+            name: getattr(layer.projections, name)
+            for name in ("fc1", "fc2", "fc3")
+            if hasattr(layer.projections, name)
+        }
+        activation_fn = getattr(layer.projections, "activation_fn", None)
         is_relu = type(activation_fn) is nn.ReLU and is_unchanged(activation_fn)
         after = {"fc1": "relu"} if is_relu else {}
         made: dict[str, Any] = {name: side_by_side(map, after=after.get(name, "none")) for name, map in inner.items()}
         for cross in crosses:
-            made |= {"cross_query": side_by_side(cross.maps.q_proj), "cross_out": side_by_side(cross.maps.out_proj)}
+            made |= {
+                "cross_query": side_by_side(cross.projections.q_proj),
+                "cross_out": side_by_side(cross.projections.out_proj),
+            }
         super().__init__(
             **made,
-            qkv=side_by_side(*own.projections),
+            qkv=side_by_side(*own.input_projections),
             out=side_by_side(own.out_proj),
             activation_fn=AFTER["none"] if is_relu else activation_fn,
             dropout=AFTER["none"],
@@ -258,37 +238,37 @@ class StepWeights:
     """
 
     # Model -> its packed maps, and the signature of the weights that they were made of.
-    _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+    _kept: "weakref.WeakKeyDictionary[Any, tuple[StepWeights, WeightSignature]]" = weakref.WeakKeyDictionary()
 
     def __init__(self, model: Any, quantization: str | None = None):
         self.model, self.quantization = weakref.proxy(model), quantization
         self.of_step, self.of_sequence = MAKERS[quantization]
 
     @cached_property
-    def layers(self) -> list[StepLayer]:
+    def layers(self) -> list[StepProjections]:
         """The maps of each decoder layer; layers that share weights share their packed copy."""
         decoder, once = self.model.get_decoder(), cache(self._side_by_side)
-        layers = [StepLayer(layer, once) for layer in decoder.layers]
+        layers = [StepProjections(layer, once) for layer in decoder.layers]
         return [layers[number] for number in decoder.layer_order]
 
     @cached_property
-    def head(self) -> Callable[[torch.Tensor], torch.Tensor]:
+    def head(self) -> Projection:
         """To the vocabulary."""
         return WhenUsed(partial(self._side_by_side, self.model.lm_head))
 
     @property
-    def _side_by_side(self) -> Callable[..., Callable[[torch.Tensor], torch.Tensor]]:
+    def _side_by_side(self) -> Callable[..., Projection]:
         return partial(side_by_side, make=self.of_step)
 
-    def head_of(self, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    def head_of(self, rows: torch.Tensor) -> Projection:
         """To some entries of the vocabulary; a plain module computes only these."""
         head = self.model.lm_head
         if not is_plain(head):
             return lambda states: head(states)[..., rows]
-        return self.of_step([head.weight[rows]], None if head.bias is None else head.bias[rows])
+        return self.of_step([head.weight[rows]], None if head.bias is None else head.bias[rows], "none")
 
     @cached_property
-    def most_likely(self) -> Callable[[torch.Tensor], torch.Tensor]:
+    def most_likely(self) -> Projection:
         """States (R, D) to the ids of their highest logits (R)."""
         head, by_all = self.model.lm_head, most_likely(self.head)
         if self.quantization or not (is_plain(head) and head.bias is None and is_packable(head.weight)):
@@ -296,7 +276,7 @@ class StepWeights:
         size, fast = head.weight.nbytes, fast_product()
         if fast is onednn_product and size >= LARGE_MAP:
             # The embedded tokens are read from the same matrix, so a packed copy would be one more.
-            return ScreenedMostLikely(head.weight, plain_map(head.weight, None, "none"))
+            return ScreenedMostLikely(head.weight, plain_map(head.weight, None, after="none"))
         if fast is onednn_product and size >= LARGE_FOR_MANY and head.weight.dtype == torch.float32:
             is_faster = range(MANY, sys.maxsize)
         elif fast is product_of_halves and size >= LARGE_MAP:
@@ -307,50 +287,50 @@ class StepWeights:
         return lambda states: (screened if len(states) in is_faster else by_all)(states)
 
     @cached_property
-    def source(self) -> PackedMaps:
+    def source(self) -> PackedModules:
         """The maps of the encoder, and of the decoder's keys and values of the source, by the ids of their weights."""
         cross = [layer.encoder_attn for layer in self.model.get_decoder().layers]
         read = [getattr(one.owner, name) for one in cross for name, _ in one.roles[1:]]
         modules = dict.fromkeys([*self.model.get_encoder().modules(), *read])
         plain: list[Any] = [module for module in modules if isinstance(module, nn.Linear) and is_plain(module)]
-        return PackedMaps(self._whole(plain), [*modules, *cross], self._join)
+        return PackedModules(self._whole(plain), modules=[*modules, *cross], join=self._join)
 
     @cached_property
-    def prompt(self) -> PackedMaps:
+    def prompt(self) -> PackedModules:
         """The quantized maps of a decoder-only model by the ids of their weights; empty if it is not quantized."""
         modules = [*self.model.get_decoder().modules()]
         plain = [] if self.quantization is None else list(filter(is_plain, modules))
-        return PackedMaps(self._whole(plain), modules, self._join)
+        return PackedModules(self._whole(plain), modules=modules, join=self._join)
 
     @cached_property
-    def everything(self) -> PackedMaps:
+    def everything(self) -> PackedModules:
         """All quantized maps of the model by the ids of their weights; empty if it is not quantized."""
         modules = [*self.model.modules()]
         plain: list[Any] = [] if self.quantization is None else list(filter(is_plain, modules))
-        known = {**self.source, **self.prompt} if plain else {}
+        known = {**self.source.packed, **self.prompt.packed} if plain else {}
         new = self._whole([module for module in plain if id(module.weight) not in known])
-        return PackedMaps(known | new, modules, self._join)
+        return PackedModules(known | new, modules=modules, join=self._join)
 
     @property
-    def _join(self) -> Callable[..., Callable[[torch.Tensor], torch.Tensor]]:
+    def _join(self) -> Callable[..., Projection]:
         return partial(side_by_side, make=self.of_sequence)
 
-    def _whole(self, plain: list[Any]) -> dict[int, Callable[[torch.Tensor], torch.Tensor]]:
+    def _whole(self, plain: list[Any]) -> dict[int, Projection]:
         """When they are used: queries, keys and values mostly are not, but all of them as one."""
         fit = [module for module in plain if self.quantization is not None or is_packable(module.weight)]
         return {id(module.weight): WhenUsed(partial(self._join, module)) for module in fit}
 
-    def reading_the_source(self) -> AbstractContextManager:
+    def reading_the_source(self) -> AbstractContextManager[None]:
         """A context in which the maps of `source` replace the modules' own."""
-        return self.source.in_place() if self.source else nullcontext()
+        return standing_in(self.source.stand_ins)
 
-    def reading_the_prompt(self) -> AbstractContextManager:
+    def reading_the_prompt(self) -> AbstractContextManager[None]:
         """A context in which the maps of `prompt` replace the modules' own."""
-        return self.prompt.in_place() if self.prompt else nullcontext()
+        return standing_in(self.prompt.stand_ins)
 
-    def computing_all(self) -> AbstractContextManager:
+    def computing_all(self) -> AbstractContextManager[None]:
         """A context in which the maps of `everything` replace the modules' own, for a whole pass."""
-        return self.everything.in_place() if self.everything else nullcontext()
+        return standing_in(self.everything.stand_ins)
 
     @classmethod
     def of(cls, model: Any, quantization: str | None = None) -> "StepWeights":
@@ -370,15 +350,17 @@ class StepWeights:
         if quantization is None and not any(is_packable(module.weight) for module in maps):
             return cls(model)
         tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
-        weights, signature = cls._kept.get(model, (None, None))
-        if weights is not None and weights.quantization == quantization and signature.fits(modules, tensors):
-            return weights
-        del weights  # its packed maps, before others are made
-        cls._kept.pop(model, None)
-        cls._kept[model] = weights, _ = cls(model, quantization), WeightSignature(modules, tensors)
-        return weights
+        if (kept := cls._kept.get(model)) is not None:
+            weights, signature = kept
+            if weights.quantization == quantization and signature.fits(modules, tensors):
+                return weights
+            del kept, weights, signature  # the last references to what they hold, before others are made
+        cls.evict(model)
+        made = cls(model, quantization)
+        cls._kept[model] = made, WeightSignature(modules, tensors)
+        return made
 
     @classmethod
-    def forget(cls, model: Any) -> None:
+    def evict(cls, model: Any) -> None:
         """Free this model's packed maps, which take as much memory as its weights."""
         cls._kept.pop(model, None)

@@ -1,7 +1,7 @@
 """
 Position schemes: how a stack knows the order of its tokens. One instance in each stack, one class a scheme.
 
-This file has the schemes that add to the embeddings or rotate queries and keys, and the table of all schemes.
+This file has the schemes that add to the embeddings or rotate queries and keys.
 
 Shapes: B sentences, T positions, D = d_model, H heads.
 """
@@ -12,20 +12,15 @@ from torch import nn
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from .base import (
+    ApplyRotary,
     PositionEncoding,
-    Relation,
-    RelativePositionEncoding,
     TrainedPositionEncoding,
-    Turn,
     check_rows,
-    counted,
-    keep,
     look_up,
 )
-from .relative import AlibiPositionEncoding, DistanceMLP, GatedAlibi, ShawPositionEncoding, T5PositionBias
 
 
-class SinusoidalPositionEncoding(PositionEncoding):
+class SinusoidalPositionEncoding(PositionEncoding, scheme="sinusoidal"):
     """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), section 3.5.
 
     Computed in forward, always in float32: a table would limit the length, a buffer would be rounded with the model's
@@ -47,14 +42,16 @@ class SinusoidalPositionEncoding(PositionEncoding):
         return self.arrange(position_ids.float().unsqueeze(-1) * frequencies)
 
 
-class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding):
+class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding, scheme="sinusoidal_halves"):
     """The same values, first all sines, then all cosines, as in Marian."""
 
     def arrange(self, angles: torch.Tensor) -> torch.Tensor:
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
-class InclusiveHalvesSinusoidalPositionEncoding(HalvesSinusoidalPositionEncoding):
+class InclusiveHalvesSinusoidalPositionEncoding(
+    HalvesSinusoidalPositionEncoding, scheme="sinusoidal_halves_inclusive"
+):
     """Sines, then cosines, of pos / 10000^(i/(D/2 - 1)), as in tensor2tensor and fairseq."""
 
     def exponents(self, width: int, device: torch.device) -> torch.Tensor:
@@ -62,7 +59,7 @@ class InclusiveHalvesSinusoidalPositionEncoding(HalvesSinusoidalPositionEncoding
         return torch.arange(half, device=device, dtype=torch.float32) / (half - 1)
 
 
-class LearnedPositionEncoding(TrainedPositionEncoding):
+class LearnedPositionEncoding(TrainedPositionEncoding, scheme="learned"):
     """A trained vector per position, Table 3 row E."""
 
     def __init__(self, width: int, longest: int, offset: int):
@@ -78,7 +75,7 @@ class LearnedPositionEncoding(TrainedPositionEncoding):
         return embeddings + look_up(self.weight, position_ids + self.offset, "position")
 
 
-class HierarchicalPositionEncoding(LearnedPositionEncoding):
+class HierarchicalPositionEncoding(LearnedPositionEncoding, scheme="hierarchical"):
     """
     n² positions from n trained vectors: the vector of position n·i + j is α u_i + (1 - α) u_j with
     u_i = (p_i - α p_0) / (1 - α), which is p_j + α / (1 - α) (p_i - p_0); the first n are p_j themselves. Su 2020, as
@@ -109,7 +106,7 @@ class HierarchicalPositionEncoding(LearnedPositionEncoding):
         return embeddings + F.embedding(rows % count, self.weight) + self.alpha / (1 - self.alpha) * coarse
 
 
-class RotaryPositionEncoding(PositionEncoding):
+class RotaryPositionEncoding(PositionEncoding, scheme="rotary"):
     """
     Queries and keys rotated by their position: (x_2i, x_2i+1) by the angle pos · base^(-2i/r), where r = fraction ·
     d_k features are turned and the others stay; Su et al. 2021, arXiv 2104.09864, equation 34.
@@ -121,7 +118,7 @@ class RotaryPositionEncoding(PositionEncoding):
     """
 
     def __init__(self, head_width: int, base: float, fraction: float):
-        super().__init__(head_width, 0, 0)
+        super().__init__()
         self.head_width, self.turned, self.base = head_width, int(head_width * fraction) // 2 * 2, base
 
     @classmethod
@@ -130,20 +127,20 @@ class RotaryPositionEncoding(PositionEncoding):
     ) -> "PositionEncoding":
         return cls(config.d_k or width // heads, config.rotary_base, config.rotary_fraction)
 
-    def turn_at(self, position_ids: torch.Tensor) -> Turn:
+    def rotary_at(self, position_ids: torch.Tensor) -> ApplyRotary:
         steps = torch.arange(0, self.turned, 2, device=position_ids.device, dtype=torch.float32)  # 2i
         angles = position_ids.float()[:, None, :, None] * torch.pow(self.base, -steps / self.turned)
         cosines, sines = angles.cos(), angles.sin()  # (B or 1, 1, T, r/2)
         own, partners = self.arrange(cosines, cosines), self.arrange(-sines, sines)  # (B or 1, 1, T, r)
 
-        def turn(states: torch.Tensor) -> torch.Tensor:
+        def apply_rotary(states: torch.Tensor) -> torch.Tensor:
             exact = states.to(torch.promote_types(states.dtype, torch.float32))
             return torch.addcmul(exact * own, self.swap(exact), partners).to(states.dtype)
 
-        def turn_part(states: torch.Tensor) -> torch.Tensor:
-            return torch.cat((turn(states[..., : self.turned]), states[..., self.turned :]), dim=-1)
+        def rotate_part(states: torch.Tensor) -> torch.Tensor:
+            return torch.cat((apply_rotary(states[..., : self.turned]), states[..., self.turned :]), dim=-1)
 
-        return turn if self.turned == self.head_width else turn_part
+        return apply_rotary if self.turned == self.head_width else rotate_part
 
     def arrange(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         """Interleave the values of the first and the second member of each pair, in the order of the features."""
@@ -154,7 +151,7 @@ class RotaryPositionEncoding(PositionEncoding):
         return states.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
 
-class HalvesRotaryPositionEncoding(RotaryPositionEncoding):
+class HalvesRotaryPositionEncoding(RotaryPositionEncoding, scheme="rotary_halves"):
     """The same with pairs (x_i, x_i+r/2), as in GPT-NeoX and Llama."""
 
     def arrange(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -162,41 +159,3 @@ class HalvesRotaryPositionEncoding(RotaryPositionEncoding):
 
     def swap(self, states: torch.Tensor) -> torch.Tensor:
         return torch.cat(states.chunk(2, dim=-1)[::-1], dim=-1)
-
-
-POSITION_ENCODINGS: dict[str, type[PositionEncoding]] = {
-    "sinusoidal": SinusoidalPositionEncoding,
-    "sinusoidal_halves": HalvesSinusoidalPositionEncoding,
-    "sinusoidal_halves_inclusive": InclusiveHalvesSinusoidalPositionEncoding,
-    "learned": LearnedPositionEncoding,
-    "none": PositionEncoding,
-    "rotary": RotaryPositionEncoding,
-    "rotary_halves": HalvesRotaryPositionEncoding,
-    "t5_bias": T5PositionBias,
-    "alibi": AlibiPositionEncoding,
-    "shaw": ShawPositionEncoding,
-    "gated_alibi": GatedAlibi,
-    "distance_mlp": DistanceMLP,
-    "hierarchical": HierarchicalPositionEncoding,
-}
-
-
-def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
-    """Position of each embedding (B, T, D), as (B or 1, T): padding on the left is not counted."""
-    length = embeddings.shape[1]
-    if attention_mask is not None and attention_mask.dim() == 2:
-        return counted(attention_mask)[:, -length:]  # (B, T)
-    return (torch.arange(length, device=embeddings.device) + past_length).unsqueeze(0)  # (1, T)
-
-
-__all__ = [
-    "POSITION_ENCODINGS",
-    "PositionEncoding",
-    "Relation",
-    "RelativePositionEncoding",
-    "TrainedPositionEncoding",
-    "Turn",
-    "keep",
-    "look_up",
-    "positions",
-]

@@ -1,9 +1,9 @@
 """
 The base of position schemes: hooks that do nothing. Each scheme overrides some of them.
 
-A scheme says what it adds to the embeddings (`forward`), how it turns queries and keys (`turn_at`), what it adds to
-the scores of self-attention (`bias`), and what it does inside the self-attention of each layer (`relations`). The
-layers and the search ask the same object.
+A scheme says what it adds to the embeddings (`forward`), how it rotates queries and keys (`rotary_at`), what it adds
+to the scores of self-attention (`bias`), and what else it does in the self-attention of each layer (`layer_biases`).
+The layers and the search ask the same object.
 
 Shapes: B sentences, T query positions, S key positions, D = d_model, H heads.
 """
@@ -19,14 +19,15 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 
+from ..config.position_schemes import POSITION_SCHEMES
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 
 
 # A function that a scheme applies to queries or keys (B, H, T, d_k) at their positions.
-Turn = Callable[[torch.Tensor], torch.Tensor]
+ApplyRotary = Callable[[torch.Tensor], torch.Tensor]
 
 
-def keep(states: torch.Tensor) -> torch.Tensor:
+def no_rotary(states: torch.Tensor) -> torch.Tensor:
     """The states as they are."""
     return states
 
@@ -47,8 +48,8 @@ class MaskOfBlocks(ABC):
         """Positions (B or 1, T) to those of each block's queries (blocks, queries) and keys (blocks, keys)."""
 
 
-class Relation:
-    """The part of a scheme inside the self-attention of one layer: hooks that do nothing."""
+class PositionBias:
+    """What a scheme adds inside the self-attention of one layer: hooks that do nothing."""
 
     def kept_keys(self, keys: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         """Keys (B, H, S, d_k) with further features of the states (B, S, D) that are cached with them."""
@@ -73,7 +74,13 @@ class PositionEncoding(nn.Module):
     # Features that are cached with a key, beyond d_k.
     kept_features = 0
 
-    def __init__(self, width: int, longest: int, offset: int):
+    def __init_subclass__(cls, scheme: str | None = None, **kwargs: Any) -> None:
+        """`class NearPositions(PositionEncoding, scheme="near")` is what a config calls "near"."""
+        super().__init_subclass__(**kwargs)
+        if scheme is not None:
+            add_position_encoding(scheme, cls)
+
+    def __init__(self, width: int = 0, longest: int = 0, offset: int = 0) -> None:
         super().__init__()
         self.offset = offset
 
@@ -93,18 +100,18 @@ class PositionEncoding(nn.Module):
         """Embeddings (B, T, D) and positions (B or 1, T), counted from 0, to embeddings with positions (B, T, D)."""
         return embeddings
 
-    def turn_at(self, position_ids: torch.Tensor) -> Turn:
+    def rotary_at(self, position_ids: torch.Tensor) -> ApplyRotary:
         """The function applied to queries and keys of self-attention at positions (B or 1, T)."""
-        return keep
+        return no_rotary
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         """The bias (B or 1, H, T, S) added to the scores of queries at (B or 1, T) and keys at (B or 1, S)."""
         return query_positions.new_zeros((), dtype=torch.float32)
 
-    def relations(
+    def layer_biases(
         self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
-    ) -> Iterable[Relation | None]:
-        """For each layer the `Relation` of queries at (B or 1, T) and keys at (B or 1, S), or None."""
+    ) -> Iterable[PositionBias | None]:
+        """For each layer the `PositionBias` of queries at (B or 1, T) and keys at (B or 1, S), or None."""
         return repeat(None)
 
     def key_positions(
@@ -130,15 +137,15 @@ class PositionEncoding(nn.Module):
         """
         return position_ids, self.key_positions(mask, position_ids, padding, cache)
 
-    def act(
+    def prepare_attention(
         self, mask: Any, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any, dtype: torch.dtype
-    ) -> tuple[Any, Iterable[Relation | None]]:
+    ) -> tuple[Any, Iterable[PositionBias | None]]:
         """
-        The scheme's part in the self-attention of a stack: the mask plus the bias, and for each layer the `Relation`.
-        The arguments are those of `key_positions` and `biased`.
+        The scheme's part in the self-attention of a stack: the mask plus the bias, and for each layer the
+        `PositionBias`. The arguments are those of `key_positions` and `biased`.
         """
         pairs = self.pairs(mask, position_ids, padding, cache)
-        return self.biased(mask, *pairs, dtype), self.relations(*pairs)
+        return self.biased(mask, *pairs, dtype), self.layer_biases(*pairs)
 
     def biased(
         self,
@@ -159,12 +166,40 @@ class PositionEncoding(nn.Module):
         return mask
 
 
+# `position_encoding` or `decoder_position_encoding` -> the class of the stack's scheme; each adds itself.
+POSITION_ENCODINGS: dict[str, type[PositionEncoding]] = {}
+
+
+def add_position_encoding(scheme: str, encoding: type[PositionEncoding]) -> None:
+    """
+    Add a class to the table.
+
+    Raises:
+        ValueError: The config has no row for this scheme, or the row says something else of it than the class.
+    """
+    row = POSITION_SCHEMES.get(scheme)
+    if row is None:
+        raise ValueError(
+            f"{encoding.__name__}: scheme={scheme!r} is not a row of POSITION_SCHEMES; add it there first "
+            "(config/position_schemes.py), so that a config may name it"
+        )
+    if row.is_relative != encoding.is_relative:
+        raise ValueError(
+            f"{encoding.__name__}: is_relative={encoding.is_relative}, and the row {scheme!r} of POSITION_SCHEMES has "
+            f"is_relative={row.is_relative}: they must be equal, or configs would be taken that do not work"
+        )
+    POSITION_ENCODINGS[scheme] = encoding
+
+
+add_position_encoding("none", PositionEncoding)
+
+
 class TrainedPositionEncoding(PositionEncoding):
     """A scheme with trained tables, drawn with deviation `init_std`."""
 
     init_std: float
 
-    def draw(self):
+    def draw(self) -> None:
         """Draw the tables."""
         for table in self.parameters(recurse=False):
             init.normal_(table, std=self.init_std)
@@ -231,7 +266,7 @@ def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:
     raise found
 
 
-def check_rows(ids: torch.Tensor, count: int, what: str):
+def check_rows(ids: torch.Tensor, count: int, what: str) -> None:
     """
     Raises:
         IndexError: On a CPU, an id lies outside 0 to `count` - 1. While a graph is traced, ids have no values to
@@ -248,3 +283,11 @@ def check_rows(ids: torch.Tensor, count: int, what: str):
 def counted(padding: torch.Tensor) -> torch.Tensor:
     """Position of each token (B, T), from a mask with 1 for tokens and 0 for padding, which is not counted."""
     return (padding.long().cumsum(dim=-1) - 1).clamp(min=0)
+
+
+def positions(embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
+    """Position of each embedding (B, T, D), as (B or 1, T): padding on the left is not counted."""
+    length = embeddings.shape[1]
+    if attention_mask is not None and attention_mask.dim() == 2:
+        return counted(attention_mask)[:, -length:]  # (B, T)
+    return (torch.arange(length, device=embeddings.device) + past_length).unsqueeze(0)  # (1, T)

@@ -14,20 +14,22 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 
+from ..config.position_schemes import SHAW_DISTANCE, T5_DISTANCE
 from ..config.sharing import layer_order
-from ..configuration_vanilla_transformer import RELATIVE_DISTANCES, VanillaTransformerConfig
-from .base import PositionEncoding, Relation, RelativePositionEncoding, TrainedPositionEncoding
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..stand_ins import stand_in_for
+from .base import PositionBias, PositionEncoding, RelativePositionEncoding, TrainedPositionEncoding
 
 
-class AlibiPositionEncoding(RelativePositionEncoding):
+class AlibiPositionEncoding(RelativePositionEncoding, scheme="alibi"):
     """
     -m · |i - j| added to the score of positions i and j, with a slope m for each head; Press et al. 2021, arXiv
     2108.12409. The slopes are 2^(-8/n), 2^(-16/n), … for n heads; where n is not a power of two, those of the power
     below it, and every second one of twice as many. On both sides of a position in the encoder, as in x-transformers.
     """
 
-    def __init__(self, heads: int):
-        super().__init__(0, 0, 0)
+    def __init__(self, heads: int) -> None:
+        super().__init__()
         self.slopes = slopes(heads)
 
     @classmethod
@@ -41,15 +43,15 @@ class AlibiPositionEncoding(RelativePositionEncoding):
         return distances[:, None] * -torch.tensor(self.slopes, device=distances.device)[:, None, None]
 
 
-class T5PositionBias(RelativePositionEncoding, TrainedPositionEncoding):
+class T5PositionBias(RelativePositionEncoding, TrainedPositionEncoding, scheme="t5_bias"):
     """
     A trained number for each head and bucket of distances j - i added to the score; Raffel et al. 2020, arXiv
     1910.10683, section 2.1. Half the buckets are single distances, the others grow logarithmically up to
     `max_relative_distance`; an encoder has half of them for each side. One table, shared by the layers of a stack.
     """
 
-    def __init__(self, buckets: int, heads: int, longest_distance: int, is_causal: bool, init_std: float):
-        super().__init__(0, 0, 0)
+    def __init__(self, buckets: int, heads: int, longest_distance: int, is_causal: bool, init_std: float) -> None:
+        super().__init__()
         self.weight = nn.Parameter(torch.empty(buckets, heads))
         self.longest_distance, self.is_causal, self.init_std = longest_distance, is_causal, init_std
 
@@ -57,7 +59,7 @@ class T5PositionBias(RelativePositionEncoding, TrainedPositionEncoding):
     def of(
         cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
     ) -> "PositionEncoding":
-        distance = config.max_relative_distance or RELATIVE_DISTANCES["t5_bias"]
+        distance = config.max_relative_distance or T5_DISTANCE
         return cls(config.relative_buckets, heads, distance, is_causal, width**-0.5)
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
@@ -78,7 +80,7 @@ class T5PositionBias(RelativePositionEncoding, TrainedPositionEncoding):
         return side + torch.where(distances < single, distances, far)
 
 
-class DistanceMLP(RelativePositionEncoding):
+class DistanceMLP(RelativePositionEncoding, scheme="distance_mlp"):
     """
     The output of a small network of the logarithm of a distance, for each head, added to the score; like the dynamic
     position bias of Wang et al. 2021, arXiv 2108.00154, in the form of x-transformers: b = W₃ silu(W₂ silu(W₁ u + b₁)
@@ -89,8 +91,8 @@ class DistanceMLP(RelativePositionEncoding):
         width: Features of the two inner layers.
     """
 
-    def __init__(self, heads: int, width: int = 32):
-        super().__init__(0, 0, 0)
+    def __init__(self, heads: int, width: int = 32) -> None:
+        super().__init__()
         self.maps = nn.ModuleList([nn.Linear(1, width), nn.Linear(width, width), nn.Linear(width, heads)])
 
     @classmethod
@@ -101,14 +103,14 @@ class DistanceMLP(RelativePositionEncoding):
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         distances = (query_positions[:, :, None] - key_positions[:, None]).float()  # (B or 1, T, S)
-        first, second, last = self.maps
-        states = (distances.sign() * distances.abs().log1p())[..., None].type_as(first.weight)  # type: ignore[arg-type]
+        first, second, last = map(stand_in_for, self.maps)
+        states = (distances.sign() * distances.abs().log1p())[..., None].type_as(self.maps[0].weight)  # type: ignore[arg-type]
         states = last(F.silu(second(F.silu(first(states)))))  # (B or 1, T, S, H)
         return states.permute(0, 3, 1, 2).float()
 
 
 @dataclass
-class VectorRelation(Relation):
+class VectorBias(PositionBias):
     """
     Vectors that are added to keys and values of one layer, depending on the distance from the query.
 
@@ -133,7 +135,7 @@ class VectorRelation(Relation):
 
 
 @dataclass
-class KeyVectorRelation(Relation):
+class KeyVectorBias(PositionBias):
     """
     The same for one position of all sentences, whose keys have the same distances: a step of a search. Products with
     one vector for each key take fewer operations than sums over those with the same vector.
@@ -155,7 +157,7 @@ class KeyVectorRelation(Relation):
         return torch.matmul(weights, values) + sums.view(*weights.shape[:3], -1)
 
 
-class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
+class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding, scheme="shaw"):
     """
     e_ij = q_i (k_j + a^K_ij)ᵀ / √d_k and z_i = Σ_j α_ij (v_j + a^V_ij) with trained vectors a_ij of j - i,
     clipped to -k … k; Shaw et al. 2018, arXiv 1803.02155, equations 3 and 4. As in tensor2tensor, each layer has its
@@ -167,8 +169,8 @@ class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
         d_k, d_v: Widths of one head's keys and values.
     """
 
-    def __init__(self, order: list[int], distance: int, d_k: int, d_v: int):
-        super().__init__(0, 0, 0)
+    def __init__(self, order: list[int], distance: int, d_k: int, d_v: int) -> None:
+        super().__init__()
         self.order, self.distance, self.init_std = order, distance, d_k**-0.5
         self.keys = nn.Parameter(torch.empty(len(set(order)), 2 * distance + 1, d_k))
         self.values = nn.Parameter(torch.empty(len(set(order)), 2 * distance + 1, d_v))
@@ -178,29 +180,29 @@ class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding):
         cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
     ) -> "PositionEncoding":
         order = layer_order(config, "decoder" if is_causal else "encoder")
-        distance = config.max_relative_distance or RELATIVE_DISTANCES["shaw"]
+        distance = config.max_relative_distance or SHAW_DISTANCE
         return cls(order, distance, config.d_k or width // heads, config.d_v or width // heads)
 
-    def relations(
+    def layer_biases(
         self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
-    ) -> Iterable[Relation | None]:
+    ) -> Iterable[PositionBias | None]:
         keys: Any = key_positions
         distances = keys[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
         rows = distances.clamp(-self.distance, self.distance)[:, None] + self.distance  # (B or 1, 1, T, S)
-        relations: list[Relation]
+        layer_biases: list[PositionBias]
         # A graph that is traced for any length must not depend on this one.
         if not torch.compiler.is_compiling() and rows.shape[0] == rows.shape[2] == 1:
             vectors = self.keys[:, rows[0, 0, 0]], self.values[:, rows[0, 0, 0]]  # (layers, S, d)
-            relations = [KeyVectorRelation(*tables) for tables in zip(*vectors)]
+            layer_biases = [KeyVectorBias(*tables) for tables in zip(*vectors)]
         else:
-            relations = [VectorRelation(*tables, rows) for tables in zip(self.keys, self.values)]
-        return [relations[number] for number in self.order]
+            layer_biases = [VectorBias(*tables, rows) for tables in zip(self.keys, self.values)]
+        return [layer_biases[number] for number in self.order]
 
 
 class VisibleKeys:
     """A mask (B or 1, 1, T, S) to 1 for each key that a query attends to, else 0; once for all layers of a pass."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.mask: torch.Tensor | None = None
         self.visible = torch.empty(0)
 
@@ -211,7 +213,7 @@ class VisibleKeys:
 
 
 @dataclass
-class GateRelation(Relation):
+class GateBias(PositionBias):
     """
     The gates of one layer between a query and an earlier key.
 
@@ -246,7 +248,7 @@ class GateRelation(Relation):
         return sums_behind(gates[..., 0] * seen)
 
 
-class TwoWayGateRelation(GateRelation):
+class TwoWayGateBias(GateBias):
     """The same, with separate gates for the keys after a query."""
 
     def sums(self, gates: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
@@ -268,7 +270,7 @@ def sums_behind(values: torch.Tensor) -> torch.Tensor:
     return sums[..., -1:] - sums
 
 
-class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding):
+class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding, scheme="gated_alibi"):
     """
     Σ log f_l over j < l ≤ i added to the score of a query i and a key j before it, and Σ log r_l over i < l ≤ j to
     that of a later key (encoder), with gates f = σ(x W_f + b_f) and r = σ(x W_r + b_r) of the layer's input, for each
@@ -284,11 +286,10 @@ class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding):
 
     first_bias = 5.0
 
-    def __init__(self, order: list[int], width: int, heads: int, is_causal: bool):
-        super().__init__(0, 0, 0)
+    def __init__(self, order: list[int], width: int, heads: int, is_causal: bool) -> None:
+        super().__init__()
         self.order = order
         self.heads, self.kept_features, self.init_std = heads, 1 if is_causal else 2, width**-0.5
-        self.relation = GateRelation if is_causal else TwoWayGateRelation
         self.weight = nn.Parameter(torch.empty(len(set(order)), self.kept_features * heads, width))
         self.gate_bias = nn.Parameter(torch.empty(len(set(order)), self.kept_features * heads))
 
@@ -298,16 +299,19 @@ class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding):
     ) -> "PositionEncoding":
         return cls(layer_order(config, "decoder" if is_causal else "encoder"), width, heads, is_causal)
 
-    def draw(self):
+    def draw(self) -> None:
         init.normal_(self.weight, std=self.init_std)
         init.constant_(self.gate_bias, self.first_bias)
 
-    def relations(
+    def layer_biases(
         self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
-    ) -> Iterable[Relation | None]:
+    ) -> Iterable[PositionBias | None]:
         visible = VisibleKeys()
-        relations = [self.relation(*maps, self.heads, visible) for maps in zip(self.weight, self.gate_bias)]
-        return [relations[number] for number in self.order]
+        kind = TwoWayGateBias if self.kept_features == 2 else GateBias
+        layer_biases = [
+            kind(weight, bias, heads=self.heads, visible=visible) for weight, bias in zip(self.weight, self.gate_bias)
+        ]
+        return [layer_biases[number] for number in self.order]
 
 
 def slopes(heads: int) -> list[float]:

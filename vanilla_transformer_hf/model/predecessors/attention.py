@@ -110,7 +110,7 @@ class LuongAttention(NoAttention):
 
 
 class FeedingLuongAttention(LuongAttention):
-    """The same with input feeding: what predicted the last token is an input of the step (section 3.3 there)."""
+    """Luong's attention with input feeding: what predicted the last token is an input of the step (section 3.3)."""
 
     is_fed = True
 

@@ -5,7 +5,8 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..configuration_vanilla_transformer import LARGEST_DEPTH, LARGEST_SIZE, refusing_with_value_errors
+from ..config.errors import refusing_with_value_errors
+from ..config.kinds import LARGEST_DEPTH, LARGEST_SIZE
 from ..saved_code import ConfigSavesCode
 
 
@@ -46,7 +47,9 @@ class RecurrentSeq2SeqConfig(ConfigSavesCode, PreTrainedConfig):
     Example:
 
     ```python
-    >>> config = RecurrentSeq2SeqConfig(cell_type="gru", bidirectional=True, attention="bahdanau")
+    >>> from vanilla_transformer_hf import RecurrentSeq2SeqConfig
+    >>> RecurrentSeq2SeqConfig(cell_type="gru", bidirectional=True, attention="bahdanau").cell_type
+    'gru'
     ```"""
 
     model_type = "recurrent_seq2seq"

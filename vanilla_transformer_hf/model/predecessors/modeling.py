@@ -20,7 +20,7 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.utils import can_return_tuple
+from transformers.utils.generic import can_return_tuple
 
 from ..layers.base_model import (
     SharedBase,
@@ -296,7 +296,21 @@ class RecurrentDecoder(RecurrentStack):
 
 
 class RecurrentSeq2SeqModel(SharedEmbeddings, RecurrentPreTrainedModel):
-    """Encoder and decoder, without the map to the vocabulary."""
+    """
+    Encoder and decoder of LSTM or GRU layers, without the map to the vocabulary: source ids (B, S), target ids (B, T)
+    to states (B, T, D).
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import RecurrentSeq2SeqConfig, RecurrentSeq2SeqModel
+    >>> model = RecurrentSeq2SeqModel(RecurrentSeq2SeqConfig(vocab_size=99, d_model=32))
+    >>> source, target = torch.randint(4, 99, (2, 7)), torch.randint(4, 99, (2, 5))
+    >>> model(source, decoder_input_ids=target).last_hidden_state.shape
+    torch.Size([2, 5, 32])
+    ```
+    """
 
     def __init__(self, config: RecurrentSeq2SeqConfig):
         super().__init__(config)
@@ -359,7 +373,21 @@ class RecurrentSeq2SeqModel(SharedEmbeddings, RecurrentPreTrainedModel):
 
 
 class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTrainedModel, HostGenerationMixin):
-    """Encoder, decoder and the map to the vocabulary; `generate()` is transformers' own and carries the state."""
+    """
+    Encoder and decoder of LSTM or GRU layers and the map to the vocabulary: source ids (B, S), target ids (B, T) to
+    logits (B, T, V). `generate()` is transformers' own and carries the state.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import RecurrentSeq2SeqConfig, RecurrentSeq2SeqForConditionalGeneration
+    >>> config = RecurrentSeq2SeqConfig(vocab_size=99, d_model=32, attention="luong")
+    >>> model = RecurrentSeq2SeqForConditionalGeneration(config).eval()
+    >>> model(torch.randint(4, 99, (2, 7)), decoder_input_ids=torch.randint(4, 99, (2, 5))).logits.shape
+    torch.Size([2, 5, 99])
+    ```
+    """
 
     def __init__(self, config: RecurrentSeq2SeqConfig):
         super().__init__(config)

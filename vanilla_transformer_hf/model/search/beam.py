@@ -103,7 +103,7 @@ class BeamSearch(Search):
             coverage=torch.zeros(*shape, 1, dtype=torch.float32, device=device),
             improvable=torch.ones(shape[0], 1, dtype=torch.bool, device=device),
             is_finished=torch.zeros(shape, dtype=torch.bool, device=device),
-            finished=resized(running, -1, longest, padding),
+            finished=resized(running, -1, size=longest, value=padding),
             finished_scores=torch.full(shape, NEVER, dtype=torch.float32, device=device),
             finished_lengths=lengths,
             finished_parents=prompt.new_full((*shape, longest - self.prompt_length), -1),
@@ -129,7 +129,7 @@ class BeamSearch(Search):
         super().absorb(other, rows)
         self.penalties = max(self.penalties, other.penalties, key=len)
         if self.coverage_penalty:
-            self.rows.coverage = resized(self.rows.coverage, -1, self.decoder.source_length)
+            self.rows.coverage = resized(self.rows.coverage, -1, size=self.decoder.source_length)
 
     def step(self) -> None:
         rows, plan, phrases = self.rows, self.plan, self.constraints.phrases
@@ -141,10 +141,10 @@ class BeamSearch(Search):
         ends = (length >= rows.limits)[:, None] | plan.ends(found.tokens)  # (A, K)
         if self.coverage_penalty:
             rows.coverage = rows.coverage + self.decoder.attention * (length > rows.given)[:, None, None]
-        self._finish(found, sequences, origins, ends)
-        rows.running_scores, chosen = going_on(found.scores, ends, plan.beams)  # (A, n)
+        self._finish(found, sequences=sequences, origins=origins, ends=ends)
+        rows.running_scores, chosen = going_on(found.scores, ends, beams=plan.beams)  # (A, n)
         if plan.recorder is not None:
-            plan.recorder(BeamStep(rows.places, found, ends, chosen))
+            plan.recorder(BeamStep(rows.places, found, ends=ends, chosen=chosen))
         rows.running, rows.running_parents = take(sequences, chosen), take(origins, chosen)
         parents = found.parents.gather(1, chosen)
         self.decoder.follow(parents)
@@ -166,20 +166,27 @@ class BeamSearch(Search):
             flat = self.constraints.shortlist.spread(flat)
         if self.plan.processors:
             flat = self._process(flat)
-        return flat.unflatten(0, (-1, self.plan.beams))
+        log_probs: torch.Tensor = flat.unflatten(0, (-1, self.plan.beams))
+        return log_probs
 
     def _candidates(self, log_probs: torch.Tensor) -> Candidates:
         """The best continuations, of log-probabilities (A, n, V)."""
         rows, phrases = self.rows, self.constraints.phrases
         values, ids = self._likely(log_probs, rows.places)
-        found = self._ranked(values, ids, rows.running_scores)
+        found = self._ranked(values, ids, running_scores=rows.running_scores)
         if phrases is not None:
             length = rows.running.shape[-1]
             is_last, is_forced = length + 1 >= rows.limits, length < rows.given
-            plain = found.scores, found.parents, found.tokens
-            found = Candidates(
-                *phrases.choose(rows.places, log_probs, (values, ids), rows.running_scores, plain, is_last, is_forced)
+            scores, parents, tokens, missing = phrases.choose(
+                rows.places,
+                log_probs,
+                likely=(values, ids),
+                running_scores=rows.running_scores,
+                plain=(found.scores, found.parents, found.tokens),
+                is_last=is_last,
+                is_forced=is_forced,
             )
+            found = Candidates(scores=scores, parents=parents, tokens=tokens, missing=missing)
         return found
 
     def _likely(self, log_probs: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -190,19 +197,22 @@ class BeamSearch(Search):
         if shortlist is not None and not self._has_whole_vocabulary:
             ids = shortlist.ids[ids]
         if prefixes is not None:
-            values, ids = prefixes.candidates(values, ids, places, self.rows.running.shape[-1] - self.prompt_length)
+            values, ids = prefixes.candidates(
+                values, ids, rows=places, step=self.rows.running.shape[-1] - self.prompt_length
+            )
         return values, ids
 
     def _ranked(self, values: torch.Tensor, ids: torch.Tensor, running_scores: torch.Tensor) -> Candidates:
         """The best K of each row, of log-probabilities and ids (A, n, K) behind hypotheses of these scores (A, n)."""
         scores, places = (values + running_scores[..., None]).flatten(1).topk(self.count)  # (A, K)
-        return Candidates(scores, places // ids.shape[-1], ids.flatten(1).gather(1, places))
+        return Candidates(scores, places // ids.shape[-1], tokens=ids.flatten(1).gather(1, places))
 
     def _penalties(self, lengths: torch.Tensor) -> torch.Tensor:
         """The divisors (A, 1) of the scores of hypotheses with these numbers of tokens (A), including prefixes."""
         # Sentences that are done, and wait for others to join, have no limit.
         own = (lengths - self.rows.given).clamp(min=1, max=len(self.penalties))
-        return self.penalties[own - 1, None]
+        divisors: torch.Tensor = self.penalties[own - 1, None]
+        return divisors
 
     def _finish(self, found: Candidates, sequences: torch.Tensor, origins: torch.Tensor, ends: torch.Tensor) -> None:
         """Keep the best n of the finished hypotheses and of those among the n best candidates that end now."""
@@ -270,7 +280,12 @@ class DiverseBeamSearch(BeamSearch):
     def _candidates(self, log_probs: torch.Tensor) -> Candidates:
         rows, plan = self.rows, self.plan
         sentences, groups = rows.places // plan.groups, rows.places % plan.groups
-        found: Any = None
+        count = len(rows), self.count
+        found = Candidates(
+            scores=torch.empty(count, dtype=log_probs.dtype, device=log_probs.device),
+            parents=rows.places.new_empty(count),
+            tokens=rows.places.new_empty(count),
+        )
         # Tokens that continue the hypotheses of earlier groups (B, n of all groups); -1 where a place is empty.
         taken = rows.places.new_full((len(plan.prompt) // plan.groups, plan.groups * plan.beams), -1)
         for group in range(plan.groups):
@@ -279,15 +294,10 @@ class DiverseBeamSearch(BeamSearch):
             penalties = (before >= 0).to(log_probs.dtype) * -plan.options.diversity_penalty
             own = log_probs[its].scatter_add(2, before.clamp(min=0), penalties)  # (a, n, V)
             part = self._ranked(*self._likely(own, rows.places[its]), rows.running_scores[its])
-            _, chosen = going_on(part.scores, plan.ends(part.tokens), plan.beams)
+            _, chosen = going_on(part.scores, plan.ends(part.tokens), beams=plan.beams)
             columns = slice(group * plan.beams, (group + 1) * plan.beams)
             # Groups that are done have no hypotheses any more.
             taken[sentences[its], columns] = part.tokens.gather(1, chosen).masked_fill(rows.written[its, None], -1)
-            if found is None:
-                shape = len(rows), self.count
-                found = Candidates(
-                    part.scores.new_empty(shape), part.parents.new_empty(shape), part.tokens.new_empty(shape)
-                )
             found.scores[its], found.parents[its], found.tokens[its] = part.scores, part.parents, part.tokens
         return found
 

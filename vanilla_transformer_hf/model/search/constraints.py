@@ -238,9 +238,9 @@ class PhraseSearch:
             if wanted:
                 at, token_ids = torch.tensor(wanted, device=log_probs.device).unbind(1)
                 found += zip(wanted, (log_probs[place, at, token_ids] + running_scores[place, at]).tolist())
-            picked = self._pick(row, {key: score for key, score in found if score > NEVER / 2}, last[place])
+            picked = self._pick(row, {key: score for key, score in found if score > NEVER / 2}, is_last=last[place])
             # As low as the score of an empty place, but above that of an ended hypothesis, which must not continue.
-            nothing = Candidate(0.75 * NEVER, 0, self.sentences[row].phrases[0][0], 1)
+            nothing = Candidate(0.75 * NEVER, 0, token=self.sentences[row].phrases[0][0], missing=1)
             picked += [nothing] * (scores.shape[1] - len(picked))
             columns = list(zip(*picked))
             for tensor, column in zip((scores, beams, tokens, missing), columns):
@@ -259,7 +259,9 @@ class PhraseSearch:
             state = self.states[row][beam]
             if token not in self.ends or not sentence.missing(state):
                 state = sentence.advance(state, token)
-                candidates.append(Candidate(score, beam, token, sentence.missing(state), sentence.bank(state)))
+                candidates.append(
+                    Candidate(score, beam, token=token, missing=sentence.missing(state), bank=sentence.bank(state))
+                )
         candidates.sort(key=lambda one: -one.score)
         if is_last:
             return sorted(candidates, key=lambda one: one.missing)[: self.beams]
@@ -273,7 +275,7 @@ class PhraseSearch:
         ranked.sort(key=lambda entry: entry[:2])
         return [one for one in whole if one.token in self.ends] + [one for *_, one in ranked[: self.beams]]
 
-    def follow(self, rows: torch.Tensor, parents: torch.Tensor, tokens: torch.Tensor):
+    def follow(self, rows: torch.Tensor, parents: torch.Tensor, tokens: torch.Tensor) -> None:
         """From now on the hypotheses of sentences `rows` (A) continue those at `parents` by `tokens`, both (A, n)."""
         for row, beams, added in zip(rows.tolist(), parents.tolist(), tokens.tolist()):
             if row in self.sentences:
@@ -289,12 +291,12 @@ def read_phrases(required: Any, batch: int, vocab_size: int, ends: Sequence[int]
         ValueError: They are not lists of non-empty lists of token ids, or not one for each sentence.
     """
     phrases = []
-    for row, each in enumerate(one_for_each(required, "required_phrases", batch)):
+    for row, each in enumerate(one_for_each(required, "required_phrases", batch=batch)):
         name = f"required_phrases[{row}]"
         if not isinstance(each, (list, tuple)):
             raise ValueError(f"{name}: must be a list of phrases, not {str(each)[:40]}")
         named = [(f"{name}[{number}]", phrase) for number, phrase in enumerate(each)]
-        phrases.append([as_ids(phrase, name, vocab_size, ends) for name, phrase in named])
+        phrases.append([as_ids(phrase, name, vocab_size=vocab_size, ends=ends) for name, phrase in named])
         if [] in phrases[-1]:
             raise ValueError(f"{name}: a phrase is empty")
     return phrases
@@ -337,18 +339,20 @@ class Constraints:
         """
         made = cls()
         if "prefixes" in asked:
-            prefixes = one_for_each(asked["prefixes"], "prefixes", batch)
-            prefixes = [as_ids(ids, f"prefixes[{row}]", vocab_size, ends) for row, ids in enumerate(prefixes)]
+            prefixes = one_for_each(asked["prefixes"], "prefixes", batch=batch)
+            prefixes = [
+                as_ids(ids, f"prefixes[{row}]", vocab_size=vocab_size, ends=ends) for row, ids in enumerate(prefixes)
+            ]
             made.prefixes = Prefixes([ids for ids in prefixes for _ in range(groups)], device)
         if "required_phrases" in asked:
             if beams < 2:
                 raise ValueError(f"required_phrases: needs num_beams of at least 2, not {beams}")
             if groups > 1:
                 raise ValueError("required_phrases: not possible together with num_beam_groups")
-            phrases = read_phrases(asked["required_phrases"], batch, vocab_size, ends)
-            made.phrases = PhraseSearch(phrases, ends, beams)
+            phrases = read_phrases(asked["required_phrases"], batch, vocab_size=vocab_size, ends=ends)
+            made.phrases = PhraseSearch(phrases, ends, beams=beams)
         if "shortlist" in asked:
-            shortlist = set(as_ids(asked["shortlist"], "shortlist", vocab_size))
+            shortlist = set(as_ids(asked["shortlist"], "shortlist", vocab_size=vocab_size))
             if not shortlist - {*ends}:
                 raise ValueError("shortlist: must name a token that does not end a sentence")
             required = set() if made.phrases is None else made.phrases.tokens

@@ -10,8 +10,7 @@ import copy
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,6 +30,9 @@ from .host_generation import HostGenerationMixin
 from .incremental_decoder import Ensemble, IncrementalDecoder
 from .plan import (
     REQUESTS,
+    LengthLimits,
+    LoopCall,
+    ReadSource,
     SearchPlan,
     SearchRequest,
     check_ensemble,
@@ -39,6 +41,7 @@ from .plan import (
     most_target_tokens,
     needs_whole_rows,
     own_option,
+    plan_lengths,
     replaced_method,
 )
 from .search import Search, run_together
@@ -70,7 +73,7 @@ class VanillaTransformerBeamOutput(GenerateBeamEncoderDecoderOutput):
     phrases_met: torch.Tensor | None = None
 
 
-def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str):
+def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str) -> None:
     """
     Raises:
         ValueError: An id of `ids` lies outside the vocabulary; the message names it.
@@ -78,6 +81,21 @@ def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str):
     wrong = ids[(ids < 0) | (ids >= vocab_size)]
     if wrong.numel():
         raise ValueError(f"{name}: token id {wrong[0].item()} lies outside the vocabulary of {vocab_size} pieces")
+
+
+def with_settings(
+    changes: dict[str, Any], kwargs: dict[str, Any], given: GenerationConfig | None
+) -> tuple[dict[str, Any], GenerationConfig | None]:
+    """
+    The arguments and the `generation_config` of a call with these settings in the place of its own. A config that is
+    given has them, as transformers warns of settings beside one.
+    """
+    if given is None:
+        return {**kwargs, **changes}, None
+    config = copy.deepcopy(given)
+    for name, value in changes.items():
+        setattr(config, name, value)
+    return {name: value for name, value in kwargs.items() if name not in changes}, config
 
 
 # transformers types self as a protocol that its own models do not meet either.
@@ -115,7 +133,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     generation_config_class: type[GenerationConfig] = VanillaTransformerGenerationConfig
 
     def train(self: Any, mode: bool = True) -> Any:
-        StepWeights.forget(self)
+        StepWeights.evict(self)
         return super().train(mode)  # type: ignore[misc]
 
     def generate(
@@ -137,43 +155,65 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
             ValueError: A source or target id lies outside its vocabulary; an option of this package is out of range,
                 or is not possible because the call needs transformers' own loop; or the model's scores are NaN.
         """
-        place_in_stream = kwargs.pop("place_in_stream", None)
         if kwargs.get("labels") is not None and kwargs.get("decoder_input_ids") is None:
             kwargs.pop("decoder_attention_mask", None)  # it belongs to the labels, not to a decoder prompt
-        requests = {name: kwargs.pop(name) for name in REQUESTS if name in kwargs}
-        requests = {name: value for name, value in requests.items() if value is not None}
+        requests = {name: kwargs[name] for name in REQUESTS if kwargs.get(name) is not None}
+        place_in_stream = kwargs.pop("place_in_stream", None)
+        kwargs = {name: value for name, value in kwargs.items() if name not in REQUESTS}
+        self._check_arguments(inputs, kwargs, requests=requests)
+        if isinstance(kwargs.get("custom_generate"), str):  # the name of a repository whose code replaces the loop
+            return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
+        settings = Settings(dict(kwargs), given=generation_config, saved=self.generation_config)
+        request = SearchRequest(
+            options=SearchOptions.of(settings.get),
+            requests=requests,
+            limits=self._plan_lengths(inputs, kwargs, settings=settings),
+            place_in_stream=place_in_stream,
+        )
+        kwargs = {name: value for name, value in kwargs.items() if name not in SEARCH_OPTIONS}
+        changes: dict[str, Any] = dict(request.limits.host_arguments)
+        if kwargs.get("custom_generate") is None and settings.get("num_beam_groups") is not None:
+            changes["num_beam_groups"] = 1  # transformers would look for its own on the Hub
+        kwargs, generation_config = with_settings(changes, kwargs=kwargs, given=generation_config)
+        request = replace(request, source=self._read_source(inputs, kwargs, settings=settings, request=request))
+        kwargs |= request.source.host_arguments
+        criteria = StoppingCriteriaList([*(stopping_criteria or []), request])
+        return super().generate(inputs, generation_config, logits_processor, criteria, *args, **kwargs)
+
+    def _check_arguments(
+        self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], requests: dict[str, Any]
+    ) -> None:
+        """
+        Raises:
+            ValueError: A token id lies outside its vocabulary, the quantization is unknown, or an option of this
+                package is combined with another loop.
+        """
         if requests.get("quantization") not in MAKERS:
             raise ValueError(f"quantization={requests['quantization']!r}: expected 'int8' or None")
-        custom = kwargs.get("custom_generate")
-        if requests and custom is not None:
+        if requests and kwargs.get("custom_generate") is not None:
             raise ValueError(f"{next(iter(requests))}: not possible together with custom_generate")
-        sizes = {
-            "input_ids": self.config.source_vocab_size or self.config.vocab_size,
-            "decoder_input_ids": self.config.vocab_size,
-        }
-        for name, ids in {"input_ids": inputs, **kwargs}.items():
-            if name in sizes and ids is not None:
-                check_token_ids(ids, sizes[name], name)
-        if isinstance(custom, str):  # the name of a repository whose code replaces the loop
-            arguments = (inputs, generation_config, logits_processor, stopping_criteria, *args)
-            return super().generate(*arguments, **kwargs)  # type: ignore[misc]
-        settings = Settings(dict(kwargs), generation_config, self.generation_config)
-        options, most = SearchOptions.of(settings.get), most_target_tokens(self)
-        request = SearchRequest(options, requests, most_tokens=most, place_in_stream=place_in_stream)
-        host = request.limit(settings, *self._lengths(inputs, kwargs, settings))
-        if custom is None and settings.get("num_beam_groups") is not None:
-            host["num_beam_groups"] = 1  # transformers would look for its own on the Hub
-        kwargs = {name: value for name, value in kwargs.items() if name not in SEARCH_OPTIONS}
-        if generation_config is None:
-            kwargs |= host
-        else:
-            generation_config = copy.deepcopy(generation_config)
-            for name, value in host.items():
-                kwargs.pop(name, None)
-                setattr(generation_config, name, value)
-        kwargs |= self._read_source(request, inputs, kwargs, settings)
-        criteria = StoppingCriteriaList([*(stopping_criteria or []), request])
-        return super().generate(inputs, generation_config, logits_processor, criteria, *args, **kwargs)  # type: ignore[misc]
+        source_size, target_size = self.config.source_vocab_size or self.config.vocab_size, self.config.vocab_size
+        for ids in filter(torch.is_tensor, (inputs, kwargs.get("input_ids"))):
+            check_token_ids(ids, source_size, name="input_ids")
+        if (prompt := kwargs.get("decoder_input_ids")) is not None:
+            check_token_ids(prompt, target_size, name="decoder_input_ids")
+
+    def _plan_lengths(
+        self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
+    ) -> LengthLimits:
+        """
+        The limits of length of a call.
+
+        Raises:
+            ValueError: There is no room for a token.
+        """
+        prompt_length, source_lengths = self._lengths(inputs, kwargs, settings=settings)
+        return plan_lengths(
+            settings.length_limits,
+            prompt_length=prompt_length,
+            source_lengths=source_lengths,
+            most_tokens=most_target_tokens(self),
+        )
 
     @torch.no_grad()
     def generate_stream(self: Any, batches: Iterable[dict[str, Any]], **kwargs: Any) -> Iterator[Any]:
@@ -221,40 +261,36 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
 
     @torch.no_grad()
     def _read_source(
-        self: Any, request: SearchRequest, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
-    ) -> dict[str, Any]:
+        self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings, request: SearchRequest
+    ) -> ReadSource:
         """
-        Run the encoders of the model and of its ensemble on the source with packed weights.
-
-        Returns:
-            The arguments that keep `generate()` from encoding the source again; empty if it has to encode the source
-            itself.
+        Run the encoders of the model and of its ensemble on the source with packed weights, if the source can be read
+        before transformers' `generate()`.
 
         Raises:
             ValueError: The ensemble does not fit.
         """
         ids, embeddings = kwargs.get("input_ids") if inputs is None else inputs, kwargs.get("inputs_embeds")
         is_read = kwargs.get("encoder_outputs") is not None
-        members = request.requests.get("ensemble", ())
-        check_ensemble(self, members, ids is not None and not is_read)
+        check_ensemble(self, request.ensemble, has_input_ids=ids is not None and not is_read)
         extras = settings.get("output_attentions") or settings.get("output_hidden_states")
         if is_read or (ids is None) == (embeddings is None) or extras or hasattr(self, "hf_device_map"):
-            return {}
+            return ReadSource()
         # Of a subclass; and PEFT's prompt learning, for one, brings its own ways of reading a source.
         if "encoder_outputs" not in inspect.signature(self.forward).parameters or replaced_method(self) is not None:
-            return {}
+            return ReadSource()
         names = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids", "global_attention_mask")
         source = {"input_ids": ids, **{name: kwargs[name] for name in names if kwargs.get(name) is not None}}
-        models = (self, *members)
-        request.weights = [
+        models = (self, *request.ensemble)
+        weights = [
             None if model.training else StepWeights.of(model, quantization=request.quantization) for model in models
         ]
-        found = [encode(model, weights, source) for model, weights in zip(models, request.weights)]
-        request.memories = [outputs[0] for outputs in found[1:]]
-        return {"encoder_outputs": found[0]}
+        own, *others = [encode(model, packed, source) for model, packed in zip(models, weights, strict=True)]
+        memories = [outputs[0] for outputs in others]
+        return ReadSource(weights=weights, memories=memories, host_arguments={"encoder_outputs": own})
 
     def _prepare_cache_for_generation(
-        self: Any, generation_config: Any, model_kwargs: dict, *args: Any, **kwargs: Any
+        self: Any, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         is_ours = self.config.is_encoder_decoder and "past_key_values" not in model_kwargs
         kind = generation_config.cache_implementation
@@ -270,82 +306,110 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         else:
             return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
 
-    def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):  # type: ignore
-        arguments = (input_ids, logits_processor, stopping_criteria, generation_config)
-        search = self._search(GreedySearch, *arguments, kwargs)
-        return super()._sample(*arguments, **kwargs) if search is None else begin(search)
-
-    def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):  # type: ignore
-        arguments = (input_ids, logits_processor, stopping_criteria, generation_config)
-        search = self._search(BeamSearch, *arguments, kwargs)
-        return super()._beam_search(*arguments, **kwargs) if search is None else begin(search)
-
-    def _search(
+    def _sample(  # type: ignore[override]
         self: Any,
-        kind: type[Search],
-        input_ids: torch.Tensor,
-        processors: Any,
-        criteria: Any,
-        config: Any,
-        kwargs: dict,
-    ) -> Search | None:
+        input_ids: Any,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **kwargs: Any,
+    ) -> Any:
+        search = self._search(
+            GreedySearch,
+            LoopCall(
+                prompts=input_ids,
+                processors=logits_processor,
+                criteria=stopping_criteria,
+                config=generation_config,
+                kwargs=kwargs,
+            ),
+        )
+        if search is not None:
+            return begin(search)
+        return super()._sample(  # type: ignore[misc]
+            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
+        )
+
+    def _beam_search(  # type: ignore[override]
+        self: Any,
+        input_ids: Any,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **kwargs: Any,
+    ) -> Any:
+        search = self._search(
+            BeamSearch,
+            LoopCall(
+                prompts=input_ids,
+                processors=logits_processor,
+                criteria=stopping_criteria,
+                config=generation_config,
+                kwargs=kwargs,
+            ),
+        )
+        if search is not None:
+            return begin(search)
+        return super()._beam_search(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
+
+    def _search(self: Any, kind: type[Search], call: LoopCall) -> Search | None:
         """
-        The search for the inputs that `generate()` has prepared; None if the call needs transformers' loop.
+        The search for what `generate()` has prepared; None if the call needs transformers' loop.
 
         Raises:
             ValueError: The call needs transformers' loop but has an option that this loop does not support; or
                 constraints are malformed.
         """
-        request = SearchRequest.among(criteria)
-        obstacle = self._obstacle(kind, processors, criteria, config, kwargs)
+        request, obstacle = call.request, self._obstacle(kind, call)
         if kind is GreedySearch and "recorder" in request.requests:
             raise ValueError("recorder: needs num_beams of at least 2, not 1")
         if obstacle is not None:
-            check_request(request, config, obstacle)
+            check_request(request, call.config, obstacle=obstacle)
             return None
         # Hooks that a step runs need transformers' loop less than the options that only this search has.
-        if own_option(request, config) is None and needs_whole_rows(self):
+        if own_option(request, call.config) is None and needs_whole_rows(self):
             return None
-        plan = SearchPlan.of(request, self, input_ids, processors, criteria, config)
-        shortlist = None if plan.constraints.shortlist is None else plan.constraints.shortlist.ids
+        plan = SearchPlan.of(self, call)
         records_attention = kind is BeamSearch and plan.options.coverage_penalty > 0
-        decoders = self._decoders(request, plan, kwargs, records_attention, shortlist)
+        decoders = self._decoders(plan, call, records_attention=records_attention)
         decoder = Ensemble(decoders) if len(decoders) > 1 else decoders[0]
         return (DiverseBeamSearch if plan.groups > 1 else kind)(decoder, plan)
 
-    def _obstacle(
-        self: Any, kind: type[Search], processors: Any, criteria: Any, config: Any, kwargs: dict[str, Any]
-    ) -> str | None:
+    def _obstacle(self: Any, kind: type[Search], call: LoopCall) -> str | None:
         """The option or property that needs transformers' loop, or None."""
-        obstacle = find_obstacle(self, processors, criteria, config, kwargs)
-        if obstacle is None and kind is GreedySearch and config.return_dict_in_generate:
+        obstacle = find_obstacle(self, call)
+        if obstacle is None and kind is GreedySearch and call.config.return_dict_in_generate:
             return "a dictionary of outputs"
         return obstacle
 
-    def _decoders(
-        self: Any,
-        request: SearchRequest,
-        plan: SearchPlan,
-        kwargs: dict[str, Any],
-        records_attention: bool,
-        shortlist: torch.Tensor | None,
-    ) -> list[Any]:
-        """The decoder of the search: that of the model, or an `Ensemble`."""
-        # generate() has repeated the encoder's output for each beam; here the beams of a row share one copy.
+    def _decoders(self: Any, plan: SearchPlan, call: LoopCall, records_attention: bool) -> list[Any]:
+        """The decoders of the search: that of the model, and of the members of an ensemble."""
         if records_attention and not attends_to_pieces(self.config, "cross"):
             raise ValueError(
                 "coverage_penalty: not possible with cross_attention_type='linformer' or encoder_pooling, where the "
                 "decoder attends to sums of the source's pieces"
             )
-        memory, mask = kwargs["encoder_outputs"][0][:: plan.beams], kwargs.get("attention_mask")
-        mask = mask if mask is None else mask[:: plan.beams]
-        models, own = [self, *plan.members], partial(StepWeights.of, self, quantization=request.quantization)
-        packed = [*filter(None, request.weights)] or [own()]
-        memories = [memory, *(each.repeat_interleave(plan.groups, dim=0) for each in request.memories)]
+        source = call.request.source
+        # generate() has repeated the encoder's output for each beam; here the beams of a row share one copy.
+        memory, mask = call.kwargs["encoder_outputs"][0][:: plan.beams], call.kwargs.get("attention_mask")
+        memories = [memory, *(each.repeat_interleave(plan.groups, dim=0) for each in source.memories)]
         return [
-            IncrementalDecoder(model, weights, states, mask, plan.beams, records_attention, shortlist)
-            for model, weights, states in zip(models, packed, memories)
+            IncrementalDecoder(
+                model,
+                weights=weights,
+                memory=states,
+                attention_mask=None if mask is None else mask[:: plan.beams],
+                beams=plan.beams,
+                record_attention=records_attention,
+                shortlist=plan.shortlist,
+            )
+            for model, weights, states in zip((self, *plan.members), self._packed_weights(call.request), memories)
         ]
+
+    def _packed_weights(self: Any, request: SearchRequest) -> list[StepWeights]:
+        """Those that have read the source, or the model's own."""
+        packed = [weights for weights in request.source.weights if weights is not None]
+        return packed or [StepWeights.of(self, quantization=request.quantization)]
 
 
 def encode(model: Any, weights: StepWeights | None, source: dict[str, torch.Tensor]) -> Any:

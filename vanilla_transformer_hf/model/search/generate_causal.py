@@ -7,6 +7,7 @@ Shapes: B prompts, n beams, P tokens of a prompt.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,11 +16,11 @@ from transformers.cache_utils import DynamicCache
 
 from ..config.generation import Settings
 from ..packing.packed import StepWeights
-from ..positions.absolute import Relation, Turn, counted
+from ..positions.base import counted
 from .generate import VanillaTransformerGenerationMixin
-from .incremental_decoder import IncrementalDecoder, Masks
+from .incremental_decoder import IncrementalDecoder
 from .layer_tensors import LayerTensors
-from .plan import SearchPlan, SearchRequest, check_ensemble
+from .plan import LoopCall, ReadSource, SearchPlan, SearchRequest, check_ensemble
 from .search import Search
 
 
@@ -48,7 +49,7 @@ class CausalDecoder(IncrementalDecoder):
         shortlist: torch.Tensor | None = None,
     ):
         states = model.get_decoder().embed_tokens.weight.new_empty(0)
-        self._begin(model, weights, states, beams, False, shortlist)
+        self._begin(model, weights, states, beams=beams, record_attention=False, shortlist=shortlist)
         self._make_slots(states, len(attention_mask))
         self.prompt_mask = attention_mask
         padding = (attention_mask == 0).sum(dim=1, keepdim=True)  # (B, 1)
@@ -56,7 +57,7 @@ class CausalDecoder(IncrementalDecoder):
         if self.key_positions is not None:
             self.key_positions = self.key_positions.repeat(len(self.begins), 1)
 
-    def read(self, prompt: torch.Tensor):
+    def read(self, prompt: torch.Tensor) -> None:
         """Read all but the last token of each prompt (B, P - 1) at once."""
         self.length = length = prompt.shape[1]
         if not length:
@@ -76,25 +77,13 @@ class CausalDecoder(IncrementalDecoder):
         self.filled = length
         shown = ((layer.keys.masked_fill(hidden, 0), layer.values.masked_fill(hidden, 0)) for layer in layers)
         self.keys, self.values = LayerTensors.copies((self._turned(keys), values) for keys, values in shown)
-        self._resize(self.keys, self.values, slots)
+        self._resize(self.keys, self.values, size=slots)
         seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)
         self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)
         if self.key_positions is not None:
             self.key_positions = F.pad(counted(mask[: len(self.begins)]), (0, slots - length))
 
-    def _layer(
-        self,
-        number: int,
-        states: torch.Tensor,
-        own_slots: slice,
-        masks: Masks,
-        turn: Turn,
-        relation: Relation | None,
-    ) -> torch.Tensor:
-        attend_to_target = self._attention(number, own_slots, masks, turn, relation)
-        return self.runs[number](states, attend_to_target, self.weights.layers[number])
-
-    def keep(self, rows: torch.Tensor):
+    def keep_rows(self, rows: torch.Tensor) -> None:
         """Keep only these sentences."""
         self._keep_target(rows)
 
@@ -118,8 +107,8 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
         return prompt.shape[1], torch.zeros(len(prompt), dtype=torch.long, device=prompt.device)
 
     def _read_source(
-        self: Any, request: SearchRequest, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
-    ) -> dict[str, Any]:
+        self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings, request: SearchRequest
+    ) -> ReadSource:
         """
         Raises:
             ValueError: The ensemble does not fit, or an option needs a source.
@@ -127,16 +116,14 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
         if request.options.coverage_penalty:
             raise ValueError("coverage_penalty: needs a model with an encoder, but this model is decoder-only")
         ids = kwargs.get("input_ids") if inputs is None else inputs
-        members = request.requests.get("ensemble", ())
-        check_ensemble(self, members, ids is not None)
-        if not self.training:
-            request.weights = [StepWeights.of(model, quantization=request.quantization) for model in (self, *members)]
-        return {}
+        check_ensemble(self, request.ensemble, has_input_ids=ids is not None)
+        if self.training:
+            return ReadSource()
+        models = (self, *request.ensemble)
+        return ReadSource(weights=[StepWeights.of(model, quantization=request.quantization) for model in models])
 
-    def _obstacle(
-        self: Any, kind: type[Search], processors: Any, criteria: Any, config: Any, kwargs: dict[str, Any]
-    ) -> str | None:
-        mask, position_ids = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    def _obstacle(self: Any, kind: type[Search], call: LoopCall) -> str | None:
+        mask, position_ids = call.kwargs.get("attention_mask"), call.kwargs.get("position_ids")
         if mask is not None and (mask.dim() != 2 or (mask.diff(dim=1) < 0).any() or not mask[:, -1].all()):
             return "padding that is not on the left"
         if position_ids is not None:
@@ -145,25 +132,17 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
                 expected = counted(mask)
             if (position_ids != expected).any():
                 return "position_ids"
-            kwargs = {name: value for name, value in kwargs.items() if name != "position_ids"}
-        if config.return_dict_in_generate:
+            call = replace(call, kwargs={name: each for name, each in call.kwargs.items() if name != "position_ids"})
+        if call.config.return_dict_in_generate:
             return "a dictionary of outputs"
-        return super()._obstacle(kind, processors, criteria, config, kwargs)
+        return super()._obstacle(kind, call)
 
-    def _decoders(
-        self: Any,
-        request: SearchRequest,
-        plan: SearchPlan,
-        kwargs: dict[str, Any],
-        records_attention: bool,
-        shortlist: torch.Tensor | None,
-    ) -> list[Any]:
-        mask = kwargs.get("attention_mask")
+    def _decoders(self: Any, plan: SearchPlan, call: LoopCall, records_attention: bool) -> list[Any]:
+        mask = call.kwargs.get("attention_mask")
         mask = torch.ones_like(plan.prompt) if mask is None else mask[:: plan.beams]
-        packed = [*filter(None, request.weights)] or [StepWeights.of(self, quantization=request.quantization)]
         return [
-            CausalDecoder(model, weights, mask, plan.beams, shortlist)
-            for model, weights in zip((self, *plan.members), packed)
+            CausalDecoder(model, weights=weights, attention_mask=mask, beams=plan.beams, shortlist=plan.shortlist)
+            for model, weights in zip((self, *plan.members), self._packed_weights(call.request))
         ]
 
 

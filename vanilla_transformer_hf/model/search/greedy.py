@@ -17,13 +17,14 @@ class GreedySearch(Search):
 
     def first_results(self) -> dict[str, torch.Tensor]:
         longest = max(int(self.plan.limits.max()), self.prompt_length + 1)
-        return {"running": resized(self.plan.prompt, -1, longest, self.rows.padding)}
+        return {"running": resized(self.plan.prompt, -1, size=longest, value=self.rows.padding)}
 
     def n_best(self, rows: torch.Tensor) -> torch.Tensor:
         return self.results["running"][rows, None]
 
     def has_nan(self) -> torch.Tensor:
-        return self.decoder.states.flatten(1).isnan().any(dim=1)
+        states: torch.Tensor = self.decoder.states
+        return states.flatten(1).isnan().any(dim=1)
 
     def step(self) -> None:
         shortlist, prefixes, rows = self.constraints.shortlist, self.constraints.prefixes, self.rows
@@ -35,7 +36,7 @@ class GreedySearch(Search):
             tokens = self.decoder.next_tokens(rows.running[:, -1:])  # (A)
             tokens = tokens if shortlist is None else shortlist.ids[tokens]
         if prefixes is not None:
-            tokens = prefixes.instead_of(tokens, rows.places, rows.running.shape[1] - self.prompt_length)
+            tokens = prefixes.instead_of(tokens, rows.places, step=rows.running.shape[1] - self.prompt_length)
         tokens = tokens.masked_fill(rows.written, rows.padding)
         rows.running = torch.cat((rows.running, tokens[:, None]), dim=1)
         self._dismiss((rows.running.shape[1] >= rows.limits) | self.plan.ends(tokens))

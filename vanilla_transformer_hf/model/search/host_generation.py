@@ -1,6 +1,7 @@
 """transformers' `generate()`, for all models of this package, without two of its surprises."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,13 +27,27 @@ class HostGenerationMixin(GenerationMixin):
             kwargs["encoder_outputs"] = copy.copy(given)
         return super().generate(*args, **kwargs)  # type: ignore[misc]
 
-    def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):  # type: ignore
-        arguments = (input_ids, logits_processor, stopping_criteria, generation_config)
+    def _beam_search(  # type: ignore[override]
+        self: Any,
+        input_ids: Any,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **kwargs: Any,
+    ) -> Any:
+        search = partial(
+            super()._beam_search,  # type: ignore[misc]
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            generation_config,
+            **kwargs,
+        )
         pad = generation_config._pad_token_tensor
         if pad is None or pad.any():
-            return super()._beam_search(*arguments, **kwargs)
+            return search()
         generation_config._pad_token_tensor = torch.full_like(pad, NO_TOKEN)  # of a config of this call
-        found = super()._beam_search(*arguments, **kwargs)
+        found = search()
         sequences = found if torch.is_tensor(found) else found.sequences
         sequences.masked_fill_(sequences == NO_TOKEN, 0)
         return found

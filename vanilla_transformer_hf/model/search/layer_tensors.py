@@ -21,7 +21,7 @@ class LayerTensors:
 
     @cached_property
     def flat(self) -> list[torch.Tensor]:
-        """The same tensors, in the same memory, as (B H, T, d)."""
+        """The tensors as (B H, T, d), in the same memory."""
         return [layer.view(layer.shape[0] * layer.shape[1], *layer.shape[2:]) for layer in self.layers]
 
     @classmethod

@@ -8,9 +8,16 @@ import torch
 from transformers.generation import logits_process
 
 
-def hide_short_ends(processor: Any, generated: int, least: int, scores: torch.Tensor) -> torch.Tensor:
-    """Apply the processors of minimum lengths, in place."""
-    if generated < least:
+def hide_ends_before_length(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Apply the processor of a least length, in place."""
+    if ids.shape[1] < processor.min_length:
+        scores[:, processor.eos_token_id] = -math.inf
+    return scores
+
+
+def hide_ends_before_new_tokens(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Apply the processor of a least number of new tokens, in place."""
+    if ids.shape[1] - processor.prompt_length_to_skip < processor.min_new_tokens:
         scores[:, processor.eos_token_id] = -math.inf
     return scores
 
@@ -18,20 +25,17 @@ def hide_short_ends(processor: Any, generated: int, least: int, scores: torch.Te
 def add_biases(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """Apply the processors of biases; biases of single tokens are added in place."""
     if not processor.prepared_bias_variables or any(len(tokens) > 1 for tokens in processor.sequence_bias):
-        return type(processor).__call__(processor, ids, scores)
+        biased: torch.Tensor = processor(ids, scores)
+        return biased
     tokens = [token for (token,) in processor.sequence_bias]
     scores[:, tokens] += scores.new_tensor(list(processor.sequence_bias.values()))
     return scores
 
 
 # Processors that would take longer than the step itself -> a function of (processor, ids, scores) that works in place.
-SHORTCUTS: dict[type, Callable[..., torch.Tensor]] = {
-    logits_process.MinLengthLogitsProcessor: lambda processor, ids, scores: hide_short_ends(
-        processor, ids.shape[1], processor.min_length, scores
-    ),
-    logits_process.MinNewTokensLengthLogitsProcessor: lambda processor, ids, scores: hide_short_ends(
-        processor, ids.shape[1] - processor.prompt_length_to_skip, processor.min_new_tokens, scores
-    ),
+SHORTCUTS: dict[type, Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    logits_process.MinLengthLogitsProcessor: hide_ends_before_length,
+    logits_process.MinNewTokensLengthLogitsProcessor: hide_ends_before_new_tokens,
     logits_process.NoBadWordsLogitsProcessor: add_biases,
     logits_process.SequenceBiasLogitsProcessor: add_biases,
 }
@@ -40,5 +44,6 @@ SHORTCUTS: dict[type, Callable[..., torch.Tensor]] = {
 def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """Apply the processors to scores (R, V) that follow the ids (R, L); the scores may be overwritten."""
     for processor in processors:
-        scores = SHORTCUTS.get(type(processor), type(processor).__call__)(processor, ids, scores)
+        shortcut = SHORTCUTS.get(type(processor))
+        scores = processor(ids, scores) if shortcut is None else shortcut(processor, ids, scores)
     return scores

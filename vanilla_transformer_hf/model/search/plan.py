@@ -5,6 +5,7 @@ which transformers' loops run instead.
 Shapes: B sentences, n beams of each.
 """
 
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from transformers.generation import (
 )
 from transformers.utils import output_capturing
 
-from ..config.generation import SearchOptions, Settings
+from ..config.generation import SearchOptions
 from ..packing.packed import StepWeights
 from .constraints import Constraints
 
@@ -81,34 +82,100 @@ class StepHook(StoppingCriteria):
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
+class LengthLimits:
+    """
+    How many tokens the hypotheses of a call may have.
+
+    Attributes:
+        of_sentences: Largest number of each sentence (B), decoder prompt included; None: no limit per sentence.
+        counts_new_tokens: Whether the limits count from the end of the prompt, so that prefixes are not part of them.
+        most_tokens: The model's number of positions plus one.
+        host_arguments: The arguments by which transformers' `generate()` has the same limits.
+    """
+
+    of_sentences: torch.Tensor | None = None
+    counts_new_tokens: bool = False
+    most_tokens: int = sys.maxsize
+    host_arguments: dict[str, int | None] = field(default_factory=dict)
+
+
+def plan_lengths(
+    stated: dict[str, int], prompt_length: int, source_lengths: torch.Tensor, most_tokens: int
+) -> LengthLimits:
+    """
+    Find the limits of length of a call.
+
+    Args:
+        stated: `Settings.length_limits` of the call.
+        prompt_length: Tokens of the decoder prompt.
+        source_lengths: Tokens of each source (B).
+        most_tokens: The model's number of positions plus one.
+
+    Raises:
+        ValueError: The limit leaves no room for a token behind the prompt.
+    """
+    whole, extra = stated.get("max_length"), stated.get("max_extra_tokens")
+    if "max_new_tokens" in stated:
+        new = stated["max_new_tokens"]
+    else:
+        new = whole - prompt_length if whole is not None else int(source_lengths.max()) + (extra or 0)
+        if new < 1:
+            raise ValueError(f"max_length={whole}: leaves no room behind a decoder prompt of {prompt_length} tokens")
+    if new > most_tokens - prompt_length:
+        new = most_tokens - prompt_length
+        if new < 1:
+            raise ValueError(
+                f"decoder_input_ids: {prompt_length} tokens, and the model has {most_tokens - 1} positions"
+            )
+    # transformers warns of a call with both limits, so the user's own max_length stays where it is.
+    is_both = "max_new_tokens" in stated and "max_length" in stated
+    return LengthLimits(
+        of_sentences=None if extra is None else source_lengths + (prompt_length + extra),
+        counts_new_tokens="max_new_tokens" in stated or whole is None,
+        most_tokens=most_tokens,
+        host_arguments={"max_new_tokens": new} if is_both else {"max_new_tokens": new, "max_length": None},
+    )
+
+
+@dataclass(frozen=True)
+class ReadSource:
+    """
+    What a call has computed of its source before transformers' `generate()` begins.
+
+    Attributes:
+        weights: Packed weights of the model and of the members of the ensemble; None where they are not used.
+        memories: The encoder outputs of the ensemble's members.
+        host_arguments: The arguments that keep `generate()` from encoding the source again; empty if it has to.
+    """
+
+    weights: Sequence[StepWeights | None] = ()
+    memories: Sequence[torch.Tensor] = ()
+    host_arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
 class SearchRequest(StoppingCriteria):
     """
-    The options of a call of `generate()` that transformers does not know.
+    What a call of `generate()` asks for that transformers does not know, derived once from its arguments.
 
-    It reaches the loop as one of the stopping criteria, which `generate()` passes to every loop unchanged. In
-    transformers' loops it ends each hypothesis at the limit of its sentence.
+    It is a stopping criterion because `generate()` hands these, and nothing else of its caller's, unchanged to each of
+    its loops. `_search` finds it among them. In transformers' own loops it ends each hypothesis at the limit of its
+    sentence, and refuses what they cannot do.
 
     Attributes:
         options: Options of the search.
         requests: The given arguments among `REQUESTS`.
-        limits: Largest number of tokens of the hypotheses of each sentence (B), decoder prompt included; None: no
-            limit per sentence.
-        most_tokens: The model's number of positions plus one.
-        counts_new_tokens: Whether the limits count from the end of the prompt, so that prefixes are not part of them.
-        weights: Packed weights of the model and of the members of the ensemble; None where they are not used.
-        memories: The encoder outputs of the ensemble's members.
+        limits: Of length.
         place_in_stream: Number of the batch in a stream, None outside of one.
+        source: What has been computed of the source.
     """
 
     options: SearchOptions = field(default_factory=SearchOptions)
     requests: dict[str, Any] = field(default_factory=dict)
-    limits: torch.Tensor | None = None
-    most_tokens: int = sys.maxsize
-    counts_new_tokens: bool = False
-    weights: list[StepWeights | None] = field(default_factory=list)
-    memories: list[torch.Tensor] = field(default_factory=list)
+    limits: LengthLimits = field(default_factory=LengthLimits)
     place_in_stream: int | None = None
+    source: ReadSource = field(default_factory=ReadSource)
 
     @classmethod
     def among(cls, criteria: StoppingCriteriaList) -> "SearchRequest":
@@ -120,48 +187,45 @@ class SearchRequest(StoppingCriteria):
         """That of the linear maps; None: the model's own."""
         return self.requests.get("quantization")
 
+    @property
+    def ensemble(self) -> Sequence[Any]:
+        """The other models of the ensemble."""
+        members: Sequence[Any] = self.requests.get("ensemble", ())
+        return members
+
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         for name in self.requests:
             raise ValueError(f"{name}: only greedy search and beam search support this")
-        if self.limits is None:
+        limits = self.limits.of_sentences
+        if limits is None:
             return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        rows = input_ids.shape[0] // len(self.limits)
-        return input_ids.shape[1] >= self.limits.to(input_ids.device).repeat_interleave(rows)
+        rows = input_ids.shape[0] // len(limits)
+        return input_ids.shape[1] >= limits.to(input_ids.device).repeat_interleave(rows)
 
-    def limit(self, settings: Settings, prompt_length: int, lengths: torch.Tensor) -> dict[str, int | None]:
-        """
-        Find the limits of length.
 
-        Args:
-            settings: The settings of the call.
-            prompt_length: Tokens of the decoder prompt.
-            lengths: Tokens of each source (B).
+@dataclass(frozen=True)
+class LoopCall:
+    """
+    What transformers' `generate()` hands to one of its loops.
 
-        Returns:
-            The arguments by which transformers' `generate()` has the same limits.
+    Attributes:
+        prompts: First tokens of the hypotheses, one row for each beam (B n, P).
+        processors: The logits processors.
+        criteria: The stopping criteria, the `SearchRequest` among them.
+        config: The generation config.
+        kwargs: Arguments of the model.
+    """
 
-        Raises:
-            ValueError: The limit leaves no room for a token behind the prompt.
-        """
-        stated = settings.length_limits
-        new, whole, extra = (stated.get(name) for name in ("max_new_tokens", "max_length", "max_extra_tokens"))
-        self.counts_new_tokens = new is not None or whole is None
-        if extra is not None:
-            self.limits = lengths + (prompt_length + extra)
-        if new is None:
-            new = whole - prompt_length if whole is not None else int(lengths.max()) + (extra or 0)
-            if new < 1:
-                raise ValueError(
-                    f"max_length={whole}: leaves no room behind a decoder prompt of {prompt_length} tokens"
-                )
-        if new > self.most_tokens - prompt_length:
-            new = self.most_tokens - prompt_length
-            if new < 1:
-                raise ValueError(
-                    f"decoder_input_ids: {prompt_length} tokens, and the model has {self.most_tokens - 1} positions"
-                )
-        both = "max_new_tokens" in stated and "max_length" in stated  # transformers warns of this
-        return {"max_new_tokens": new} if both else {"max_new_tokens": new, "max_length": None}
+    prompts: torch.Tensor
+    processors: LogitsProcessorList
+    criteria: StoppingCriteriaList
+    config: Any
+    kwargs: dict[str, Any]
+
+    @property
+    def request(self) -> SearchRequest:
+        """What the caller of `generate()` asks for beside."""
+        return SearchRequest.among(self.criteria)
 
 
 @dataclass
@@ -206,6 +270,11 @@ class SearchPlan:
     recorder: Callable[[Any], None] | None = None
     after_step: Sequence[Callable[[], None]] = ()
 
+    @property
+    def shortlist(self) -> torch.Tensor | None:
+        """Ids of the tokens that get logits; None: all."""
+        return None if self.constraints.shortlist is None else self.constraints.shortlist.ids
+
     def ends(self, tokens: torch.Tensor) -> torch.Tensor:
         """Which of these tokens end a sentence."""
         if self.eos is None:
@@ -213,36 +282,34 @@ class SearchPlan:
         return tokens == self.eos if len(self.eos) == 1 else torch.isin(tokens, self.eos)
 
     @classmethod
-    def of(
-        cls,
-        request: SearchRequest,
-        model: Any,
-        input_ids: torch.Tensor,
-        processors: LogitsProcessorList,
-        criteria: StoppingCriteriaList,
-        config: Any,
-    ) -> "SearchPlan":
+    def of(cls, model: Any, call: LoopCall) -> "SearchPlan":
         """
-        The plan for the inputs of a loop: decoder prompts, one for each beam (B n, P), processors, criteria and the
-        generation config.
+        The plan for what `generate()` hands to a loop.
 
         Raises:
             ValueError: Constraints are malformed, a prefix leaves no room for another token, or a processor that
                 counts tokens from the prompt is combined with prefixes.
         """
+        request, config = call.request, call.config
         groups = request.options.num_beam_groups if config.num_beams > 1 else 1
-        prompt = input_ids[:: config.num_beams // groups]
+        prompt = call.prompts[:: config.num_beams // groups]
         eos, pad = config._eos_token_tensor, config._pad_token_tensor
-        ends = [] if eos is None else eos.tolist()
-        sizes = len(prompt) // groups, config.num_beams, ends, model.config.vocab_size, model.device, groups
-        constraints = Constraints.read(request.requests, *sizes)
+        constraints = Constraints.read(
+            request.requests,
+            batch=len(prompt) // groups,
+            beams=config.num_beams,
+            ends=[] if eos is None else eos.tolist(),
+            vocab_size=model.config.vocab_size,
+            device=model.device,
+            groups=groups,
+        )
         return cls(
             prompt=prompt,
-            limits=row_limits(request, prompt, groups, constraints, processors, criteria),
+            limits=row_limits(call, prompt, groups=groups, constraints=constraints),
             beams=config.num_beams // groups,
             eos=eos,
             pad=None if pad is None else int(pad),
-            processors=processors,
+            processors=call.processors,
             constraints=constraints,
             options=request.options,
             early_stopping=config.early_stopping,
@@ -251,36 +318,29 @@ class SearchPlan:
             returns_dict=config.return_dict_in_generate,
             joins=request.place_in_stream is not None,
             groups=groups,
-            members=request.requests.get("ensemble", ()),
+            members=request.ensemble,
             recorder=request.requests.get("recorder"),
-            after_step=[one.function for one in criteria if isinstance(one, StepHook)],
+            after_step=[one.function for one in call.criteria if isinstance(one, StepHook)],
         )
 
 
-def row_limits(
-    request: SearchRequest,
-    prompt: torch.Tensor,
-    groups: int,
-    constraints: Constraints,
-    processors: LogitsProcessorList,
-    criteria: StoppingCriteriaList,
-) -> torch.Tensor:
+def row_limits(call: LoopCall, prompt: torch.Tensor, groups: int, constraints: Constraints) -> torch.Tensor:
     """
-    Largest number of tokens of the hypotheses of each row (A), prompt and prefixes included.
+    Largest number of tokens of the hypotheses of each row (A), prompt (A, P) and prefixes included.
 
     Raises:
         ValueError: A prefix leaves no room for another token, or a processor that counts tokens from the prompt is
         combined with prefixes.
     """
-    limits = torch.full(prompt.shape[:1], int(criteria.max_length or 0), device=prompt.device)
-    prefixes = constraints.prefixes
+    prefixes, asked = constraints.prefixes, call.request.limits
+    limits = torch.full(prompt.shape[:1], int(call.criteria.max_length or 0), device=prompt.device)
     given = torch.zeros_like(limits) if prefixes is None else prefixes.lengths
-    if request.counts_new_tokens:
+    if asked.counts_new_tokens:
         limits = limits + given
-    if request.limits is not None:
-        limits = limits.minimum(request.limits.to(limits.device).repeat_interleave(groups) + given)
-    limits = limits.clamp(max=request.most_tokens)
-    for one in processors:
+    if asked.of_sentences is not None:
+        limits = limits.minimum(asked.of_sentences.to(limits.device).repeat_interleave(groups) + given)
+    limits = limits.clamp(max=asked.most_tokens)
+    for one in call.processors:
         if prefixes is not None and type(one) in COUNTING_PROCESSORS:
             raise ValueError(f"prefixes: not possible together with {type(one).__name__}")
     full = (limits <= prompt.shape[1] + given).nonzero()
@@ -300,10 +360,9 @@ def most_target_tokens(model: Any) -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def find_obstacle(
-    model: Any, processors: LogitsProcessorList, criteria: StoppingCriteriaList, config: Any, kwargs: dict[str, Any]
-) -> str | None:
+def find_obstacle(model: Any, call: LoopCall) -> str | None:
     """The option or property that needs transformers' loop; None if this package's search can run the call."""
+    config, kwargs = call.config, call.kwargs
     cache = kwargs.get("past_key_values")
     halves: tuple[Any, ...] = () if cache is None else (cache,)
     if isinstance(cache, EncoderDecoderCache):
@@ -320,8 +379,8 @@ def find_obstacle(
         "low_memory": config.low_memory,
         **model_obstacles(model),
         **{name: getattr(config, name) for name in OUTPUTS},
-        **{type(one).__name__: not treats_rows_alone(one) for one in processors},
-        **{type(one).__name__: type(one) not in CRITERIA for one in criteria},
+        **{type(one).__name__: not treats_rows_alone(one) for one in call.processors},
+        **{type(one).__name__: type(one) not in CRITERIA for one in call.criteria},
         **{name: value is not None and value is not False for name, value in kwargs.items() if name not in KNOWN},
     }
     return next((reason for reason, found in reasons.items() if found), None)
@@ -334,28 +393,26 @@ def treats_rows_alone(processor: Any) -> bool:
 
 CRITERIA = {EosTokenCriteria, MaxLengthCriteria, SearchRequest, StepHook}
 
-# Methods that transformers' loops call at each step, or whose results they rely on. Whoever replaces one, in an object
-# (PEFT's prompt learning), a subclass or a class, wants it to be called.
+
+def called_methods(names: Sequence[str]) -> list[str]:
+    """Those of these methods of transformers' generation that there are, and the methods that they call in turn."""
+    found = [name for name in names if inspect.isfunction(getattr(GenerationMixin, name, None))]
+    for name in found:  # which grows
+        code = inspect.unwrap(getattr(GenerationMixin, name)).__code__
+        called = (one for one in code.co_names if inspect.isfunction(getattr(GenerationMixin, one, None)))
+        found += [one for one in called if one not in found]
+    return found
+
+
+# transformers' loops that the search stands in for, and what brings the source to each of their hypotheses.
+LOOPS = ("_sample", "_beam_search")
+BEFORE_LOOPS = ("_maybe_prepare_encoder_kwargs_for_generation", "_expand_inputs_for_generation")
+# The methods that these loops rely on. Whoever replaces one, in an object (PEFT's prompt learning), a subclass or a
+# class, wants it to be called.
 LOOP_METHODS: dict[str, Any] = {
-    **{name: getattr(PreTrainedModel, name) for name in ("get_encoder", "get_decoder")},
-    **{
-        name: getattr(GenerationMixin, name)
-        for name in (
-            "prepare_inputs_for_generation",
-            "_prefill",
-            "_update_model_kwargs_for_generation",
-            "_expand_inputs_for_generation",
-            "_prepare_text_encoder_decoder_kwargs_for_generation",
-            "_maybe_prepare_encoder_kwargs_for_generation",
-            "_has_unfinished_sequences",
-            "_get_top_k_continuations",
-            "_get_running_beams_for_next_iteration",
-            "_update_finished_beams",
-            "_check_early_stop_heuristic",
-            "_beam_search_has_unfinished_sequences",
-        )
-        if hasattr(GenerationMixin, name)  # private ones change with transformers
-    },
+    "get_encoder": PreTrainedModel.get_encoder,
+    "get_decoder": PreTrainedModel.get_decoder,
+    **{name: getattr(GenerationMixin, name) for name in called_methods([*BEFORE_LOOPS, *LOOPS]) if name not in LOOPS},
 }
 
 
@@ -403,20 +460,26 @@ def is_hooked(module: torch.nn.Module) -> bool:
     return strange or wrapped or hasattr(module, "_hf_hook")
 
 
+# Modules whose output for a row depends on the other rows of the call: PEFT's Lily routes by a mean over all of them.
+MIXING_MODULES = {"peft.tuners.lily.layer"}
+
+
 def needs_whole_rows(model: Any) -> bool:
     """
-    Whether hooks on the modules that a step calls may need the rows of transformers' loops. A step runs such hooks,
+    Whether modules that a step calls, or hooks on them, may need the rows of transformers' loops. A step runs hooks,
     but with a sentence's beams in the place of positions, and without the sentences that are done. PEFT's
     `adapter_names`, `task_ids` and others are given to each row by a hook that adds keyword arguments. Hooks on every
     module of the process would miss those that a step does not call.
     """
+    if any(type(module).__module__ in MIXING_MODULES for module in model.modules()):
+        return True
     everywhere = torch.nn.modules.module
     if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
         return True
     stack = model.get_decoder()
-    borrowed = [layer.owner for layer in stack.layers if layer.lender is not None]  # maybe from the encoder
+    shared = [layer.owner for layer in stack.layers if layer.shared_from is not None]  # maybe from the encoder
     return any(
-        part._forward_pre_hooks_with_kwargs for root in (stack, model.lm_head, *borrowed) for part in root.modules()
+        part._forward_pre_hooks_with_kwargs for root in (stack, model.lm_head, *shared) for part in root.modules()
     )
 
 
@@ -479,6 +542,9 @@ def check_ensemble(model: Any, members: Any, has_input_ids: bool) -> None:
 
 __all__ = [
     "REQUESTS",
+    "LengthLimits",
+    "LoopCall",
+    "ReadSource",
     "SearchPlan",
     "SearchRequest",
     "check_ensemble",
@@ -487,5 +553,6 @@ __all__ = [
     "most_target_tokens",
     "needs_whole_rows",
     "own_option",
+    "plan_lengths",
     "replaced_method",
 ]

@@ -65,7 +65,7 @@ class Rows:
             if kind.get("is_result"):
                 yield name, tensor, kind.get("is_columns", False)
 
-    def keep(self, rows: Any) -> "Rows":
+    def select(self, rows: Any) -> "Rows":
         """These rows alone."""
         made: dict[str, Any] = {name: tensor[rows] for name, tensor, _ in self.tensors()}
         return replace(self, **made)
@@ -90,7 +90,7 @@ class Rows:
                 old, new = old - unused, new + ahead
             if old.dim() > 1:
                 longest = max(old.shape[-1], new.shape[-1])
-                old, new = resized(old, -1, longest, filler), resized(new, -1, longest, filler)
+                old, new = resized(old, -1, size=longest, value=filler), resized(new, -1, size=longest, value=filler)
             made[name] = old.index_copy(0, places, new)
         return replace(self, **made)
 

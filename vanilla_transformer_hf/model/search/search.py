@@ -125,35 +125,46 @@ class Search(ABC):
         Let these sentences of `other` take the places of some that are done. `other` must not have begun and must have
         the same settings.
         """
-        others = other.rows.keep(rows)
-        count, free = len(others), self.rows.written.nonzero()[:, 0]
-        if len(free) < count or len(free) - count >= LEAVING_SHARE * len(self.rows):
-            stay = (~self.rows.written).nonzero()[:, 0]
-            self.keep(torch.cat((stay, stay.new_zeros(count))))
-            free = torch.arange(len(stay), len(stay) + count, device=stay.device)
-        free = free[self.rows.begins[free].argsort()[:count]]  # of those that have begun first
+        newcomers = other.rows.select(rows)
+        places = self._make_places(len(newcomers))
         if self.searches.get(self.joined) is not other:
             self.joined += 1
             self.searches[self.joined] = other
-        self.decoder.absorb(other.decoder, rows, free)
-        self.rows = self.rows.put(others, free, int(self.rows.begins.min()), self.prompt_length)
-        self.rows.owners[free] = self.joined
+        self.decoder.absorb(other.decoder, rows, places)
+        # Columns in front of the sentence that began first are not needed any more.
+        unused = int(self.rows.begins.min())
+        self.rows = self.rows.put(newcomers, places=places, unused=unused, prompt_length=self.prompt_length)
+        self.rows.owners[places] = self.joined
 
-    def leave(self, other: "Search", rows: torch.Tensor) -> None:
+    def _make_places(self, count: int) -> torch.Tensor:
+        """So many rows that are done (count), those that began first before the others."""
+        done = self.rows.written.nonzero()[:, 0]
+        if len(done) < count or len(done) - count >= LEAVING_SHARE * len(self.rows):
+            # Too few, or far more: the batch becomes as large as needed. What stands at new places is overwritten.
+            running = (~self.rows.written).nonzero()[:, 0]
+            self.keep_rows(torch.cat((running, running.new_zeros(count))))
+            done = torch.arange(len(running), len(running) + count, device=running.device)
+        places: torch.Tensor = done[self.rows.begins[done].argsort()[:count]]
+        return places
+
+    def evict(self, other: "Search", rows: torch.Tensor) -> None:
         """Drop these rows (r) of `other`, a search that has joined or this one; their results are not needed."""
         owner = next((owner for owner, search in self.searches.items() if search is other), -1)
-        its = (self.rows.owners == owner) & torch.isin(self.rows.places, rows) & ~self.rows.written
-        if its.any():
-            other.unfinished -= int(its.sum())
-            self.searches = {owner: search for owner, search in self.searches.items() if search.unfinished}
-            self.rows.written = self.rows.written | its
-            self.keep((~self.rows.written).nonzero()[:, 0])
+        evicted = (self.rows.owners == owner) & torch.isin(self.rows.places, rows) & ~self.rows.written
+        if evicted.any():
+            other.unfinished -= int(evicted.sum())
+            self._drop_finished_searches()
+            self.rows.written = self.rows.written | evicted
+            self.keep_rows((~self.rows.written).nonzero()[:, 0])
 
-    def keep(self, rows: torch.Tensor) -> None:
+    def keep_rows(self, rows: torch.Tensor) -> None:
         """Keep only these rows."""
-        self.rows = self.rows.keep(rows)
+        self.rows = self.rows.select(rows)
         if len(rows):
-            self.decoder.keep(rows)
+            self.decoder.keep_rows(rows)
+
+    def _drop_finished_searches(self) -> None:
+        self.searches = {owner: search for owner, search in self.searches.items() if search.unfinished}
 
     def _alike(self, rows: torch.Tensor) -> Iterator[tuple["Search", int, torch.Tensor]]:
         """Group these rows (A) by their search and first column: both, and the rows of each group (A)."""
@@ -165,11 +176,13 @@ class Search(ABC):
         """Apply to the scores of the next tokens (A n, V) the processors of each sentence's own search."""
         running = self.rows.running
         if not self.joined:
-            return process(self.plan.processors, running.flatten(0, -2), scores)
+            return process(self.plan.processors, running.flatten(0, -2), scores=scores)
         scores = scores.unflatten(0, (-1, self.plan.beams))  # (A, n, V)
         for search, begin, its in self._alike(~self.rows.written):
             ids, processors = running[its][..., begin:].flatten(0, -2), search.plan.processors
-            scores[its] = process(processors, ids, scores[its].flatten(0, 1)).unflatten(0, (-1, self.plan.beams))
+            scores[its] = process(processors, ids, scores=scores[its].flatten(0, 1)).unflatten(
+                0, (-1, self.plan.beams)
+            )
         return scores.flatten(0, 1)
 
     def _dismiss(self, done: torch.Tensor) -> None:
@@ -194,10 +207,10 @@ class Search(ABC):
                 search.is_nan[places] = is_nan[its]
             search.length = max(search.length, rows.running.shape[-1] - begin)
             search.unfinished -= int(its.sum())
-        self.searches = {owner: search for owner, search in self.searches.items() if search.unfinished}
+        self._drop_finished_searches()
         rows.written = rows.written | new
         if not self.waits and rows.written.sum() >= LEAVING_SHARE * len(rows):
-            self.keep((~rows.written).nonzero()[:, 0])
+            self.keep_rows((~rows.written).nonzero()[:, 0])
 
 
 def run_together(searches: Iterable[Any]) -> Iterator[Any]:

@@ -3,9 +3,11 @@
 import copy
 from typing import Any, ClassVar, Literal
 
+from ..config.checks import check_stacks
 from ..config.sharing import layers_and_sets
-from ..configuration_vanilla_transformer import FOLLOWERS, VanillaTransformerConfig, check_stacks
+from ..configuration_vanilla_transformer import FOLLOWERS, VanillaTransformerConfig
 from ..layers.base_model import SharedEmbeddings
+from ..parallel_plans import TiedPlans
 from ..pretrained_model import VanillaTransformerPreTrainedModel
 
 
@@ -50,7 +52,7 @@ def of_one_stack(
     return config
 
 
-class SingleStackModel(SharedEmbeddings, VanillaTransformerPreTrainedModel):
+class SingleStackModel(TiedPlans, SharedEmbeddings, VanillaTransformerPreTrainedModel):
     """
     One stack and its embeddings, with the same parameter names as in the encoder-decoder, so that either loads the
     weights of the other.
@@ -64,8 +66,6 @@ class SingleStackModel(SharedEmbeddings, VanillaTransformerPreTrainedModel):
         self.add_module(self.stack_name, self.stack_class(self.config))
         self.share_embeddings()
         self.post_init()
-        if self.config.tied_matrices == "all":
-            self.tp_plan["shared"] = "embedding_rowwise"
 
     @property
     def stack_names(self) -> tuple[str, ...]:

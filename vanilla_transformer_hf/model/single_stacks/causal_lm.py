@@ -4,33 +4,25 @@ The decoder alone, as a language model: layers without cross-attention, and the 
 Shapes: B sequences, T positions, D = d_model, V vocabulary.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
-from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..attention.full import VanillaTransformerAttention
 from ..attention.types import ATTENTION_TYPES
-from ..config.kept_heads import heads_of_layers
-from ..config.sharing import FEED_FORWARD_OWNERS, layer_order
+from ..config.stacks import decoder_sizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.base_model import tied_output
 from ..layers.feed_forward import SharedFeedForward
-from ..modeling_vanilla_transformer import (
-    VanillaTransformerEncoder,
-    VanillaTransformerLayer,
-    VanillaTransformerStack,
-)
-from ..positions.absolute import POSITION_ENCODINGS, Relation, Turn, keep
+from ..modeling_vanilla_transformer import VanillaTransformerLayer, VanillaTransformerStack
+from ..parallel_plans import EncoderPlans, HeadPlans
+from ..positions.base import positions
 from ..pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from ..search.generate_causal import VanillaTransformerCausalGenerationMixin
 from .base import SingleStackModel, of_one_stack
@@ -39,84 +31,42 @@ from .base import SingleStackModel, of_one_stack
 class VanillaTransformerCausalLayer(VanillaTransformerLayer):
     """Masked self-attention and feed-forward: the decoder's layer without cross-attention."""
 
-    def __init__(self, config: VanillaTransformerConfig, lender: SharedFeedForward | None = None, place: int = 0):
-        width, heads = config.d_model, config.decoder_attention_heads
-        kept = heads_of_layers(config, "decoder")[place]
-        super().__init__(
-            config,
-            width=width,
-            self_attn=ATTENTION_TYPES[config.decoder_attention_type](
-                config, width, width, heads, is_causal=True, kept_heads=kept
-            ),
-            ffn_dim=config.decoder_ffn_dim,
-            activation_function=str(config.decoder_activation_function),
-            norm_position=config.decoder_norm_position,
-            alpha=config.decoder_residual_alpha,
-            lender=lender,
-            has_feed_forward=FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder != "nobody",
-        )
+    def __init__(self, config: VanillaTransformerConfig, place: int = 0, shared_from: SharedFeedForward | None = None):
+        stack, attention = decoder_sizes(config), ATTENTION_TYPES[config.decoder_attention_type]
+        super().__init__(config, stack, attention=attention, place=place, shared_from=shared_from)
 
     def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        past_key_values: Cache | None = None,
-        layer_idx: int = 0,
-        turn: Turn = keep,
-        relation: Relation | None = None,
-        **kwargs: Any,
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> torch.Tensor:
-        """Hidden states (B, T, D) to (B, T, D)."""
-
-        def attend(states: torch.Tensor) -> torch.Tensor:
-            return self.self_attn(
-                states, attention_mask, past_key_values, layer_idx=layer_idx, turn=turn, relation=relation, **kwargs
-            )[0]
-
-        return self.run(hidden_states, attend, self.maps)
+        """
+        Hidden states (B, T, D) to (B, T, D). `kwargs` are self-attention's: `past_key_values`, `layer_idx`,
+        `apply_rotary` and `position_bias`.
+        """
+        hidden_states = self.attend_step(
+            hidden_states, self.self_attn, norm=self.self_attn_layer_norm, attention_mask=attention_mask, **kwargs
+        )
+        return self.feed_forward_step(hidden_states)
 
     @property
     def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
         """The attentions that a step of the search computes by itself."""
         return (self.self_attn,)
 
-    def run(
-        self, hidden_states: torch.Tensor, attend: Callable[[torch.Tensor], torch.Tensor], maps: Any
-    ) -> torch.Tensor:
-        """The layer, in `forward` and in the steps of a search, as `VanillaTransformerDecoderLayer.run`."""
-        residual = partial(self.residual, dropout=maps.dropout, alpha=self.alpha)
-        hidden_states = residual(hidden_states, attend, norm=self.self_attn_layer_norm)
-        residual = partial(self.feed_forward_residual, dropout=maps.dropout, alpha=self.alpha)
-        return residual(hidden_states, partial(self.feed_forward, maps), norm=self.final_layer_norm)
 
-
-class VanillaTransformerCausalDecoder(VanillaTransformerStack):
+class VanillaTransformerCausalDecoder(EncoderPlans, VanillaTransformerStack):
     """Token ids so far to the states that predict the next ones."""
 
     _can_record_outputs = {
         "hidden_states": VanillaTransformerCausalLayer,
         "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
     }
-    _tp_plan = VanillaTransformerEncoder._tp_plan
-    _pp_plan = VanillaTransformerEncoder._pp_plan
 
     def __init__(self, config: VanillaTransformerConfig):
-        feed_forward, order = SharedFeedForward.of_decoder(config), layer_order(config, "decoder")
-        longest: Any = config.decoder_max_position_embeddings
-        scheme = POSITION_ENCODINGS[str(config.decoder_position_encoding)]
         super().__init__(
             config,
-            vocab_size=config.vocab_size,
-            width=config.d_model,
-            embed_positions=scheme.of(
-                config, config.d_model, heads=config.decoder_attention_heads, longest=longest, is_causal=True
-            ),
-            layers=[
-                VanillaTransformerCausalLayer(config, lender=feed_forward, place=place) for place in sorted(set(order))
-            ],
-            layer_order=order,
-            feed_forward=feed_forward,
-            final_norm=bool(config.decoder_final_norm),
+            decoder_sizes(config),
+            layer=VanillaTransformerCausalLayer,
+            feed_forward=SharedFeedForward.of_decoder(config),
         )
 
     @merge_with_config_defaults
@@ -135,17 +85,21 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        hidden_states, attention_mask, turn, relations = self.prepare_decoder_inputs(
-            embeddings, attention_mask, position_ids, past_key_values
+        if position_ids is None:
+            past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+            position_ids = positions(embeddings, attention_mask, past_length=past_length)
+        attention = self.prepare_attention(
+            embeddings, attention_mask, position_ids=position_ids, cache=past_key_values
         )
-        for layer_idx, (layer, relation) in enumerate(zip(self.layers_in_order, relations)):
+        hidden_states = self.embed(embeddings, position_ids)
+        for layer_idx, (layer, position_bias) in enumerate(zip(self.layers_in_order, attention.layer_biases)):
             hidden_states = layer(
                 hidden_states,
-                attention_mask,
+                attention.mask,
                 past_key_values=past_key_values,
                 layer_idx=layer_idx,
-                turn=turn,
-                relation=relation,
+                apply_rotary=attention.apply_rotary,
+                position_bias=position_bias,
                 **kwargs,
             )
         return BaseModelOutputWithPast(
@@ -154,7 +108,21 @@ class VanillaTransformerCausalDecoder(VanillaTransformerStack):
 
 
 class VanillaTransformerDecoderModel(SingleStackModel):
-    """The decoder without cross-attention and without the projection to the vocabulary."""
+    """
+    The decoder without cross-attention and without the projection to the vocabulary: ids (B, T) to states (B, T, D).
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerDecoderModel
+    >>> config = VanillaTransformerConfig(
+    ...     vocab_size=99, d_model=32, decoder_layers=1, is_encoder_decoder=False, is_decoder=True
+    ... )
+    >>> VanillaTransformerDecoderModel(config)(torch.randint(4, 99, (2, 7))).last_hidden_state.shape
+    torch.Size([2, 7, 32])
+    ```
+    """
 
     stack_name = "decoder"
     stack_class = VanillaTransformerCausalDecoder
@@ -183,16 +151,29 @@ class VanillaTransformerDecoderModel(SingleStackModel):
         )
 
 
-class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, VanillaTransformerPreTrainedModel):
+class VanillaTransformerForCausalLM(
+    VanillaTransformerCausalGenerationMixin, HeadPlans, VanillaTransformerPreTrainedModel
+):
     """
-    The decoder alone as a language model: logits = Y Eᵀ (+ b). `from_pretrained` on an encoder-decoder loads its
-    decoder without the cross-attention.
+    The decoder alone as a language model: ids (B, T) to logits (B, T, V) = Y Eᵀ (+ b). `from_pretrained` on an
+    encoder-decoder loads its decoder without the cross-attention.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
+    >>> config = VanillaTransformerConfig(
+    ...     vocab_size=99, d_model=32, decoder_layers=1, is_encoder_decoder=False, is_decoder=True
+    ... )
+    >>> model = VanillaTransformerForCausalLM(config).eval()
+    >>> model.generate(torch.randint(4, 99, (2, 7)), max_new_tokens=3, min_new_tokens=3).shape
+    torch.Size([2, 10])
+    ```
     """
 
     # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
     accepts_loss_kwargs = True
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-    _pp_plan: dict[str, Any] = {"lm_head": (["hidden_states"], ["logits"])}
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(of_one_stack(config, "decoder", type(self).__name__))

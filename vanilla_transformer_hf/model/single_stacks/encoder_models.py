@@ -4,7 +4,7 @@ The encoder alone: its states, and heads that predict masked tokens and classify
 Shapes: B sequences, S positions, D = d_model, V vocabulary, C classes.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -15,8 +15,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.base_model import tied_output
@@ -29,7 +28,20 @@ from .base import SingleStackModel, of_one_stack
 
 
 class VanillaTransformerEncoderModel(SingleStackModel):
-    """The encoder without a head. `from_pretrained` on an encoder-decoder loads its encoder."""
+    """
+    The encoder without a head: ids (B, S) to states (B, S, D). `from_pretrained` on an encoder-decoder loads its
+    encoder.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerEncoderModel
+    >>> config = VanillaTransformerConfig(vocab_size=99, d_model=32, encoder_layers=1, is_encoder_decoder=False)
+    >>> VanillaTransformerEncoderModel(config)(torch.randint(4, 99, (2, 7))).last_hidden_state.shape
+    torch.Size([2, 7, 32])
+    ```
+    """
 
     stack_name = "encoder"
     stack_class = VanillaTransformerEncoder
@@ -56,7 +68,7 @@ class VanillaTransformerEncoderModel(SingleStackModel):
         )
 
 
-def check_tokens_have_states(config: VanillaTransformerConfig, model: str):
+def check_tokens_have_states(config: VanillaTransformerConfig, model: str) -> None:
     """
     Raises:
         ValueError: The encoder pools, so that it does not return a state of each token.
@@ -71,22 +83,35 @@ def check_tokens_have_states(config: VanillaTransformerConfig, model: str):
 class EncoderWithHead(VanillaTransformerPreTrainedModel):
     """The encoder under a head."""
 
-    def __init__(self, config: VanillaTransformerConfig):
+    def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(of_one_stack(config, "encoder", type(self).__name__))
         self.model = VanillaTransformerEncoderModel(self.config)
 
 
 class VanillaTransformerForMaskedLM(EncoderWithHead):
     """
-    The encoder and a head that predicts masked tokens: logits = norm(activation(x W + b)) Eᵀ + c, with E the
-    embeddings, as in BERT (Devlin et al. 2019, arXiv 1810.04805).
+    The encoder and a head that predicts masked tokens: logits (B, S, V) = norm(activation(x W + b)) Eᵀ + c, with E the
+    embeddings, as in BERT (Devlin et al. 2019, arXiv 1810.04805). Labels (B, S) are -100 where nothing is masked.
+
+    Raises:
+        ValueError: The encoder shortens the sequence (`encoder_pooling`), so that tokens have no states.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForMaskedLM
+    >>> config = VanillaTransformerConfig(vocab_size=99, d_model=32, encoder_layers=1, is_encoder_decoder=False)
+    >>> VanillaTransformerForMaskedLM(config)(torch.randint(4, 99, (2, 7))).logits.shape
+    torch.Size([2, 7, 99])
+    ```
     """
 
     # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
     accepts_loss_kwargs = True
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
-    def __init__(self, config: VanillaTransformerConfig):
+    def __init__(self, config: VanillaTransformerConfig) -> None:
         check_tokens_have_states(config, type(self).__name__)
         super().__init__(config)
         config = self.config
@@ -100,7 +125,7 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
 
-    def set_output_embeddings(self, new_embeddings: Any):
+    def set_output_embeddings(self, new_embeddings: Any) -> None:
         self.lm_head = new_embeddings
 
     def before_projection(self, states: torch.Tensor) -> torch.Tensor:
@@ -135,7 +160,7 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
 class EncoderClassifier(EncoderWithHead):
     """The encoder, a dropout and a linear classifier."""
 
-    def __init__(self, config: VanillaTransformerConfig):
+    def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
         given = self.config.classifier_dropout
         self.num_labels: int = self.config.num_labels  # type: ignore[assignment]
@@ -145,11 +170,21 @@ class EncoderClassifier(EncoderWithHead):
 
 class VanillaTransformerForSequenceClassification(EncoderClassifier):
     """
-    The encoder and a classifier of whole sequences: logits = tanh(x₁ W + b) Wᶜ + c of the state x₁ of the first token,
-    as in BERT.
+    The encoder and a classifier of whole sequences: logits (B, C) = tanh(x₁ W + b) Wᶜ + c of the state x₁ of the first
+    token, as in BERT. Labels (B) are classes, or numbers with `num_labels=1`.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForSequenceClassification
+    >>> config = VanillaTransformerConfig(vocab_size=99, d_model=32, is_encoder_decoder=False, num_labels=3)
+    >>> VanillaTransformerForSequenceClassification(config)(torch.randint(4, 99, (2, 7))).logits.shape
+    torch.Size([2, 3])
+    ```
     """
 
-    def __init__(self, config: VanillaTransformerConfig):
+    def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
         self.pooler = nn.Linear(self.config.d_model, self.config.d_model)
         self.post_init()
@@ -182,12 +217,28 @@ class VanillaTransformerForSequenceClassification(EncoderClassifier):
 
 
 class VanillaTransformerForTokenClassification(EncoderClassifier):
-    """The encoder and a classifier of each token: logits = x Wᶜ + c."""
+    """
+    The encoder and a classifier of each token: logits (B, S, C) = x Wᶜ + c. Labels (B, S) are -100 where there is
+    none.
+
+    Raises:
+        ValueError: The encoder shortens the sequence (`encoder_pooling`), so that tokens have no states.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForTokenClassification
+    >>> config = VanillaTransformerConfig(vocab_size=99, d_model=32, is_encoder_decoder=False, num_labels=3)
+    >>> VanillaTransformerForTokenClassification(config)(torch.randint(4, 99, (2, 7))).logits.shape
+    torch.Size([2, 7, 3])
+    ```
+    """
 
     # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
     accepts_loss_kwargs = True
 
-    def __init__(self, config: VanillaTransformerConfig):
+    def __init__(self, config: VanillaTransformerConfig) -> None:
         check_tokens_have_states(config, type(self).__name__)
         super().__init__(config)
         self.post_init()

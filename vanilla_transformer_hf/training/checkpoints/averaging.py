@@ -29,7 +29,7 @@ CARRIED_ALONG = {".json", ".py", ".txt", ".model", ".spm", ".vocab", ".jinja"}
 LEFT_BEHIND = {TRAINER_STATE_FILE, SAFE_WEIGHTS_INDEX_NAME, FACTS_FILE}
 
 
-def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.PathLike) -> Path:
+def average_checkpoints(folders: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:
     """
     Write a model folder whose weights are the mean of those of the given folders.
 
@@ -69,7 +69,7 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
 
 
 @torch.no_grad()
-def load_average(model: nn.Module, folders: Sequence[str | os.PathLike]):
+def load_average(model: nn.Module, folders: Sequence[str | os.PathLike[str]]) -> None:
     """
     Set a model's weights to the mean of those of its checkpoints, tensor by tensor; shared matrices stay shared.
 
@@ -84,7 +84,7 @@ def load_average(model: nn.Module, folders: Sequence[str | os.PathLike]):
         assign(weights[tensor], mean_of(checkpoints, tensor))
 
 
-def _find_checkpoints(run_folder: str | os.PathLike) -> dict[int, Path]:
+def _find_checkpoints(run_folder: str | os.PathLike[str]) -> dict[int, Path]:
     """The checkpoints of a run by their steps, in `run_folder`/checkpoints or in `run_folder` itself."""
     folder = Path(run_folder)
     if (folder / "checkpoints").is_dir():
@@ -125,7 +125,7 @@ def _rank(checkpoints: dict[int, Path], metric: str | None) -> list[int]:
 
 
 def select_checkpoints(
-    run_folder: str | os.PathLike, *, last: int | None = None, best: int | None = None, metric: str = "eval_bleu"
+    run_folder: str | os.PathLike[str], *, last: int | None = None, best: int | None = None, metric: str = "eval_bleu"
 ) -> list[Path]:
     """
     The last or the best checkpoints of a run, oldest first.
@@ -149,6 +149,31 @@ def select_checkpoints(
         which = f"checkpoints were evaluated with {metric}" if best else "checkpoints"
         raise ValueError(f"{run_folder}: {len(ranked)} {which}, but {count} are to be averaged.")
     return [found[step] for step in sorted(ranked[:count])]
+
+
+def check_averaging(count: int, best: bool, args: TrainingArguments) -> None:
+    """
+    Check that a run keeps the checkpoints whose average it ends with.
+
+    Args:
+        count: The number of its last or best checkpoints.
+        best: Whether they are the best.
+        args: The arguments of its Trainer.
+
+    Raises:
+        ValueError: The arguments would not keep these checkpoints.
+    """
+    limit = args.save_total_limit or 0
+    # transformers also keeps the best checkpoint, within the same limit.
+    needed = count + (args.metric_for_best_model is not None)
+    if args.save_strategy == SaveStrategy.NO:
+        raise ValueError("save_strategy=no leaves no checkpoints to average.")
+    if best and limit > 0:
+        raise ValueError(f"save_total_limit={limit}: an average of the best checkpoints needs all of them kept.")
+    if 0 < limit < needed:
+        raise ValueError(f"save_total_limit={limit}: averaging {count} checkpoints needs {needed} or more.")
+    if best and args.eval_strategy == IntervalStrategy.NO:
+        raise ValueError("eval_strategy=no gives no scores to find the best checkpoints with.")
 
 
 class AverageCheckpointsCallback(TrainerCallback):
@@ -175,18 +200,10 @@ class AverageCheckpointsCallback(TrainerCallback):
         self.metric = metric if best else None
         self.folders = []
 
-    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        limit = args.save_total_limit or 0
-        # transformers also keeps the best checkpoint, within the same limit.
-        needed = self.count + (args.metric_for_best_model is not None)
-        if args.save_strategy == SaveStrategy.NO:
-            raise ValueError("save_strategy=no leaves no checkpoints to average.")
-        if self.metric is not None and limit > 0:
-            raise ValueError(f"save_total_limit={limit}: an average of the best checkpoints needs all of them kept.")
-        if 0 < limit < needed:
-            raise ValueError(f"save_total_limit={limit}: averaging {self.count} checkpoints needs {needed} or more.")
-        if self.metric is not None and args.eval_strategy == IntervalStrategy.NO:
-            raise ValueError("eval_strategy=no gives no scores to find the best checkpoints with.")
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        check_averaging(self.count, best=self.metric is not None, args=args)
 
     on_train_begin = on_init_end
 
@@ -197,7 +214,7 @@ class AverageCheckpointsCallback(TrainerCallback):
         control: TrainerControl,
         model: nn.Module | None = None,
         **kwargs: Any,
-    ):
+    ) -> None:
         if model is None:
             return
         if distributed.is_initialized():

@@ -9,6 +9,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from types import FrameType
@@ -93,10 +94,10 @@ def list_checkpoints(folder: Path) -> list[str]:
 
 def step_of(checkpoint: str | Path) -> int:
     """The number of steps that a checkpoint's run had done."""
-    return read_object(Path(checkpoint, TRAINER_STATE_NAME), {"global_step": int}, LARGEST_LOG)["global_step"]
+    return int(read_object(Path(checkpoint, TRAINER_STATE_NAME), {"global_step": int}, LARGEST_LOG)["global_step"])
 
 
-def move_in(checkpoint: Path, folder: Path):
+def move_in(checkpoint: Path, folder: Path) -> None:
     """Write the checksums of a checkpoint and move it into `folder` atomically."""
     write_checksums(checkpoint)
     sync_tree(checkpoint)
@@ -107,7 +108,7 @@ def move_in(checkpoint: Path, folder: Path):
     sync(folder)
 
 
-def remove(checkpoint: Path):
+def remove(checkpoint: Path) -> None:
     """Delete a checkpoint: it is renamed first, so that an interruption leaves no partial checkpoint."""
     unnamed = checkpoint.parent / UNFINISHED / f"deleted-{checkpoint.name}"
     unnamed.parent.mkdir(exist_ok=True)
@@ -140,7 +141,7 @@ def set_aside_later(folder: Path, step: int) -> list[Path]:
     return moved
 
 
-def remove_surplus(folder: Path, limit: int | None, best: str | None):
+def remove_surplus(folder: Path, limit: int | None, best: str | None) -> None:
     """Delete the oldest checkpoints beyond `limit`, never the newest or the best."""
     checkpoints = sort_checkpoints(str(folder))
     if not limit or limit < 0 or len(checkpoints) <= limit:
@@ -177,21 +178,22 @@ class StopOnSignal(TrainerCallback):
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.received: int | None = None
+        # The checkpoint of the last step, once all steps are done.
+        self.last_checkpoint: Path | None = None
         self._at_once: Callable[[int], BaseException] | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Handle the signals while training runs. In Python only the main thread can do that."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        self.received = None
-        before = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
+        self.received, self.last_checkpoint, at_once = None, None, self._at_once
+        is_main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, self._receive) for number in self.SIGNALS} if is_main else {}
         try:
             yield
         finally:
+            self._at_once = at_once
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -223,7 +225,7 @@ class StopOnSignal(TrainerCallback):
         with self.at_once(lambda _: EvaluationStopped()):
             yield
 
-    def _receive(self, number: int, frame: FrameType | None):
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = number
@@ -248,18 +250,52 @@ class StopOnSignal(TrainerCallback):
         """Whether any process received a signal; all processes must call this at the same points."""
         return self._received_by_any(args) is not None
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         # At the end of an epoch, its evaluation comes before the checkpoint.
         if self._received_by_any(args) and not float(state.epoch or 0).is_integer():
             control.should_save = True
 
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self._received_by_any(args):
             control.should_save = True
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # The last log of a run: from here on its model is made of checkpoints that are written, which can be repeated.
+        last = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+        if "total_flos" not in (logs or {}) or not last.is_dir():
+            return
+        self.last_checkpoint = last
+        self._at_once = partial(TrainingInterrupted, step=state.global_step)
+        if self.received is not None:
+            raise self._at_once(self.received)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if received := self._received_by_any(args):
             raise TrainingInterrupted(received, state.global_step)
+
+
+def check_early_stopping(patience: int, args: TrainingArguments) -> None:
+    """
+    Raises:
+        ValueError: `patience` is below 1, or a run with these arguments has no metric or no evaluations.
+    """
+    if patience < 1:
+        raise ValueError(f"early_stopping_patience={patience}: must be at least 1.")
+    if args.metric_for_best_model is None:
+        raise ValueError("early_stopping_patience needs metric_for_best_model, the score that has to improve.")
+    if args.eval_strategy == IntervalStrategy.NO:
+        raise ValueError("early_stopping_patience needs evaluations: set eval_strategy.")
 
 
 class EarlyStopping(TrainerCallback):
@@ -282,18 +318,20 @@ class EarlyStopping(TrainerCallback):
             raise ValueError(f"early_stopping_patience={patience}: must be at least 1.")
         self.patience = patience
 
-    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if args.metric_for_best_model is None:
-            raise ValueError("early_stopping_patience needs metric_for_best_model, the score that has to improve.")
-        if args.eval_strategy == IntervalStrategy.NO:
-            raise ValueError("early_stopping_patience needs evaluations: set eval_strategy.")
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        check_early_stopping(self.patience, args)
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        self.on_init_end(args, state, control)
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        check_early_stopping(self.patience, args)
         control.should_training_stop = self._is_enough(args, state)
-        return control
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self._is_enough(args, state):
             control.should_training_stop = control.should_save = True
             if state.is_world_process_zero:
@@ -301,7 +339,6 @@ class EarlyStopping(TrainerCallback):
                     "step %d: %s has not improved in %d evaluations; training ends here",
                     state.global_step, args.metric_for_best_model, self.patience,
                 )  # fmt: skip
-        return control
 
     def _is_enough(self, args: TrainingArguments, state: TrainerState) -> bool:
         metric = f"eval_{str(args.metric_for_best_model).removeprefix('eval_')}"

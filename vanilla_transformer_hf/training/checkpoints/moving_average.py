@@ -20,6 +20,15 @@ from .weights import assign, open_weights, save_weights
 MOVING_AVERAGE_FILE = "moving_average.safetensors"
 
 
+def check_decay(decay: float) -> None:
+    """
+    Raises:
+        ValueError: The decay of a moving average does not lie from 0 to below 1.
+    """
+    if not 0 <= decay < 1:
+        raise ValueError(f"decay={decay}: the decay of a moving average lies from 0 to below 1.")
+
+
 class MovingAverageCallback(TrainerCallback):
     """
     Keeps an exponential moving average of the trained weights, which become the model's at the end of training.
@@ -38,9 +47,8 @@ class MovingAverageCallback(TrainerCallback):
             or that of another model.
     """
 
-    def __init__(self, decay: float, checkpoint: str | os.PathLike | None = None):
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay={decay}: the decay of a moving average lies from 0 to below 1.")
+    def __init__(self, decay: float, checkpoint: str | os.PathLike[str] | None = None):
+        check_decay(decay)
         self.decay = decay
         self.checkpoint = checkpoint
         self.updates = 0
@@ -55,7 +63,7 @@ class MovingAverageCallback(TrainerCallback):
         control: TrainerControl,
         model: nn.Module | None = None,
         **kwargs: Any,
-    ):
+    ) -> None:
         if model is None:
             return
         self.parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
@@ -66,25 +74,29 @@ class MovingAverageCallback(TrainerCallback):
         if state.global_step > 0:
             self.load(self.checkpoint or Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"))
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         weights = [weight.detach().float() for weight in self.parameters.values()]
         get_ema_multi_avg_fn(decay)(list(self.averages.values()), weights, None)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._saved_at != self.updates:
             folder = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
             self.save(folder, write=args.should_save)
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self.load(state.best_model_checkpoint)
         self._assign_averages()
         self.averages = {}
 
     @torch.no_grad()
-    def _assign_averages(self):
+    def _assign_averages(self) -> None:
         for name, average in self.averages.items():
             self.parameters[name].copy_(average)
 
@@ -103,7 +115,7 @@ class MovingAverageCallback(TrainerCallback):
                 for name, weight in trained.items():
                     self.parameters[name].copy_(weight)
 
-    def save(self, folder: str | os.PathLike, write: bool = True):
+    def save(self, folder: str | os.PathLike[str], write: bool = True) -> None:
         """
         Write the average to a checkpoint's folder, unless `write` is false.
 
@@ -123,7 +135,7 @@ class MovingAverageCallback(TrainerCallback):
         self._saved_at = self.updates
 
     @torch.no_grad()
-    def load(self, folder: str | os.PathLike):
+    def load(self, folder: str | os.PathLike[str]) -> None:
         """
         Read the average of a checkpoint.
 

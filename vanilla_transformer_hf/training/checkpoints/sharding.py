@@ -1,15 +1,17 @@
 """Sharding of a model over processes (FSDP2), and optimizer states for any number of processes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 
-def shard(model: PreTrainedModel, settings: Any):
+def shard(model: PreTrainedModel, settings: Any) -> None:
     """
     Shard a model's weights over all processes: each layer is one group, and everything else is another.
 
@@ -66,7 +68,7 @@ def _whole(value: Any) -> Any:
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
-def load_optimizer_state(optimizer: Any, state: dict[str, Any]):
+def load_optimizer_state(optimizer: Any, state: dict[str, Any]) -> None:
     """Load a full state into an optimizer; each process keeps the part for its own parameters."""
     parameters: list[nn.Parameter] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     sharded: dict[int, dict[str, Any]] = {}
@@ -78,3 +80,27 @@ def load_optimizer_state(optimizer: Any, state: dict[str, Any]):
                 value = value.to(parameter.device)
                 sharded[index][name] = distribute_tensor(value, parameter.device_mesh, parameter.placements)
     optimizer.load_state_dict({**state, "state": sharded})
+
+
+@contextmanager
+def whole_model_generates(model: Any, device: torch.device) -> Iterator[None]:
+    """
+    In this context a sharded model generates with a whole copy of itself in each process: this package's search reads
+    the weights, and each step of transformers' loop would gather all of them. Every process must enter it.
+    """
+    whole: Any = AutoModelForSeq2SeqLM.from_config(model.config)
+    whole.load_state_dict(gather_weights(model), strict=False)  # tied matrices are there once
+    whole.to(device=device, dtype=model.dtype).eval()
+
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        whole.generation_config = model.generation_config
+        return whole.generate(*args, **kwargs)
+
+    before = vars(model).get("generate")
+    model.generate = generate
+    try:
+        yield
+    finally:
+        del model.generate
+        if before is not None:
+            model.generate = before

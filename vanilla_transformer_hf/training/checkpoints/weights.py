@@ -13,7 +13,7 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 
 from ...common.opening import check_one_set
 from ...common.settings import read_object
-from ...model.configuration_vanilla_transformer import VERSION_FIELD
+from ...model.config.version import VERSION_FIELD
 
 
 # Fields of a config that do not affect the weights.
@@ -38,7 +38,7 @@ def open_weights(path: Path) -> Any:
         raise ValueError(f"{path}: damaged or incomplete ({error}).") from error
 
 
-def save_weights(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]):
+def save_weights(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
     try:
         save_file(tensors, path, metadata={"format": "pt", **metadata})
     except SafetensorError as error:
@@ -51,7 +51,7 @@ class CheckpointWeights:
     type and shape, such as "F32 [99, 32]".
     """
 
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
         self.config = read_json(self.folder / CONFIG_NAME)
         check_one_set(self.folder)
@@ -71,10 +71,11 @@ class CheckpointWeights:
 
     def read(self, tensor: str) -> torch.Tensor:
         # Opened each time: pages read from an open file stay mapped into memory.
-        return open_weights(self.path(tensor)).get_tensor(tensor)
+        stored: torch.Tensor = open_weights(self.path(tensor)).get_tensor(tensor)
+        return stored
 
 
-def check_same_model(one: CheckpointWeights, other: CheckpointWeights):
+def check_same_model(one: CheckpointWeights, other: CheckpointWeights) -> None:
     for field in sorted(one.config.keys() | other.config.keys()):
         ours, theirs = one.config.get(field), other.config.get(field)
         if ours != theirs and field not in IGNORED_FIELDS:
@@ -91,7 +92,7 @@ def check_same_model(one: CheckpointWeights, other: CheckpointWeights):
             raise ValueError(f"{other.path(tensor)}: {tensor} is {theirs}, but {ours} in {one.path(tensor)}.")
 
 
-def open_checkpoints(folders: Sequence[str | os.PathLike]) -> list[CheckpointWeights]:
+def open_checkpoints(folders: Sequence[str | os.PathLike[str]]) -> list[CheckpointWeights]:
     if not folders:
         raise ValueError("No checkpoints to average.")
     checkpoints = [CheckpointWeights(folder) for folder in folders]
@@ -117,7 +118,7 @@ def mean_of(checkpoints: Sequence[CheckpointWeights], tensor: str) -> torch.Tens
     return total.div_(len(checkpoints)).to(last.dtype)
 
 
-def assign(target: torch.Tensor, value: torch.Tensor):
+def assign(target: torch.Tensor, value: torch.Tensor) -> None:
     """Copy a full tensor into one that may be sharded (FSDP2); then every process must call this."""
     if isinstance(target, DTensor):
         value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ...common.settings import read_object
-from ..build import describe_tokenizer, get_tokenizer, load_corpora, say, tokenize
 from ..checkpoints.resume import lock_folder
-from ..trainer.progress import quiet_libraries
+from ..console import quiet_libraries, say
+from ..data.corpora import load_corpora, tokenize
+from ..tokenizer import describe_tokenizer, get_tokenizer
 from .plan import Plan, PlannedRun, continue_record, write_recipe
 from .run import DIVERGED, FAILED, FINISHED, write_result
 
@@ -50,7 +51,7 @@ def prepare_data(plan: Plan, output: Path) -> str:
     return plan.tokenizer or str(output / "tokenizer")
 
 
-def start_process(run: PlannedRun, seconds: float | None, processes: int) -> subprocess.Popen:
+def start_process(run: PlannedRun, seconds: float | None, processes: int) -> subprocess.Popen[bytes]:
     """
     Start the process of a run. Its output goes to the run's log; it ends with a checkpoint when this process
     ends.
@@ -114,7 +115,7 @@ def _run_waiting(
 
 def _train(waiting: list[PlannedRun], seconds: float | None, processes: int, tell: Callable[[str], None]) -> None:
     count, began, done = len(waiting), time.perf_counter(), 0
-    active: dict[PlannedRun, subprocess.Popen] = {}
+    active: dict[PlannedRun, subprocess.Popen[bytes]] = {}
     queue = list(waiting)
     with _exit_on_sigterm():
         try:
@@ -168,7 +169,7 @@ def _in_words(result: dict[str, Any]) -> str:
 def _exit_on_sigterm() -> Iterator[None]:
     """Turn SIGTERM into an exception, so that the signal is passed on to the runs."""
 
-    def leave(number: int, frame: Any):
+    def leave(number: int, frame: Any) -> None:
         sys.exit(128 + number)
 
     before = signal.signal(signal.SIGTERM, leave)

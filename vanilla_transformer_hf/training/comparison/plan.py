@@ -15,8 +15,9 @@ import yaml
 
 from ...common.files import open_output
 from ...common.settings import read_yaml
-from ..checkpoints.resume import find_data_sums, kept_settings
-from ..recipe import DataArguments, RecipeLoader, RecipeParser, RunArguments
+from ..arguments import DataArguments
+from ..checkpoints.record import find_data_sums, kept_settings
+from ..recipe import RecipeLoader, RecipeParser, RunArguments
 
 
 RECORD_FILE = "comparison.yaml"
@@ -257,7 +258,7 @@ def _changes(of: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     ]
 
 
-def write_recipe(run: PlannedRun, tokenizer: str | os.PathLike) -> None:
+def write_recipe(run: PlannedRun, tokenizer: str | os.PathLike[str]) -> None:
     """Write the recipe of a run, with the tokenizer that all share."""
     settings = dict(run.settings)
     if "model_name_or_path" not in settings:

@@ -119,7 +119,7 @@ def _one_line(text: str) -> str:
 
 
 def csv_table(rows: Sequence[Row]) -> str:
-    """The same with all digits: for each variant the finished seeds, means, and deviations of scores and losses."""
+    """The table as CSV, with all digits: for each variant the finished seeds, means and deviations of the scores."""
     head = ["variant", "seeds"]
     for column in COLUMNS:
         head += [column.key, *([f"{column.key}_deviation"] if column.deviates else [])]

@@ -45,7 +45,7 @@ class Stopwatch(TrainerCallback, ExportableState):
         self.budget, self.seconds, self.cpu_seconds = budget, 0.0, 0.0
         self._start()
 
-    def _start(self):
+    def _start(self) -> None:
         self._mark = time.perf_counter(), time.process_time()
 
     def state(self) -> dict[str, Any]:
@@ -55,7 +55,9 @@ class Stopwatch(TrainerCallback, ExportableState):
             "attributes": {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds},
         }
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         states: Any = state.stateful_callbacks or {}
         if state.global_step and type(self).__name__ in states:
             counts = states[type(self).__name__]["attributes"]
@@ -63,9 +65,10 @@ class Stopwatch(TrainerCallback, ExportableState):
         if self._is_used():
             control.should_training_stop = True
         self._start()
-        return control
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         began, cpu_began = self._mark
         self._start()
         self.seconds += self._mark[0] - began
@@ -73,12 +76,13 @@ class Stopwatch(TrainerCallback, ExportableState):
         if self._is_used():
             control.should_training_stop = control.should_save = True
             control.should_evaluate = args.eval_strategy != "no"
-        return control
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._start()
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._start()
 
     def _is_used(self) -> bool:
@@ -102,12 +106,14 @@ class FinalScores(TrainerCallback):
         self._seconds += time.perf_counter() - began
         return found
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._tokens, self._seconds = 0, 0.0
 
     def on_predict(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
-    ):
+    ) -> None:
         kept = ("_loss", "_bleu", "_chrf", "_exact_match")
         self.found |= {name: value for name, value in (metrics or {}).items() if name.endswith(kept)}
         if self._seconds:
@@ -210,7 +216,7 @@ def main(argv: list[str]) -> int:
 def _end_with_parent() -> None:
     """Wait in a thread for the end of standard input, and then tell this process to end."""
 
-    def wait():
+    def wait() -> None:
         while os.read(0, 1024):
             pass
         os.kill(os.getpid(), signal.SIGTERM)

@@ -11,7 +11,7 @@ Shapes: B sentences, T target positions, H heads, d_v width of a head's values, 
 
 import copy
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +39,7 @@ def attentions(model: Any) -> dict[tuple[str, int], Any]:
     for attention, (stack, name) in ATTENTIONS.items():
         for place, layer in enumerate(getattr(model.model, stack).layers):
             module = getattr(layer, name)
-            if module.lender is None:
+            if module.shared_from is None:
                 found[attention, place] = module
     return found
 
@@ -56,7 +56,7 @@ def _gates(model: Any) -> Iterator[dict[tuple[str, int], torch.Tensor]]:
     by attention."""
     factors: dict[tuple[str, int], torch.Tensor] = {}
 
-    def gate(key: tuple[str, int], heads: int):
+    def gate(key: tuple[str, int], heads: int) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], Any]:
         def multiply(module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
             outputs = arguments[0].unflatten(-1, (heads, -1))  # (B, T, H, d_v)
             if key not in factors:  # layers that run twice, or two attentions with the same weights, have one factor
@@ -109,7 +109,7 @@ def head_importance(model: Any, batches: Iterable[dict[str, torch.Tensor]]) -> d
 
 def unit_norms(maps: Any, names: list[str]) -> torch.Tensor:
     """The Euclidean norm of all weights of each feed-forward unit (d_ff): input rows, biases and output column."""
-    squares = maps.fc2.weight.detach().double().square().sum(dim=0)
+    squares: torch.Tensor = maps.fc2.weight.detach().double().square().sum(dim=0)
     for module in (getattr(maps, name) for name in names):
         squares = squares + module.weight.detach().double().square().sum(dim=1)
         if module.bias is not None:
@@ -208,7 +208,7 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
         _cut_heads(weights, names[id(module)], module, kept[key])
     sizes, units = {}, (0, 0)
     config = model.config
-    inner = FEED_FORWARDS[config.feed_forward_type].inner_maps
+    inner = FEED_FORWARDS[config.feed_forward_type].inner_projections
     for stack, owners in feed_forwards(model).items():
         for maps in owners:
             left = choose_units(unit_norms(maps, inner), feed_forward)

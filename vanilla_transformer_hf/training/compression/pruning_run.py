@@ -12,10 +12,10 @@ import torch
 from ...common.files import check_new, new_folder
 from ...common.opening import check_fit, is_own, open_model
 from ...publishing.model_card import NOT_TRAINED, CardFacts, write_card
+from ..console import quiet_libraries
 from ..data.collators import TranslationCollator, vocabulary_sizes
 from ..data.corpus import load_parallel_text
 from ..data.tokenized_corpus import CorpusFilter, tokenize_corpus
-from ..trainer.progress import quiet_libraries
 from .pruning import Pruned, choose_heads, head_importance, keep_layers, prune
 
 
@@ -42,7 +42,7 @@ class PairSample:
     sentences: int = 1000
     batch_size: int = 64
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("sentences", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
@@ -64,8 +64,8 @@ class PairSample:
 
 
 def prune_folder(
-    folder: str | os.PathLike,
-    output: str | os.PathLike,
+    folder: str | os.PathLike[str],
+    output: str | os.PathLike[str],
     heads: float = 0.0,
     feed_forward: float = 0.0,
     pairs: PairSample | None = None,

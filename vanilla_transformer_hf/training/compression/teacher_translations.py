@@ -8,10 +8,11 @@ from pathlib import Path
 
 from ...common.checksums import digest_of_all
 from ...common.files import open_output
-from ..build import load_corpora
+from ..arguments import DataArguments
+from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
 from ..data.corpus_files import ROW_READERS, kind_of
-from ..recipe import DataArguments, RunArguments
+from ..recipe import RunArguments
 from ..synthetic.records import begin
 from ..synthetic.translations import ModelSearch, read_translated, translate_file
 
@@ -43,7 +44,7 @@ class TeacherSearch:
     num_beams: int | None = None
     processes: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("n_best", "num_beams"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name}={value}: must be at least 1")

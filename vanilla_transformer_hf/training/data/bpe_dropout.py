@@ -104,7 +104,7 @@ class BpeDropoutCollator(TranslationCollator):
     seed: int = 0
     epoch: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         tokenizer: Any = self.tokenizer
         if isinstance(tokenizer, VanillaTransformerTokenizer):
             backends = tokenizer.reading_backends()
@@ -112,7 +112,7 @@ class BpeDropoutCollator(TranslationCollator):
             backends = tokenizer.backend_tokenizer, tokenizer.backend_tokenizer
         self._segment = {side: BpeDropout(part, self.probability) for side, part in zip(SIDES, backends)}
 
-    def set_epoch(self, epoch: int):
+    def set_epoch(self, epoch: int) -> None:
         """Set the epoch, on which the pieces of the text depend."""
         self.epoch = epoch
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -38,7 +39,7 @@ class TranslationCollator(DataCollatorForSeq2Seq):
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:
         names = [name for name in ("input_ids", "token_type_ids", "labels") if name in features[0]]
         pairs = [{name: feature[name] for name in names} for feature in features]
-        batch = super().__call__(pairs, return_tensors)
+        batch: dict[str, torch.Tensor] = super().__call__(pairs, return_tensors)  # type: ignore[no-untyped-call]
         check_token_ids(batch["input_ids"], self.source_vocab_size, "input_ids")
         if (labels := batch["labels"]) is None:  # a text to be translated
             del batch["labels"]
@@ -47,3 +48,10 @@ class TranslationCollator(DataCollatorForSeq2Seq):
         if "line" in features[0]:
             batch["line"] = torch.tensor([feature["line"] for feature in features])
         return batch
+
+
+def decode_predictions(tokenizer: PreTrainedTokenizerBase, token_ids: np.ndarray) -> list[str]:
+    """Texts of generated ids (N, T); transformers' filler -100 becomes padding."""
+    return tokenizer.batch_decode(
+        np.where(token_ids == IGNORED_LABEL, tokenizer.pad_token_id, token_ids), skip_special_tokens=True
+    )

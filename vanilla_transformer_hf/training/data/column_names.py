@@ -87,6 +87,23 @@ def is_header(cells: list[str], names: Names) -> bool:
     return bool(wanted & set(map(_base, full))) or (len(full) > 1 and all(map(is_name, full)))
 
 
+def are_names_of_sides(texts: tuple[str, str], names: Names) -> bool:
+    """
+    Whether the first lines of two files name their sides: the languages that are looked for, two other languages by
+    their names, not by codes, of which many are words ("one", "no"), or "source" and "target".
+    """
+    languages = [_base(text) for text in texts]
+    if None in languages:
+        return tuple(map(_side, texts)) == SIDES
+    if languages == [_base(candidates[0]) for candidates in names]:
+        return True
+    return languages[0] != languages[1] and not any(TAG.fullmatch(plain(text)) for text in texts)
+
+
+class MissingColumnError(ValueError):
+    """A table has no column for a side."""
+
+
 def find_columns(where: str, columns: list[str], names: Names) -> list[str]:
     """
     The source and the target column: for each side, the first of its `names` that is among `columns`; if none is, the
@@ -95,13 +112,20 @@ def find_columns(where: str, columns: list[str], names: Names) -> list[str]:
     Raises:
         ValueError: A side has no column or several, or both have the same; the message begins with `where`.
     """
-    found = [_find_column(where, columns, side, candidates) for side, candidates in zip(SIDES, names)]
+    found = [find_column(where, columns, side, candidates) for side, candidates in zip(SIDES, names)]
     if found[0] == found[1]:
         raise ValueError(f"{where}: source and target are the same column {found[0]!r}.")
     return found
 
 
-def _find_column(where: str, columns: list[str], side: str, candidates: tuple[str, ...]) -> str:
+def find_column(where: str, columns: list[str], side: str, candidates: tuple[str, ...]) -> str:
+    """
+    The column of one side; see `find_columns`.
+
+    Raises:
+        MissingColumnError: There is none.
+        ValueError: There are several.
+    """
     for candidate in candidates:
         if columns.count(candidate) == 1:
             return candidate
@@ -116,7 +140,7 @@ def _find_column(where: str, columns: list[str], side: str, candidates: tuple[st
             )
         if present:
             return present[0]
-    raise ValueError(
+    raise MissingColumnError(
         f"{where}: no column {wanted} for the {side} text; there are: {', '.join(columns)}. Name it by {side}_column."
     )
 

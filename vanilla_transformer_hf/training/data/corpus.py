@@ -3,9 +3,13 @@
 A corpus is a `datasets.Dataset` with the string columns "source" and "target", memory-mapped from disk.
 """
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import datasets
 import pyarrow
@@ -14,43 +18,63 @@ from datasets.fingerprint import Hasher
 
 from ...common.white_space import normalize_space
 from .column_names import SIDES, Names, find_columns
-from .corpus_files import ROW_READERS, kind_of, text_pairs
+from .corpus_files import ROW_READERS, find_reader, kind_of, text_pairs
+from .unit_files import Row
 
+
+logger = logging.getLogger(__name__)
 
 Corpus: TypeAlias = datasets.Dataset | datasets.IterableDataset
 # Part of the name of what is kept of a file: another number where the readers give other rows.
-READERS = 2
+READERS = 3
 TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES})
 
 
-def _rows(reader: Callable[..., Iterator[dict[str, str]]], arguments: dict[str, Any]) -> Iterator[dict[str, str]]:
-    pair = None
-    for pair in reader(**arguments):
-        yield pair
-    if pair is None:
-        raise ValueError(f"{next(iter(arguments.values()))}: the corpus is empty, it holds no sentence pair.")
+def _rows(
+    reader: Callable[..., Iterator[Row]], arguments: dict[str, Any], notes: str = ""
+) -> Iterator[dict[str, str]]:
+    """The pairs of a reader; the numbers of units that are none are told, and kept in the file `notes`, if any."""
+    path, is_empty, left_out = next(iter(arguments.values())), True, Counter[str]()
+    for row in reader(**arguments):
+        if isinstance(row, str):
+            left_out[row] += 1
+            continue
+        is_empty = False
+        yield row
+    note = "; ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items()))
+    if is_empty:
+        units = f" ({note})" if note else ""
+        raise ValueError(f"{path}: the corpus is empty, it holds no sentence pair{units}.")
+    if notes and note:
+        Path(notes).parent.mkdir(parents=True, exist_ok=True)
+        Path(notes).write_text(note, encoding="utf-8")
+    elif note:
+        _tell(path, note)
 
 
-def _from_rows(
-    reader: Callable[..., Iterator[dict[str, str]]], paths: list[str], streaming: bool, **arguments: Any
-) -> Corpus:
+def _tell(path: str, note: str) -> None:
+    logger.warning("%s: units left out: %s.", path, note)
+
+
+def _from_rows(reader: Callable[..., Iterator[Row]], paths: list[str], streaming: bool, **arguments: Any) -> Corpus:
     """The Arrow file of a row reader, written once per state of the files it reads; or the stream of its rows."""
     rows: dict[str, Any] = {"reader": reader, "arguments": arguments}
     if streaming:
         return datasets.IterableDataset.from_generator(_rows, features=TEXT_PAIR, gen_kwargs=rows)
     states = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+    fingerprint = Hasher.hash((READERS, reader.__name__, states, arguments))
+    # The rows are read once, and what is left out is told in every run.
+    rows["notes"] = str(Path(datasets.config.HF_DATASETS_CACHE, "vanilla_transformer_hf", f"{fingerprint}.txt"))
     try:
-        return datasets.Dataset.from_generator(
-            _rows,
-            features=TEXT_PAIR,
-            gen_kwargs=rows,
-            fingerprint=Hasher.hash((READERS, reader.__name__, states, arguments)),
-        )
+        corpus = datasets.Dataset.from_generator(_rows, features=TEXT_PAIR, gen_kwargs=rows, fingerprint=fingerprint)
     except DatasetGenerationError as error:
         # The builder wraps the reader's error; the reader's own message is the useful one.
         if isinstance(error.__cause__, ValueError):
             raise error.__cause__ from None
         raise
+    with suppress(FileNotFoundError):
+        _tell(paths[0], Path(rows["notes"]).read_text(encoding="utf-8"))
+    return corpus
 
 
 def _from_table(table: Corpus, where: str, names: Names) -> Corpus:
@@ -91,7 +115,7 @@ def _to_sides(row: dict[str, Any], columns: list[str], is_nested: bool) -> dict[
     return {side: texts.get(column) or "" for side, column in zip(SIDES, columns)}
 
 
-def _without_null(batch: dict[str, list]) -> dict[str, list[str]]:
+def _without_null(batch: dict[str, list[str | None]]) -> dict[str, list[str]]:
     return {side: [text or "" for text in batch[side]] for side in SIDES}
 
 
@@ -123,6 +147,37 @@ def _load_hub_or_folder(source: str, split: str, config_name: str | None, stream
     return loaded.to_iterable_dataset() if streaming else loaded
 
 
+class RowReader(NamedTuple):
+    """The reader of rows for files, with its arguments."""
+
+    reader: Callable[..., Iterator[Row]]
+    paths: list[str]
+    arguments: dict[str, Any]
+
+
+def _reader_of_rows(source: str, target: str | None, names: Names) -> RowReader | None:
+    """The reader of the rows of one or two files; None for what the library `datasets` reads."""
+    kind = kind_of(source)
+    for path in filter(None, (source, target)):
+        if (target or kind in (*ROW_READERS, ".parquet", ".gz")) and not os.path.isfile(path):
+            raise FileNotFoundError(f"{path}: no such file.")
+    if target and kind in (*ROW_READERS, ".parquet"):
+        raise ValueError(f"{source} holds both sides, and {target} is given, too: leave one of the two out.")
+    if target:
+        return RowReader(text_pairs, [source, target], {"source": source, "target": target, "names": names})
+    reader = find_reader(source)
+    return None if reader is None else RowReader(reader, [source], {"path": source, "names": names})
+
+
+def _names(
+    source_column: str | None, target_column: str | None, source_lang: str | None, target_lang: str | None
+) -> Names:
+    return tuple(
+        (column,) if column else (lang or side, side)
+        for column, lang, side in zip((source_column, target_column), (source_lang, target_lang), SIDES)
+    )
+
+
 def load_parallel_text(
     source: str,
     target: str | None = None,
@@ -140,8 +195,9 @@ def load_parallel_text(
 
     Args:
         source: With `target`: a plain-text file, one sentence per line. Without: a file that holds both sides (`.tsv`,
-            `.csv`, `.jsonl`, `.json` of one object per line, `.parquet`), a folder saved by `datasets`, or the id of
-            a dataset on the Hub. Text files may be compressed (`.gz`).
+            `.csv`, `.jsonl`, `.json` of one object per line, `.parquet`, `.tmx`, `.xlf`, `.xliff`, `.po`, `.xlsx`,
+            Excel's Unicode text), a folder saved by `datasets`, or the id of a dataset on the Hub. Text files may be
+            compressed (`.gz`).
         target: The plain-text file whose line i translates line i of `source`.
         split, config_name: Which part of a saved folder or of a Hub dataset.
         source_column, target_column: Column names, or languages under a "translation" column; if not given, the
@@ -155,21 +211,10 @@ def load_parallel_text(
         ValueError: Files of different length, rows of another number of columns than the first, invalid UTF-8, a
             missing or ambiguous column, no pair at all, or `target` given for a file that holds both sides.
     """
-    names = tuple(
-        (column,) if column else (lang or side, side)
-        for column, lang, side in zip((source_column, target_column), (source_lang, target_lang), SIDES)
-    )
-    kind = kind_of(source)
-    for path in filter(None, (source, target)):
-        if (target or kind in (*ROW_READERS, ".parquet", ".gz")) and not os.path.isfile(path):
-            raise FileNotFoundError(f"{path}: no such file.")
-    if target and kind in (*ROW_READERS, ".parquet"):
-        raise ValueError(f"{source} holds both sides, and {target} is given, too: leave one of the two out.")
-    if target:
-        corpus = _from_rows(text_pairs, [source, target], streaming, source=source, target=target)
-    elif kind in ROW_READERS:
-        corpus = _from_rows(ROW_READERS[kind], [source], streaming, path=source, names=names)
-    elif kind == ".parquet":
+    names = _names(source_column, target_column, source_lang, target_lang)
+    if (given := _reader_of_rows(source, target, names)) is not None:
+        corpus = _from_rows(given.reader, given.paths, streaming, **given.arguments)
+    elif kind_of(source) == ".parquet":
         corpus = _from_table(_load_parquet(source, streaming), source, names)
     elif os.path.isfile(source):
         raise ValueError(
@@ -181,6 +226,34 @@ def load_parallel_text(
     if isinstance(corpus, datasets.Dataset) and len(corpus) == 0:
         raise ValueError(f"{source}: the corpus is empty, it holds no sentence pair.")
     return corpus
+
+
+def iterate_rows(
+    source: str,
+    target: str | None = None,
+    *,
+    source_column: str | None = None,
+    target_column: str | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    **part: Any,
+) -> Iterator[Row]:
+    """
+    The pairs of a corpus as they are read, and for each unit that is none the reason, such as "without a translation".
+
+    Args:
+        part: `split` and `config_name` as in `load_parallel_text`, which also has the other arguments.
+
+    Raises:
+        FileNotFoundError, ValueError: See `load_parallel_text`.
+    """
+    names = _names(source_column, target_column, source_lang, target_lang)
+    if (given := _reader_of_rows(source, target, names)) is not None:
+        yield from given.reader(**given.arguments)
+        return
+    columns = {"source_column": source_column, "target_column": target_column}
+    languages = {"source_lang": source_lang, "target_lang": target_lang}
+    yield from load_parallel_text(source, None, **columns, **languages, **part, streaming=True)
 
 
 def iterate_texts(corpus: datasets.Dataset, side: str, batch_size: int = 1000) -> Iterator[str]:

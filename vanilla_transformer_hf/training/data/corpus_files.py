@@ -1,18 +1,32 @@
-"""Readers of parallel text in files: two plain ones, TSV, CSV and JSON lines, as rows of a source and a target."""
+"""
+Readers of parallel text in files: two plain ones, TSV, CSV, Excel's text and JSON lines, as rows of a source and a
+target. Those of translators' own files are in `unit_files`.
+"""
 
+import codecs
 import csv
+import gzip
+import io
 import json
+import os
 import re
-from collections.abc import Iterator
-from itertools import zip_longest
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
-from ...common.lines import read_lines
-from .column_names import SIDES, Names, find_columns, is_header
+from ...common.lines import LONGEST_LINE, decode_lines, open_input
+from .column_names import SIDES, Names, are_names_of_sides, find_columns
+from .tables import header_positions, table_pairs
+from .unit_files import UNIT_READERS, Row
 
 
 # Half of an emoji, as a program leaves that cuts texts in UTF-16.
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+# What separates the cells of a CSV file; Excel takes semicolons where the comma is in numbers.
+DELIMITERS = ",;\t"
 
 
 def kind_of(path: str) -> str:
@@ -23,25 +37,65 @@ def kind_of(path: str) -> str:
 
 def _read_text(path: str, keep_ends: bool = False) -> Iterator[str]:
     """
-    The lines of a text file.
+    The lines of a text file: UTF-8, or UTF-16 with a byte-order mark, as Excel writes "Unicode text".
 
     Raises:
         ValueError: As `read_lines`, or a line has a NUL character, as every line of UTF-16 without a byte-order mark.
     """
-    for number, line in enumerate(read_lines(path, keep_ends), start=1):
-        if "\0" in line:
-            raise ValueError(
-                f"{path}, line {number}: a NUL character, which text does not have; is the file UTF-16? Convert it to "
-                "UTF-8."
-            )
-        yield line
+    with open_input(path) as file:
+        lines = _recoded(file, path) if _byte_order(file, path) else file
+        for number, line in enumerate(decode_lines(lines, path, keep_ends), start=1):
+            if "\0" in line:
+                raise ValueError(
+                    f"{path}, line {number}: a NUL character, which text does not have; is the file UTF-16? Convert "
+                    "it to UTF-8."
+                )
+            yield line
 
 
-def text_pairs(source: str, target: str) -> Iterator[dict[str, str]]:
-    """Pairs of two plain-text files, line by line."""
+def _byte_order(file: Any, path: str) -> bytes:
+    """The byte-order mark of UTF-16 with which an open file begins, if it has one; nothing is taken from the file."""
+    try:
+        begin = file.peek(2)[:2]
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"{path}: not a complete gzip file ({error})") from error
+    return begin if begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else b""
+
+
+def _recoded(file: Any, path: str) -> Iterator[bytes]:
+    """The lines of a UTF-16 file in UTF-8."""
+    text, number = io.TextIOWrapper(file, encoding="utf-16", newline="\n"), 0
+    try:
+        while line := text.readline(LONGEST_LINE + 1):
+            number += 1
+            yield line.encode()
+    except UnicodeError as error:
+        raise ValueError(f"{path}: not valid UTF-16 after line {number} ({error}).") from error
+
+
+def is_table_of_excel(path: str) -> bool:
+    """Whether a file is Excel's "Unicode text": UTF-16 with tabs; Excel names it .txt, others .tsv."""
+    if kind_of(path) not in (".txt", ".tsv") or not os.path.isfile(path):
+        return False
+    with open_input(path) as file:
+        return bool(_byte_order(file, path))
+
+
+def text_pairs(source: str, target: str, names: Names) -> Iterator[dict[str, str]]:
+    """
+    Pairs of two plain-text files, line by line.
+
+    Raises:
+        ValueError: The files differ in length, or their first lines are the header of a table.
+    """
     source_lines, target_lines = _read_text(source), _read_text(target)
     counts = dict.fromkeys(SIDES, 0)
     for pair in zip_longest(source_lines, target_lines):
+        if counts == {"source": 0, "target": 0} and None not in pair and are_names_of_sides(pair, names):
+            raise ValueError(
+                f"{source}, line 1: {pair[0]!r}, with {pair[1]!r} in {target}, is a header and not a pair of texts; "
+                "remove this line from both files."
+            )
         for side, line in zip(SIDES, pair):
             counts[side] += line is not None
         if None not in pair:
@@ -58,48 +112,62 @@ def tsv_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
     Pairs of a tab-separated file: of the named columns, or of the first two if the first line is not a header. Quotes
     are text, unless the header's names are in quotes.
     """
-    lines = enumerate(_read_text(path), start=1)
-    width, positions = 0, [0, 1]
-    for number, line in lines:
-        cells = line.split("\t")
-        if number == 1:
-            width = max(len(cells), 2)
-            # Named columns must exist; language codes need not be column names.
-            if any(len(side) == 1 for side in names) or is_header(cells, names):
-                if '"' in line:
-                    yield from csv_pairs(path, names, delimiter="\t")
-                    return
-                positions = [cells.index(name) for name in _columns_of_header(path, cells, names)]
-                continue
-        if len(cells) != width:
-            guess = "a tab is missing" if len(cells) < width else "there is a tab inside a text"
-            raise ValueError(f"{path}, line {number}: {len(cells)} columns, but {width} expected; perhaps {guess}.")
-        yield {side: cells[position] for side, position in zip(SIDES, positions)}
+    lines = _read_text(path)
+    first = next(lines, None)
+    if first is None:
+        return
+    if '"' in first and header_positions(f"{path}, line 1", first.split("\t"), names):
+        yield from csv_pairs(path, names, "\t")
+        return
+    yield from table_pairs(path, enumerate((line.split("\t") for line in chain([first], lines)), start=1), names)
 
 
-def _columns_of_header(path: str, cells: list[str], names: Names) -> list[str]:
-    try:
-        return find_columns(f"{path}, line 1", cells, names)
-    except ValueError as error:
-        raise ValueError(
-            f"{error} (If line 1 is a pair of texts, put a line before it: source, a tab, target.)"
-        ) from None
+def excel_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
+    """Pairs of Excel's "Unicode text": tabs, and quotes as in RFC 4180; a header or none."""
+    reader = csv.reader(_read_text(path, keep_ends=True), strict=True, delimiter="\t")
+    with _naming_line(path, reader):
+        yield from table_pairs(path, ((reader.line_num, cells) for cells in reader if cells), names)
 
 
-def csv_pairs(path: str, names: Names, delimiter: str = ",") -> Iterator[dict[str, str]]:
-    """Pairs of a file with a header, separated by commas or another delimiter; quotes as in RFC 4180."""
-    reader = csv.DictReader(_read_text(path, keep_ends=True), strict=True, delimiter=delimiter)
-    try:
+def csv_pairs(path: str, names: Names, delimiter: str | None = None) -> Iterator[dict[str, str]]:
+    """
+    Pairs of a file with a header, separated by commas, semicolons or tabs (as Excel does in different countries), or
+    by the given delimiter; quotes as in RFC 4180.
+    """
+    lines, before = _read_text(path, keep_ends=True), 0
+    header = next(lines, "")
+    if named := re.fullmatch(r"sep=(.)\s*", header):  # Excel's own first line
+        delimiter, header, before = named[1], next(lines, ""), 1
+    if delimiter is None:
+        delimiter = _delimiter(path, header, names)
+    reader = csv.DictReader(chain([header], lines), strict=True, delimiter=delimiter)
+    with _naming_line(path, reader, before):
         columns = find_columns(path, list(reader.fieldnames or []), names)
         for row in reader:
             if None in row or None in row.values():
                 raise ValueError(
-                    f"{path}, line {reader.line_num}: the number of columns differs from the header's "
+                    f"{path}, line {reader.line_num + before}: the number of columns differs from the header's "
                     f"{len(reader.fieldnames or [])}."
                 )
             yield {side: row[column] for side, column in zip(SIDES, columns)}
+
+
+@contextmanager
+def _naming_line(path: str, reader: Any, before: int = 0) -> Iterator[None]:
+    try:
+        yield
     except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}: {error}.") from error
+        raise ValueError(f"{path}, line {reader.line_num + before}: {error}.") from error
+
+
+def _delimiter(path: str, header: str, names: Names) -> str:
+    """The delimiter with which a header has the columns that are looked for; else the one with the most columns."""
+    split = {each: next(csv.reader([header], delimiter=each), []) for each in DELIMITERS}
+    for each, cells in split.items():
+        with suppress(ValueError):
+            find_columns(path, cells, names)
+            return each
+    return max(split, key=lambda each: len(split[each]))
 
 
 def json_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
@@ -128,5 +196,16 @@ def json_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
         yield {side: row[column] for side, column in zip(SIDES, columns)}
 
 
-# Endings of files that hold both sides -> the reader of their rows.
-ROW_READERS = {".tsv": tsv_pairs, ".csv": csv_pairs, ".jsonl": json_pairs, ".json": json_pairs}
+# Endings of files that hold both sides -> the reader of their rows. A row is a pair, or the reason why a unit is none.
+ROW_READERS: dict[str, Callable[[str, Names], Iterator[Row]]] = {
+    ".tsv": tsv_pairs,
+    ".csv": csv_pairs,
+    ".jsonl": json_pairs,
+    ".json": json_pairs,
+    **UNIT_READERS,
+}
+
+
+def find_reader(path: str) -> Callable[[str, Names], Iterator[Row]] | None:
+    """The reader of a file that holds both sides, by its ending and, for Excel's text, its first bytes."""
+    return excel_pairs if is_table_of_excel(path) else ROW_READERS.get(kind_of(path))

@@ -171,7 +171,7 @@ def make_look_up(words: int, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def write_labelled_corpus(
-    folder: str | os.PathLike, divisor: int | None = None, seed: int = 0, look_up: int | None = None
+    folder: str | os.PathLike[str], divisor: int | None = None, seed: int = 0, look_up: int | None = None
 ) -> dict[str, int]:
     """
     Write `train`, `valid` and `test` as `.en` files of spelled-out numbers and `.class` files that say whether each is
@@ -190,7 +190,7 @@ def write_labelled_corpus(
 
 
 def _write_parts(
-    folder: str | os.PathLike,
+    folder: str | os.PathLike[str],
     pairs: list[tuple[str, str]],
     suffixes: tuple[str, str],
     change: Any = list,
@@ -230,7 +230,7 @@ def _both_directions(pairs: list[tuple[str, str]], seed: int) -> list[tuple[str,
 
 
 def write_numbers_corpus(
-    folder: str | os.PathLike,
+    folder: str | os.PathLike[str],
     seed: int = 0,
     both_directions: bool = False,
     numbers_per_line: tuple[int, int] | None = None,

@@ -1,11 +1,13 @@
-"""Batches of sentences of about equal length, each filled up to a number of tokens."""
+"""Batches of sentences of about equal length, filled up to a number of tokens or of sentences."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import IterableDataset, Sampler
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 
 class TokenBatchSampler(Sampler[list[int]]):
@@ -67,7 +69,7 @@ class TokenBatchSampler(Sampler[list[int]]):
             bounds.insert(largest + 1, (bounds[largest] + bounds[largest + 1]) // 2)
         return np.asarray(bounds)
 
-    def set_epoch(self, epoch: int):
+    def set_epoch(self, epoch: int) -> None:
         """Set the epoch, on which the batches depend."""
         self.epoch = epoch
 
@@ -83,7 +85,7 @@ class TokenBatchSampler(Sampler[list[int]]):
             yield order[self._bounds[batch] : self._bounds[batch + 1]].tolist()
 
 
-class TokenBatchStream(IterableDataset):
+class TokenBatchStream(IterableDataset[list[dict[str, Any]]]):
     """
     Yields the same kind of batches, as lists of sentences, from a stream that is too large to be sorted; it never
     ends.
@@ -142,3 +144,23 @@ class TokenBatchStream(IterableDataset):
         sampler.set_epoch(epoch)
         for rows in sampler:
             yield [sentences[row] for row in rows]
+
+
+class EpochLengthSampler(LengthGroupedSampler):
+    """
+    transformers' sampler of batches of like lengths, with an order that depends only on seed and epoch, so that runs
+    continue inside an epoch.
+    """
+
+    def __init__(self, batch_size: int, lengths: list[int], seed: int):
+        super().__init__(batch_size, lengths=lengths, generator=torch.Generator())
+        self.seed, self.epoch = seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Epochs differ in their order."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        self.generator.manual_seed(hash((self.seed, self.epoch)))
+        order: Iterator[int] = super().__iter__()  # type: ignore[no-untyped-call]
+        return order

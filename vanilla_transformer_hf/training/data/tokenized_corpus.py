@@ -1,6 +1,7 @@
 """Parallel text as token ids: the filter of pairs, and the table or stream of their ids."""
 
 import json
+import unicodedata
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -48,7 +49,7 @@ class CorpusFilter:
     max_length_ratio: float | None = None
     drop_duplicates: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.too_long = check_too_long(self.too_long, TooLongToTrain)  # type: ignore[assignment]
 
     @property
@@ -93,12 +94,15 @@ def truncate(ids: list[int], limit: int) -> list[int]:
 
 
 def _tokenize_batch(
-    batch: dict[str, list], lines: list[int], tokenizer: Any, rules: CorpusFilter, keep_text: bool
-) -> dict[str, list]:
+    batch: dict[str, list[Any]], lines: list[int], tokenizer: Any, rules: CorpusFilter, keep_text: bool
+) -> dict[str, list[Any]]:
     """Token ids of a batch of pairs, and the verdict on each; those left out have no ids."""
     texts = [[normalize_space(text or "") for text in batch[side]] for side in SIDES]
+    # References in the form in which translations are written.
+    if form := getattr(tokenizer, "init_kwargs", {}).get("unicode_normalization"):
+        texts = [[unicodedata.normalize(form, text) for text in side] for side in texts]
     full = [row for row, (source, target) in enumerate(zip(*texts)) if source and target]
-    columns: dict[str, list] = {name: [[] for _ in lines] for name in ("input_ids", "labels")}
+    columns: dict[str, list[Any]] = {name: [[] for _ in lines] for name in ("input_ids", "labels")}
     # Tokenizers refuse an empty list.
     if full:
         sources, targets = ([side[row] for row in full] for side in texts)
@@ -192,7 +196,8 @@ def tokenize_corpus(
 
 
 def _column(data: datasets.Dataset, name: str) -> np.ndarray:
-    return data.data.column(name).to_numpy()
+    values: np.ndarray = data.data.column(name).to_numpy()
+    return values
 
 
 def tokenize_stream(

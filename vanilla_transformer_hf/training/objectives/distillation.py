@@ -58,7 +58,9 @@ def distillation_loss(
         num_items_in_batch: Labels of all accumulated batches.
     """
     options = label_smoothing, weight, temperature, teacher_logits.flatten(0, 1)
-    return loss_by_rows(logits, labels, partial(distillation_rows, *options), num_items_in_batch)
+    row_loss = partial(distillation_rows, *options)
+    loss: torch.Tensor = loss_by_rows(logits, labels, row_loss, num_items_in_batch)
+    return loss
 
 
 def open_teacher(
@@ -71,6 +73,7 @@ def open_teacher(
         OSError: The model cannot be opened.
         ValueError: Its vocabulary is not that of the student's `tokenizer`, or its logits have another width.
     """
+    model: PreTrainedModel
     model, its = open_model(name, device, torch.float32)
     if vocabularies(its) != vocabularies(tokenizer):
         raise ValueError(
@@ -82,7 +85,8 @@ def open_teacher(
             f"teacher={name}: it has logits of {model.config.vocab_size} pieces and the student of "
             f"{student.config.vocab_size}; set vocab_size={model.config.vocab_size}."
         )
-    return model.eval().requires_grad_(False)
+    model.eval().requires_grad_(False)
+    return model
 
 
 def digest_of_teacher(folder: Path) -> str:
@@ -96,4 +100,5 @@ def logits_of(teacher: Any, inputs: dict[str, torch.Tensor], decoder_input_ids: 
     """The teacher's logits (B, T, V) for a batch of the student, whose labels do not matter."""
     names = ("input_ids", "attention_mask", "token_type_ids")
     batch = {name: inputs[name] for name in names if name in inputs}
-    return teacher(**batch, decoder_input_ids=decoder_input_ids, use_cache=False).logits
+    logits: torch.Tensor = teacher(**batch, decoder_input_ids=decoder_input_ids, use_cache=False).logits
+    return logits

@@ -18,7 +18,7 @@ OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
 class AdamWBfloat16Moment(torch.optim.AdamW):
     """`torch.optim.AdamW` that rounds first moments after each step, one weight at a time: one is in memory twice."""
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         with torch.enable_grad():
             loss = None if closure is None else closure()
         groups = self.param_groups

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..compression.pruning import Pruned, attentions, prune
 
@@ -53,7 +54,8 @@ class HeadGates(nn.Module):
         if self.is_folded:
             return values
         gates = self.sample() if self.training else self.fixed()
-        return (values.unflatten(-1, (len(gates), -1)) * gates.to(values.dtype)[:, None]).flatten(-2)
+        heads = values.reshape(*values.shape[:-1], len(gates), -1)  # (..., H, d_v)
+        return (heads * gates.to(values.dtype)[:, None]).flatten(-2)
 
 
 def _stretch(share: torch.Tensor) -> torch.Tensor:
@@ -106,6 +108,64 @@ def folded(model: Any) -> Iterator[None]:
             projection.gates.is_folded = False
             with torch.no_grad():
                 projection.weight.copy_(weight)
+
+
+class HeadGatesCallback(TrainerCallback):
+    """
+    Gives the Trainer's model a gate on each head; `TranslationTrainer` asks it for what its hooks cannot do.
+
+    The gates are in the checkpoints' model.safetensors. After `train`, the Trainer's model is an ordinary one without
+    the closed heads.
+
+    Args:
+        penalty: λ; the loss is that of the model plus λ · Σ P(gate ≠ 0) over all heads.
+        learning_rate: The peak of the gates' own learning rate.
+    """
+
+    def __init__(self, penalty: float, learning_rate: float):
+        self.penalty, self.learning_rate = penalty, learning_rate
+        self.model: Any = None
+
+    def on_init_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.model = model
+        add_head_gates(model)
+
+    def add_to(self, optimizer: torch.optim.Optimizer) -> None:
+        """Move the gates to a group of their own, with their learning rate and without weight decay."""
+        gates = [projection.gates.log_alpha for projection in gated_projections(self.model).values()]
+        theirs = {id(parameter) for parameter in gates}
+        for group in optimizer.param_groups:
+            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in theirs]
+        optimizer.add_param_group({"params": gates, "lr": self.learning_rate, "weight_decay": 0.0})
+
+    def loss(self, batches: int) -> torch.Tensor:
+        """The penalty of one of `batches` accumulated batches, whose losses are summed."""
+        return self.penalty / batches * expected_open_heads(self.model)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """In this context the gates of evaluation are in the weights."""
+        with folded(self.model):
+            yield
+
+    def remove(self) -> tuple[Any, str]:
+        """
+        The model without gates and closed heads, and how many were closed, in words.
+
+        Raises:
+            ValueError: A position scheme has parameters for each head.
+        """
+        pruned = remove_closed_heads(self.model)
+        self.model = pruned.model
+        none = pruned.heads[0] == pruned.heads[1]
+        return pruned.model, f"none of {pruned.heads[0]} attention heads" if none else str(pruned)
 
 
 def remove_closed_heads(model: Any) -> Pruned:

@@ -42,4 +42,6 @@ def r_drop_loss(
         weight: α.
         num_items_in_batch: Labels of all accumulated batches, each sentence counted once.
     """
-    return loss_by_rows(logits, labels, partial(r_drop_rows, label_smoothing, weight), num_items_in_batch)
+    row_loss = partial(r_drop_rows, label_smoothing, weight)
+    loss: torch.Tensor = loss_by_rows(logits, labels, row_loss, num_items_in_batch)
+    return loss

@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, ProgressCallback, set_seed
+from transformers import set_seed
 
 from ...common.files import new_folder
 from ...common.lines import read_lines
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ...publishing.model_card import CardFacts, public_settings
-from ..build import choose_attention, paper_learning_rate, say
-from ..checkpoints.resume import find_data_sums, find_start, lock_folder, prepare_folder
+from ..checkpoints.record import find_data_sums
+from ..checkpoints.resume import find_start, lock_folder, prepare_folder
+from ..console import quiet_libraries, say
 from ..finishing import LaterParts, write_final_card, write_model
+from ..model import choose_attention, paper_learning_rate
 from ..recipe import FIELDS_OF_OTHERS, RunArguments
-from ..trainer.checkpointing import CheckpointingTrainer
-from ..trainer.progress import Progress, quiet_libraries
+from ..trainer.translation import TranslationTrainer
 from .tasks import TASKS, StackTask, best_ids, to_examples, whole_line, with_perplexity
 
 
@@ -90,7 +91,11 @@ def get_tokenizer(run: RunArguments, task: StackTask, texts: Sequence[str], fold
     if not folder.exists():
         size = run.config.get("vocab_size", VanillaTransformerConfig.vocab_size)
         tokenizer = VanillaTransformerTokenizer.train(
-            texts, vocab_size=size, model=run.model.tokenizer_model, show_progress=False
+            texts,
+            vocab_size=size,
+            model=run.model.tokenizer_model,
+            unicode_normalization=run.model.normal_form,
+            show_progress=False,
         )
         task.prepare(tokenizer)
         tokenizer.model_max_length = run.data.max_source_length
@@ -111,15 +116,6 @@ def make_model(run: RunArguments, task: StackTask, tokenizer: Any, names: list[s
     if chosen := choose_attention(run, config):
         config._attn_implementation = chosen["attn_implementation"]
     return task.model(config)
-
-
-class StackTrainer(CheckpointingTrainer):
-    """The Trainer of a task, with the same progress output as translation."""
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        if self.pop_callback(ProgressCallback) or self.pop_callback(PrinterCallback):  # in notebooks it is neither
-            self.add_callback(Progress)
 
 
 def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -154,7 +150,7 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
         model = make_model(run, task, tokenizer, names)
         if training.learning_rate is None:
             training.learning_rate = paper_learning_rate(model.config.d_model, training.warmup_steps)
-        trainer = StackTrainer(
+        trainer = TranslationTrainer(
             model=model,
             args=training,
             train_dataset=data["train"],
@@ -191,7 +187,7 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
 
 
 def _finish(
-    folder: Path, trainer: CheckpointingTrainer, task: StackTask, data: dict[str, Any], facts: CardFacts
+    folder: Path, trainer: TranslationTrainer, task: StackTask, data: dict[str, Any], facts: CardFacts
 ) -> dict[str, dict[str, float]]:
     """
     The scores of the held-out texts, and the card of the model that is written already.
@@ -231,7 +227,7 @@ def _examples(
     return to_examples(task, tokenizer, texts, numbers, run.data.max_source_length)
 
 
-def _measure(trainer: CheckpointingTrainer, task: StackTask, role: str, data: Any) -> dict[str, float]:
+def _measure(trainer: TranslationTrainer, task: StackTask, role: str, data: Any) -> dict[str, float]:
     """The scores of a held-out text, also printed; masks are drawn from the seed again."""
     set_seed(trainer.args.seed)
     found = trainer.evaluate(data, metric_key_prefix=role)

@@ -62,7 +62,8 @@ def causal_collator(tokenizer: Any, seed: int) -> Any:
 
 def best_ids(logits: Any, labels: Any) -> torch.Tensor:
     """The ids of the highest logits, so that evaluation does not keep logits."""
-    return (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
+    found: torch.Tensor = (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
+    return found
 
 
 def share_of_tokens(shift: int) -> Callable[[EvalPrediction], dict[str, float]]:

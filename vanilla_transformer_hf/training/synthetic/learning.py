@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...common.opening import open_tokenizer
-from ..build import load_corpora
+from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
 from ..recipe import DataArguments
 from .mixing import write_mixed

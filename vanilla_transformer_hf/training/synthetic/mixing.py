@@ -9,11 +9,11 @@ from typing import Any
 
 from ...common.checksums import digest_of_all
 from ...common.files import open_output
-from ..build import load_corpora
-from ..checkpoints.resume import find_data_sums
+from ..arguments import DataArguments
+from ..checkpoints.record import find_data_sums
+from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
 from ..data.corpus_files import text_pairs
-from ..recipe import DataArguments
 from .records import is_made_with, write_json
 
 

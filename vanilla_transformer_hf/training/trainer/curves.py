@@ -20,20 +20,20 @@ def _points(log_history: list[dict[str, float]], key: str) -> dict[int, float]:
     return {int(entry["step"]): entry[key] for entry in log_history if key in entry}
 
 
-def _draw(axis: Axes, points: dict[int, float], label: str, color: str):
+def _draw(axis: Axes, points: dict[int, float], label: str, color: str) -> None:
     if points:
         marker = "o" if len(points) <= 40 else None
         axis.plot(list(points), list(points.values()), label=label, color=color, marker=marker, markersize=3)
 
 
-def _mark_best(axis: Axes, points: dict[int, float], step: int | None, text: str, color: str):
+def _mark_best(axis: Axes, points: dict[int, float], step: int | None, text: str, color: str) -> None:
     if step in points:
         label = f"best checkpoint: {text.format(points[step])}"
         axis.axvline(step, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
         axis.plot(step, points[step], "*", markersize=14, color=color, markeredgecolor="white", label=label, zorder=3)
 
 
-def _draw_losses(axis: Axes, log_history: list[dict[str, float]], best_step: int | None):
+def _draw_losses(axis: Axes, log_history: list[dict[str, float]], best_step: int | None) -> None:
     training, validation = _points(log_history, "loss"), _points(log_history, "eval_loss")
     _draw(axis, training, "training (labels smoothed)", GREY)
     _draw(axis, validation, "validation (not smoothed)", BLUE)
@@ -45,7 +45,7 @@ def _draw_losses(axis: Axes, log_history: list[dict[str, float]], best_step: int
         axis.legend(edgecolor="none", loc="upper right")
 
 
-def _draw_learning_rate(axis: Axes, log_history: list[dict[str, float]]):
+def _draw_learning_rate(axis: Axes, log_history: list[dict[str, float]]) -> None:
     rates = _points(log_history, "learning_rate")
     axis.fill_between(list(rates), list(rates.values()), color=GREY, alpha=0.2, linewidth=0)
     axis.plot(list(rates), list(rates.values()), color=GREY)
@@ -59,7 +59,7 @@ def _draw_scores(
     log_history: list[dict[str, float]],
     best_step: int | None,
     published: float | None,
-):
+) -> None:
     points = _points(log_history, "eval_bleu")
     _draw(bleu, points, "during training", ORANGE)
     _mark_best(bleu, points, best_step, "{:.2f}", ORANGE)
@@ -113,6 +113,6 @@ def draw_curves(
     return figure
 
 
-def plot_curves(log_history: list[dict[str, float]], path: str | os.PathLike, **marks: Any):
+def plot_curves(log_history: list[dict[str, float]], path: str | os.PathLike[str], **marks: Any) -> None:
     """Write the picture of `draw_curves` as PNG."""
     draw_curves(log_history, **marks).savefig(path, format="png", dpi=120)

@@ -3,13 +3,10 @@ The progress of a training run: loss, tokens per second and remaining time, as a
 line.
 """
 
-import sys
+import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import datasets
 import torch
 from torch.utils.data import IterableDataset
 from tqdm.auto import tqdm
@@ -22,7 +19,6 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_utils import has_length
-from transformers.utils import logging
 
 
 TOKENS_PER_SECOND = "target_tokens_per_second"
@@ -52,14 +48,15 @@ class Speedometer(TrainerCallback):
     """
     Measures target tokens per second of training; evaluations and checkpoints are not counted as time.
 
-    The Trainer adds the tokens of each step, those of all processes, and reads the speed when it logs.
+    The Trainer sets the tokens of each step, those of all processes, and reads the speed when it logs.
     """
 
     def __init__(self) -> None:
+        self.tokens_of_step: int | torch.Tensor | None = None
         self._tokens: int | torch.Tensor = 0
         self._began = self._step_ended = time.perf_counter()
 
-    def add(self, tokens: int | torch.Tensor):
+    def add(self, tokens: int | torch.Tensor) -> None:
         """Count tokens; a tensor stays on its device until the speed is read."""
         self._tokens = self._tokens + tokens
 
@@ -69,20 +66,29 @@ class Speedometer(TrainerCallback):
         seconds, self._began, self._tokens = now - self._began, now, 0
         return tokens / max(seconds, 1e-9)
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._tokens = 0
         self._began = self._step_ended = time.perf_counter()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.tokens_of_step is not None:
+            self.add(self.tokens_of_step)
+        self.tokens_of_step = None
         self._step_ended = time.perf_counter()
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._leave_out()
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._leave_out()
 
-    def _leave_out(self):
+    def _leave_out(self) -> None:
         """The time since the last step was not spent on training."""
         now = time.perf_counter()
         self._began += now - max(self._began, self._step_ended)
@@ -103,7 +109,9 @@ class Progress(ProgressCallback):
         super().__init__()
         self._began, self._first_step, self._counts_epochs = 0.0, 0, True
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._began, self._first_step = time.perf_counter(), state.global_step
         # For a stream, transformers' epoch is the fraction of steps that are done.
         data = getattr(kwargs.get("train_dataloader"), "dataset", None)
@@ -126,7 +134,7 @@ class Progress(ProgressCallback):
         control: TrainerControl,
         eval_dataloader: Any = None,
         **kwargs: Any,
-    ):
+    ) -> None:
         if state.is_world_process_zero and has_length(eval_dataloader):
             if self.prediction_bar is None:
                 self.prediction_bar = tqdm(
@@ -145,7 +153,7 @@ class Progress(ProgressCallback):
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
-    ):
+    ) -> None:
         if self.training_bar is None or not logs:
             return
         if "loss" in logs:
@@ -155,32 +163,48 @@ class Progress(ProgressCallback):
         elif "eval_loss" in logs:
             self._write(state, "validation: ", logs, EVALUATION_FIELDS, [])
 
-    def _write(self, state: TrainerState, title: str, logs: dict[str, Any], fields: dict[str, str], more: list[str]):
+    def _write(
+        self, state: TrainerState, title: str, logs: dict[str, Any], fields: dict[str, str], more: list[str]
+    ) -> None:
         epoch = f", epoch {state.epoch:.2f}" if self._counts_epochs else ""
         place = f"step {state.global_step:,} of {state.max_steps:,}{epoch}"
         self.training_bar.write(f"{place}: {title}{', '.join(_fill(logs, fields) + more)}")
 
     def _time_left(self, state: TrainerState) -> str:
         seconds = (time.perf_counter() - self._began) / max(1, state.global_step - self._first_step)
-        return tqdm.format_interval(seconds * (state.max_steps - state.global_step))
+        return str(tqdm.format_interval(seconds * (state.max_steps - state.global_step)))
 
 
 class ShortRunWarning(TrainerCallback):
-    """Says at the start of a run if it makes too few updates to learn: a handful, or none after the warm-up."""
+    """
+    Says at the start of a run if it makes too few updates to learn: a handful, fewer than an epoch, or none after the
+    warm-up.
+    """
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         is_done = state.global_step >= state.max_steps
-        if state.is_world_process_zero and not is_done and (warning := find_short_run(args, state.max_steps)):
+        loader = kwargs.get("train_dataloader")
+        batches = len(loader) if has_length(loader) else 0  # nobody knows how long a stream is
+        epoch = math.ceil(batches / args.gradient_accumulation_steps)
+        warning = find_short_run(args, state.max_steps, epoch)
+        if state.is_world_process_zero and not is_done and warning:
             print(f"Warning: {warning}", flush=True)
 
 
-def find_short_run(args: TrainingArguments, steps: int) -> str | None:
-    """A sentence if a run of so many updates, over all its epochs, is too short to learn; else None."""
+def find_short_run(args: TrainingArguments, steps: int, epoch: int = 0) -> str | None:
+    """
+    A sentence if a run of so many updates, over all its epochs, is too short to learn; else None. `epoch` is the
+    number of updates that see all of the text once; 0: not known.
+    """
     longer = f"raise {'max_steps' if args.max_steps > 0 else 'num_train_epochs'}"
     problems, advice = [], [longer]
     if steps <= FEW_STEPS:
         problems.append("which is too few to learn anything")
         advice.append(f"lower {'tokens_per_step' if is_filled_by_tokens(args) else 'per_device_train_batch_size'}")
+    if steps < epoch:
+        problems.append(f"fewer than the {epoch:,} that see all of its text once")
     warmup = args.get_warmup_steps(steps)
     if warmup >= steps and SchedulerType(args.lr_scheduler_type) not in WITHOUT_WARMUP:
         problems.append(f"all in its warm-up of {warmup:,}: the learning rate never reaches {args.learning_rate:.3g}")
@@ -194,24 +218,6 @@ def find_short_run(args: TrainingArguments, steps: int) -> str | None:
 def is_filled_by_tokens(args: TrainingArguments) -> bool:
     """Whether batches have a number of tokens, not of sentences."""
     return getattr(args, "tokens_per_step", None) is not None
-
-
-@contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """
-    Show the progress bars of datasets only on terminals, and hide transformers' short ones for loading files.
-    """
-    had_bars = logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()
-    logging.disable_progress_bar()
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if had_bars[0]:
-            logging.enable_progress_bar()
-        if had_bars[1]:
-            datasets.enable_progress_bars()
 
 
 def _fill(logs: dict[str, Any], fields: dict[str, str]) -> list[str]:

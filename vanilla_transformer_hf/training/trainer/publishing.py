@@ -4,10 +4,10 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import datasets
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, Seq2SeqTrainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import logging
 
@@ -15,8 +15,12 @@ from ...publishing.hub import Published, one_line, publish_folder
 from ...publishing.model_card import CURVES_FILE, CardFacts, write_card
 from ..checkpoints.files import resumable_files
 from . import curves
-from .evaluating import EvaluatingTrainer
 
+
+if TYPE_CHECKING:  # what it is mixed into
+    Host = Seq2SeqTrainer
+else:
+    Host = object
 
 logger = logging.get_logger(__name__)
 
@@ -27,7 +31,7 @@ HOST_FACTS = {
 }
 
 
-def _known_facts(model: PreTrainedModel) -> CardFacts:
+def facts_of_model(model: PreTrainedModel) -> CardFacts:
     """The facts in a model itself: the repository that it was opened from."""
     name = model.name_or_path
     return CardFacts(further=bool(name), base_model=None if not name or Path(name).exists() else name)
@@ -42,12 +46,10 @@ def _stated_facts(arguments: dict[str, Any]) -> dict[str, Any]:
     return stated
 
 
-class PublishingTrainer(EvaluatingTrainer):
-    """Its cards contain its measurements and `facts`."""
+class PublishingMixin(Host):
+    """Cards, curves and uploads of a Trainer; the cards contain its measurements and `facts`."""
 
-    def __init__(self, *args: Any, facts: CardFacts | None = None, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.facts = facts or _known_facts(self.model)
+    facts: CardFacts
 
     def current_facts(self) -> CardFacts:
         """The facts about the model at this step, for its card."""
@@ -55,7 +57,7 @@ class PublishingTrainer(EvaluatingTrainer):
         epochs = 0.0 if is_stream else float(self.state.epoch or 0)
         return replace(self.facts, steps=self.state.global_step, epochs=epochs)
 
-    def plot_curves(self, path: str | os.PathLike) -> None:
+    def plot_curves(self, path: str | os.PathLike[str]) -> None:
         """Write the picture of this run's losses and scores, and of the model's score where it has been measured."""
         bleu = next((part.scores.bleu for part in self.facts.scored if part.role == "validation"), None)
         log = self.state.log_history
@@ -122,7 +124,7 @@ class PublishingTrainer(EvaluatingTrainer):
             return self.upload(folder, commit_message, token=token, revision=revision, **stated)
 
     def upload(
-        self, folder: str | os.PathLike, message: str | None, *, token: str | None = None, **options: Any
+        self, folder: str | os.PathLike[str], message: str | None, *, token: str | None = None, **options: Any
     ) -> Published:
         """
         Upload a folder that this Trainer has written to the repository of its arguments, with the card of this step.
@@ -148,13 +150,12 @@ class PublishingTrainer(EvaluatingTrainer):
             **options,
         )
 
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+    def upload_checkpoint(self, folder: Path) -> None:
         """Publish a complete checkpoint and, depending on `hub_strategy`, the files needed to continue from it."""
         strategy = HubStrategy(self.args.hub_strategy)
-        if self._checkpoint_place is not None or strategy == HubStrategy.END or not self.is_world_process_zero():
+        if strategy == HubStrategy.END or not self.is_world_process_zero():
             return
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        folder = Path(checkpoint_folder)
         places = {HubStrategy.CHECKPOINT: "last-checkpoint", HubStrategy.ALL_CHECKPOINTS: folder.name}
         beside = resumable_files(folder, places[strategy]) if strategy in places else {}
         try:

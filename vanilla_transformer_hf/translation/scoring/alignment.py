@@ -27,6 +27,16 @@ class Alignment:
         weights: Attention of each target word to each source word (target words, source words), float32: summed over
             the pieces of the source word, averaged over those of the target word and over heads. If a row sums to less
             than 1, the rest is attention to the end-of-sentence token.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from vanilla_transformer_hf import Alignment
+    >>> alignment = Alignment(["a", "dog"], ["ein", "Hund"], torch.tensor([[0.9, 0.1], [0.2, 0.7]]))
+    >>> str(alignment), alignment.links
+    ('0-0 1-1', [(0, 0), (1, 1)])
+    ```
     """
 
     source_words: list[str]
@@ -148,16 +158,22 @@ def align_pairs(
         raise ValueError(f"{type(tokenizer).__name__} does not return the offsets of its pieces")
     if not pairs:
         return []
-    encoded = encode_pairs(encoders, pairs, tally, return_offsets_mapping=True)
+    encoded = encode_pairs(encoders, pairs, tally=tally, return_offsets_mapping=True)
     results: list[Any] = [None] * len(pairs)
     ids = [side["input_ids"] for side in encoded]
     eager = with_eager_attention(model)
-    for batch in forced_batches(model, tokenizer.pad_token_id, ids, **limits):
+    for batch in forced_batches(model, tokenizer.pad_token_id, ids=ids, **limits):
         with matmul(matmul_backend):
-            weights = attention_to_source(eager, batch.input_ids, batch.attention_mask, batch.decoder_input_ids, layer)
+            weights = attention_to_source(
+                eager,
+                batch.input_ids,
+                attention_mask=batch.attention_mask,
+                decoder_input_ids=batch.decoder_input_ids,
+                layer=layer,
+            )
         for place, row in zip(batch.places, weights.cpu()):
             source, target = (side["offset_mapping"][place] for side in encoded)
-            results[place] = align_words(pairs[place], (source, target), row[: len(target), : len(source)])
+            results[place] = align_words(pairs[place], (source, target), weights=row[: len(target), : len(source)])
         tally.add(sentences=len(batch.places), tokens=int(batch.label_mask.sum()))
     return results
 
@@ -207,7 +223,7 @@ def attention_to_source(
     layer = default_layer(len(layers)) if layer is None else layer
     if not -len(layers) <= layer < len(layers):
         raise ValueError(f"layer={layer}: the decoder's layers are 0 to {len(layers) - 1}")
-    weights = layers[layer].mean(dim=1, dtype=torch.float32)  # (B, T + 1, S)
+    weights: torch.Tensor = layers[layer].mean(dim=1, dtype=torch.float32)  # (B, T + 1, S)
     return weights[:, 1:] if layer % len(layers) < len(layers) // 2 else weights[:, :-1]
 
 

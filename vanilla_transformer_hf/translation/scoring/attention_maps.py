@@ -169,8 +169,8 @@ def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None =
                 image = _draw_map(
                     axis,
                     shown[index, column],
-                    getattr(maps, rows) if column == 0 else None,
-                    getattr(maps, columns) if is_lowest else None,
+                    rows=getattr(maps, rows) if column == 0 else None,
+                    columns=getattr(maps, columns) if is_lowest else None,
                 )
             axes[row, 0].set_ylabel(f"layer {index}")
         figure.suptitle(f"{title} (rows: {rows}, columns: {columns})")

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ...common.split_sentences import SplitSentences
 from ...common.too_long import TooLongToScore, check_too_long
 from ..search.token_translator import quantized
 from ..text.splitting import Segment, pair_segments
 from ..text.tally import ProgressBar, Tally
-from ..text.texts import TextEncoder, TextError, check_texts
+from ..text.texts import TextEncoder, TextError, check_texts, placed
 from .alignment import Alignment, align_pairs, join_alignments
 from .scoring import TextScore, join_scores, score_pairs
 from .text_model import WINDOW, TextModel, windows
@@ -23,6 +24,7 @@ class ForcedDecoding(TextModel):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
         too_long: TooLongToScore = "error",
+        split_sentences: SplitSentences | None = None,
         progress_bar: bool = False,
     ) -> TextScore | list[TextScore]:
         """
@@ -35,8 +37,10 @@ class ForcedDecoding(TextModel):
             batch_tokens: Maximum number of tokens of both sides in a batch, padding included. If neither is given,
                 2,048 and 128 pairs.
             too_long: "error"; or "truncate": score the beginnings of pairs that are too long for the model; or
-                "whole": score them whole, if the encoder's attention costs O(n). Pairs of several lines or sentences
-                are scored as they are translated, one by one, if both sides have the same number.
+                "whole": score them whole, if the encoder's attention costs O(n). Pairs of several lines are scored as
+                they are translated, one by one, if both sides have the same number.
+            split_sentences: Whether pairs of several sentences are, too, if both sides have the same number: "always",
+                "never" or "auto", as in `translate`. If not given, the translator's `split_sentences`.
             progress_bar: Show a progress bar on standard error.
 
         Returns:
@@ -47,7 +51,11 @@ class ForcedDecoding(TextModel):
             ValueError: There are not as many targets as sources, or a text is too long for the model.
         """
         options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
-        return self._of_pairs(self._score_pairs, sources, targets, progress_bar, options)
+        options["split_sentences"] = split_sentences
+        scores: TextScore | list[TextScore] = self._of_pairs(
+            self._score_pairs, sources, targets=targets, progress_bar=progress_bar, options=options
+        )
+        return scores
 
     def align(
         self,
@@ -57,13 +65,14 @@ class ForcedDecoding(TextModel):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
         too_long: TooLongToScore = "error",
+        split_sentences: SplitSentences | None = None,
         progress_bar: bool = False,
     ) -> Alignment | list[Alignment]:
         """
         Word alignments of given translations, from the decoder's attention to the source.
 
         Args:
-            sources, targets, batch_size, batch_tokens, too_long, progress_bar: As in `score`.
+            sources, targets, batch_size, batch_tokens, too_long, split_sentences, progress_bar: As in `score`.
             layer: Index of the decoder layer, negative from the end; by default the third of six (see
                 `alignment.default_layer`).
 
@@ -77,40 +86,60 @@ class ForcedDecoding(TextModel):
                 tokenizer does not return offsets.
         """
         options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long, "layer": layer}
-        return self._of_pairs(self._align_pairs, sources, targets, progress_bar, options)
+        options["split_sentences"] = split_sentences
+        alignments: Alignment | list[Alignment] = self._of_pairs(
+            self._align_pairs, sources, targets=targets, progress_bar=progress_bar, options=options
+        )
+        return alignments
 
     def score_stream(
         self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
     ) -> Iterator[TextScore]:
         """`score` for any number of pairs in constant memory; `options` as there, and `tally`."""
-        return self._pair_stream(self._score_pairs, pairs, window, options)
+        return self._pair_stream(self._score_pairs, pairs, window=window, options=options)
 
     def align_stream(
         self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
     ) -> Iterator[Alignment]:
         """`align` for any number of pairs in constant memory; `options` as there, and `tally`."""
-        return self._pair_stream(self._align_pairs, pairs, window, options)
+        return self._pair_stream(self._align_pairs, pairs, window=window, options=options)
 
-    def _encoders(self, too_long: str) -> tuple[TextEncoder, TextEncoder]:
+    def _encoders(
+        self, too_long: str, split_sentences: SplitSentences | None = None
+    ) -> tuple[TextEncoder, TextEncoder]:
         """
         The encoders of both sides.
 
         Raises:
-            ValueError: `too_long` has a value that is not allowed for pairs.
+            ValueError: `too_long` or `split_sentences` has a value that is not allowed for pairs.
         """
         check_too_long(too_long, TooLongToScore)
-        return self.encoder(too_long), self.encoder(too_long, is_target=True)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"too_long": too_long, "split_sentences": split_sentences}
+        return self.encoder(**options), self.encoder(**options, is_target=True)
 
     def _score_pairs(
-        self, pairs: Sequence[tuple[str, str]], tally: Tally, too_long: TooLongToScore = "error", **limits: int | None
+        self,
+        pairs: Sequence[tuple[str, str]],
+        tally: Tally,
+        too_long: TooLongToScore = "error",
+        split_sentences: SplitSentences | None = None,
+        **limits: int | None,
     ) -> list[TextScore]:
-        encoders = self._encoders(too_long)
+        encoders = self._encoders(too_long, split_sentences)
 
         def score(parts: Sequence[tuple[str, str]]) -> list[TextScore]:
             with quantized(self.model, self.quantization):
-                return score_pairs(self.model, self.tokenizer, encoders, parts, tally, self.matmul, **limits)
+                return score_pairs(
+                    self.model,
+                    self.tokenizer,
+                    encoders=encoders,
+                    pairs=parts,
+                    tally=tally,
+                    matmul_backend=self.matmul,
+                    **limits,
+                )
 
-        return [join_scores(found) for _, _, found in self._in_parts(score, pairs, encoders, tally)]
+        return [join_scores(found) for _, _, found in self._in_parts(score, pairs, encoders=encoders, tally=tally)]
 
     def _align_pairs(
         self,
@@ -118,12 +147,22 @@ class ForcedDecoding(TextModel):
         tally: Tally,
         too_long: TooLongToScore = "error",
         layer: int | None = None,
+        split_sentences: SplitSentences | None = None,
         **limits: int | None,
     ) -> list[Alignment]:
-        encoders = self._encoders(too_long)
+        encoders = self._encoders(too_long, split_sentences)
 
         def align(parts: Sequence[tuple[str, str]]) -> list[Alignment]:
-            return align_pairs(self.model, self.tokenizer, encoders, parts, tally, layer, self.matmul, **limits)
+            return align_pairs(
+                self.model,
+                self.tokenizer,
+                encoders=encoders,
+                pairs=parts,
+                tally=tally,
+                layer=layer,
+                matmul_backend=self.matmul,
+                **limits,
+            )
 
         return [
             join_alignments(
@@ -132,7 +171,7 @@ class ForcedDecoding(TextModel):
                 first_words=[(source.first_word, target.first_word) for source, target in parts],
                 repeated=[source.repeated for source, _ in parts],
             )
-            for pair, parts, found in self._in_parts(align, pairs, encoders, tally)
+            for pair, parts, found in self._in_parts(align, pairs, encoders=encoders, tally=tally)
         ]
 
     @staticmethod
@@ -143,10 +182,11 @@ class ForcedDecoding(TextModel):
         tally: Tally,
     ) -> Iterator[tuple[tuple[str, str], list[tuple[Segment, Segment]], list[Any]]]:
         """Each pair, with the pairs of its lines or sentences, and what the work finds for these."""
-        for pair in pairs:
-            check_texts(pair)
+        for place, pair in enumerate(pairs):
+            with placed(place):
+                check_texts(pair)
         languages, in_sentences = (encoders[0].language, encoders[1].language), encoders[0].in_sentences
-        parts = [pair_segments(pair, languages, in_sentences) for pair in pairs]
+        parts = [pair_segments(pair, languages, in_sentences=in_sentences) for pair in pairs]
         for each in parts:
             encoders[0].repeat_tags([source for source, _ in each])
         owners = [place for place, each in enumerate(parts) for _ in each]
@@ -173,7 +213,9 @@ class ForcedDecoding(TextModel):
         if len(left) != len(right):
             raise ValueError(f"sources and targets differ in number: {len(left)} and {len(right)}")
         with ProgressBar(len(left), disable=not progress_bar) as tally:
-            results = list(self._pair_stream(work, zip(left, right), WINDOW, {**options, "tally": tally}))
+            results = list(
+                self._pair_stream(work, zip(left, right), window=WINDOW, options={**options, "tally": tally})
+            )
         self.warn(tally, "truncate", has_targets=True)
         return results[0] if single else results
 

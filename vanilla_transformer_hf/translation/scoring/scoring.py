@@ -25,6 +25,16 @@ class TextScore:
     Attributes:
         tokens: Its pieces, the end-of-sentence token included.
         token_log_probabilities: Natural log-probability of each, given the source and the pieces before it.
+
+    Example:
+
+    ```python
+    >>> import math
+    >>> from vanilla_transformer_hf import TextScore
+    >>> score = TextScore(["ĠHund", "</s>"], [math.log(0.5), math.log(0.5)])
+    >>> f"{score.log_probability:.3f} nats, perplexity {score.perplexity:.1f}"
+    '-1.386 nats, perplexity 2.0'
+    ```
     """
 
     tokens: list[str]
@@ -77,11 +87,18 @@ def forced_batches(
     """Token ids of sources and of targets in batches of similar lengths; `batch_tokens` counts both sides."""
     sources, targets = ids
     lengths = [len(source) + len(target) for source, target in zip(sources, targets, strict=True)]
-    for places in sorted_batches(lengths, batch_size, batch_tokens):
+    for places in sorted_batches(lengths, batch_size, batch_tokens=batch_tokens):
         pairs = [(sources[place], targets[place]) for place in places]
         source = [tensor.to(model.device) for tensor in pad_rows([pair[0] for pair in pairs], pad_token_id)]
         target = [tensor.to(model.device) for tensor in pad_rows([pair[1] for pair in pairs], pad_token_id)]
-        yield ForcedBatch(places, source[0], source[1], target[0], target[1], shift_right(model, target[0]))
+        yield ForcedBatch(
+            places,
+            source[0],
+            attention_mask=source[1],
+            labels=target[0],
+            label_mask=target[1],
+            decoder_input_ids=shift_right(model, target[0]),
+        )
 
 
 def shift_right(model: Any, labels: torch.Tensor) -> torch.Tensor:
@@ -113,10 +130,10 @@ def encode_pairs(
             if len(ids) > encoder.limit:
                 with placed(place):
                     if encoder.too_long == "whole":
-                        encoder.refuse_unless_fits(texts[place], len(ids), f"{side_name} ")
+                        encoder.refuse_unless_fits(texts[place], len(ids), side=f"{side_name} ")
                         over_long.add(place)
                         continue
-                    encoder.refuse_unless("truncate", texts[place], len(ids), f"{side_name} ")
+                    encoder.refuse_unless("truncate", texts[place], length=len(ids), side=f"{side_name} ")
                 kept = encoder.kept(ids)
                 for values in rows.values():
                     values[place] = [values[place][token] for token in kept]
@@ -151,12 +168,16 @@ def score_pairs(
     """
     if not pairs:
         return []
-    ids = [side["input_ids"] for side in encode_pairs(encoders, pairs, tally)]
+    ids = [side["input_ids"] for side in encode_pairs(encoders, pairs, tally=tally)]
     results: list[Any] = [None] * len(pairs)
-    for batch in forced_batches(model, tokenizer.pad_token_id, ids, **limits):
+    for batch in forced_batches(model, tokenizer.pad_token_id, ids=ids, **limits):
         with matmul(matmul_backend):
             found = token_log_probabilities(
-                model, batch.input_ids, batch.attention_mask, batch.decoder_input_ids[:, :-1], batch.labels
+                model,
+                batch.input_ids,
+                attention_mask=batch.attention_mask,
+                decoder_input_ids=batch.decoder_input_ids[:, :-1],
+                labels=batch.labels,
             )
         for place, row in zip(batch.places, found.tolist()):
             tokens = cast(list[str], tokenizer.convert_ids_to_tokens(ids[1][place]))
@@ -226,7 +247,9 @@ def score_sequences(
     n_best = sequences.shape[1]
     tokens = sequences.flatten(0, 1)  # (B n, T)
     ids, mask = (tensor.repeat_interleave(n_best, 0) for tensor in (input_ids, attention_mask))  # (B n, S)
-    found = token_log_probabilities(model, ids, mask, tokens[:, :-1], tokens[:, 1:])  # (B n, T - 1)
+    found = token_log_probabilities(
+        model, ids, attention_mask=mask, decoder_input_ids=tokens[:, :-1], labels=tokens[:, 1:]
+    )  # (B n, T - 1)
     made = (tokens[:, 1:] != pad_token_id) | torch.isin(tokens[:, 1:], eos)
     is_filling = made.flip(1).cumsum(dim=1).flip(1) == 0  # the pad token may also occur before
     counted = until_end(tokens[:, 1:], eos) & ~is_filling

@@ -12,9 +12,9 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from ...common.opening import check_fit, is_own
 from ...common.split_sentences import ENOUGH_LINES, MULTI_SENTENCE_SHARE, SplitSentences, check_split_sentences
 from ...common.too_long import TooLongToTranslate
-from ...model.configuration_vanilla_transformer import QUADRATIC_KINDS
+from ...model.config.attention_kinds import ATTENTION_KINDS
 from ..text.tally import Tally
-from ..text.texts import PART_MAX_LENGTH, TARGET_LANG_TAGS, TextEncoder, WithoutLetters, pad_rows
+from ..text.texts import PART_MAX_LENGTH, TARGET_LANG_TAGS, LanguageTags, TextEncoder, WithoutLetters, pad_rows
 
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ class TextModel:
         matmul (`str`): The library of float32 matrix products in use.
         quantization (`str`, *optional*): "int8" where linear maps are computed in this type.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once.
+        language_tags ([`LanguageTags`]): The tags that the tokenizer has now, with which a source text may begin.
         split_sentences (`str`): Whether sentences on one line are translated one by one, unless a call says it:
             "auto", "always" or "never".
 
@@ -57,6 +58,7 @@ class TextModel:
         self.max_source_length = self._guessed_source_length = min(tokenizer.model_max_length, positions)
         self._has_doubted = False
         self.split_sentences: SplitSentences = "auto"
+        self.language_tags = LanguageTags(tokenizer)
 
     def use_target_lang(self, language: str) -> None:
         """
@@ -134,7 +136,7 @@ class TextModel:
         encoder = TextEncoder(
             self.tokenizer,
             limit,
-            too_long,
+            too_long=too_long,
             is_target=is_target,
             is_guess=is_guess,
             prefix=prefix,
@@ -143,6 +145,7 @@ class TextModel:
             language=language,
             in_sentences=in_sentences,
             copies_without_letters=not is_target and self.without_letters == "copy",
+            language_tags=self.language_tags,
         )
         if not is_target and limit <= encoder.around:
             raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")
@@ -173,7 +176,7 @@ class TextModel:
         for model in (self.model, *getattr(self, "ensemble", ())):
             if not is_own(model.config):
                 raise ValueError(f"too_long='whole': not supported by {type(model).__name__}; give 'split'")
-            if (kind := model.config.encoder_attention_type) in QUADRATIC_KINDS:
+            if ATTENTION_KINDS[kind := model.config.encoder_attention_type].is_quadratic:
                 raise ValueError(
                     f"too_long='whole': the encoder's attention is {kind!r}, whose cost grows with the square of a "
                     "text's length; give 'split', or a model with another encoder_attention_type, such as 'window'"

@@ -93,7 +93,9 @@ class CTranslate2Translator(TokenTranslator):
         start = self.setting("decoder_start_token_id", options) or 0
         found = [[start, *each] for lists in self._translate(rows, prefixes, options) for each in lists]
         sequences, _ = pad_rows(found, self.pad_token_id)
-        return self._read_output(sequences.to(source["input_ids"].device), source, options, return_scores)
+        return self._read_output(
+            sequences.to(source["input_ids"].device), source, options=options, return_scores=return_scores
+        )
 
     def _translate(
         self, rows: Sequence[list[int]], prefixes: Sequence[list[int]], options: dict[str, Any]
@@ -120,7 +122,7 @@ class CTranslate2Translator(TokenTranslator):
 
         def ranked(prefix: list[int], result: Any, limit: int) -> list[list[int]]:
             found = [[self._ids[piece] for piece in each] for each in result.hypotheses]
-            complete = found if end is None else [_ended(ids, len(prefix) + limit, end) for ids in found]
+            complete = found if end is None else [_ended(ids, len(prefix) + limit, end=end) for ids in found]
             if not is_ranked:
                 return complete
             before, behind = (torch.tensor([len(ids) - len(prefix) for ids in each]) for each in (found, complete))

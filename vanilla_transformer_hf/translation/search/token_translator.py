@@ -24,7 +24,7 @@ from ..scoring.scoring import score_sequences
 COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
 
 
-def quantized(model: Any, quantization: str | None) -> AbstractContextManager:
+def quantized(model: Any, quantization: str | None) -> AbstractContextManager[None]:
     """A context in which passes through the whole model compute with this quantization, as a search does."""
     return nullcontext() if quantization is None else StepWeights.of(model, quantization=quantization).computing_all()
 
@@ -58,7 +58,7 @@ class TokenTranslator:
 
     def settings(self, options: dict[str, Any]) -> Settings:
         """The settings of `generate()` with these options."""
-        return Settings(options, options.get("generation_config"), self.model.generation_config)
+        return Settings(options, options.get("generation_config"), saved=self.model.generation_config)
 
     def setting(self, name: str, options: dict[str, Any]) -> Any:
         """The value that `generate()` will use with these options; None if it uses its own default."""
@@ -110,7 +110,7 @@ class TokenTranslator:
         # Our search has its own products; the other library would compile code for the shapes of each step.
         with nullcontext() if self.has_own_options else matmul(self.matmul):
             output = self.model.generate(**source, **options, return_dict_in_generate=tells)
-            return self._read_output(output, source, options, return_scores)
+            return self._read_output(output, source, options=options, return_scores=return_scores)
 
     @torch.no_grad()
     def stream(
@@ -120,7 +120,12 @@ class TokenTranslator:
         if not self.can_stream:
             for batch in batches:
                 own = {name: batch[name] for name in REQUESTS if name in batch}
-                yield self.batch(batch["input_ids"], batch["attention_mask"], return_scores, {**options, **own})
+                yield self.batch(
+                    batch["input_ids"],
+                    batch["attention_mask"],
+                    return_scores=return_scores,
+                    options={**options, **own},
+                )
             return
         options, sources = self.checked(0, options), deque[dict[str, torch.Tensor]]()
         tells = self._tells_scores(options, return_scores)
@@ -131,7 +136,9 @@ class TokenTranslator:
             return batch
 
         for output in self.model.generate_stream(map(remembered, batches), **options, return_dict_in_generate=tells):
-            sequences, scores = self._read_output(output, sources.popleft(), options, return_scores)
+            sequences, scores = self._read_output(
+                output, sources.popleft(), options=options, return_scores=return_scores
+            )
             yield {"sequences": sequences, "scores": scores}
 
     @torch.no_grad()
@@ -147,10 +154,14 @@ class TokenTranslator:
             ValueError: The options exclude each other or are out of range.
         """
         if not self.can_stream:
-            return self.batch(input_ids, attention_mask, False, options)["sequences"]
+            found = self.batch(input_ids, attention_mask, return_scores=False, options=options)
+            sequences: torch.Tensor = found["sequences"]
+            return sequences
         source = {"input_ids": input_ids, "attention_mask": attention_mask}
-        found = self.model.generate(**source, **self.checked(0, options), place_in_stream=0)
-        return found if isinstance(found, Search) else self._read_output(found, source, options, False)[0]
+        begun = self.model.generate(**source, **self.checked(0, options), place_in_stream=0)
+        if isinstance(begun, Search):
+            return begun
+        return self._read_output(begun, source, options=options, return_scores=False)[0]
 
     def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
         """

@@ -107,7 +107,7 @@ def describe(translator: Translator, has_digest: bool = True) -> Description:
     if has_digest:
         settings["model"] = digest_of(translator)
     note = describe_matmul(translator.matmul, translator.matmul_rows) if translator.matmul_rows else ""
-    return Description(note, settings, (translator.max_source_length, translator.max_target_length))
+    return Description(note, settings, limits=(translator.max_source_length, translator.max_target_length))
 
 
 def digest_of(translator: Translator) -> str:
@@ -148,24 +148,26 @@ def open_worker(
     open_translator = OpenTranslator(
         arguments.model,
         arguments.dtype,
-        matmul,
-        arguments.max_source_length,
-        ensemble,
-        shortlist,
-        arguments.target_lang_tag,
-        getattr(arguments, "quantization", None),  # which `align` does not have
-        getattr(arguments, "engine", "ours"),
-        getattr(arguments, "without_letters", "copy"),
+        matmul=matmul,
+        max_source_length=arguments.max_source_length,
+        ensemble=ensemble,
+        shortlist=shortlist,
+        target_lang_tag=arguments.target_lang_tag,
+        quantization=getattr(arguments, "quantization", None),  # which `align` does not have
+        engine=getattr(arguments, "engine", "ours"),
+        without_letters=getattr(arguments, "without_letters", "copy"),
     )
     describe_it = partial(describe, has_digest=isinstance(output, ResumableOutput))
     if arguments.processes == 1:
         translator = open_translator(arguments.device)
-        return LocalWorker(translator, work, describe_it(translator))
+        return LocalWorker(translator, work, description=describe_it(translator))
     if open_translator.engine == "ctranslate2":
         from ...export import kept_copy  # which most users do without
 
         kept_copy(arguments.model, open_translator.quantization)  # once, before several processes look for it
-    return WorkerPool(open_translator, work, arguments.processes, arguments.device, describe_it)
+    return WorkerPool(
+        open_translator, work, processes=arguments.processes, device=arguments.device, describe=describe_it
+    )
 
 
 def run_command(
@@ -201,7 +203,7 @@ def run_command(
         files = [sys.stdin.buffer if name is None else stack.enter_context(open_input(name)) for name in inputs]
         output = stack.enter_context(open_result(arguments.output, arguments.restart))
         items, total = read_items(files, arguments.on_bad_bytes)
-        worker = open_worker(arguments, work, output, tuple(ensemble), shortlist)
+        worker = open_worker(arguments, work, output=output, ensemble=tuple(ensemble), shortlist=shortlist)
         stack.enter_context(worker)
         if worker.description.note:
             print(worker.description.note, file=sys.stderr)
@@ -210,7 +212,7 @@ def run_command(
         output.resume({"window": window, **work.settings, **worker.description.settings})
         if output.lines:
             print(f"{arguments.output}: continued after line {output.lines:,}", file=sys.stderr)
-        tally = run_lines(worker, items, output, window, total, str(arguments.output))
+        tally = run_lines(worker, items, output=output, window=window, total=total, name=str(arguments.output))
         limits = worker.description.limits[: 1 if work.kind == "translate" else 2]
         for note in tally.notes(work.options["too_long"], *limits).values():
             print(note, file=sys.stderr)

@@ -62,7 +62,7 @@ def read_windows(items: InputDigest, size: int) -> Iterator[Window]:
         except ValueError as error:
             unreadable = error
         if window:
-            yield Window(first, window, items.digest)
+            yield Window(first, window, digest=items.digest)
         elif unreadable is None:
             return
     raise unreadable
@@ -96,9 +96,9 @@ def run_lines(
     if window < 1:
         raise ValueError(f"window={window}: must be at least 1")
     digest = InputDigest(iter(items))
-    digest.skip(output.lines, output.digest, name)
+    digest.skip(output.lines, output.digest, name=name)
     with ProgressBar(total, done=output.lines, delay=1) as tally:
-        write_answers(worker.map(read_windows(digest, window), tally), output, tally)
+        write_answers(worker.map(read_windows(digest, window), tally), output, tally=tally)
     return tally
 
 

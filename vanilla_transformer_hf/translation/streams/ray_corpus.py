@@ -71,7 +71,7 @@ class CorpusWindow(NamedTuple):
 
             with pyarrow.parquet.ParquetFile(self.path) as table:
                 rows = table.read_row_group(self.group, columns=[self.column]).slice(self.start, self.lines)
-            found = rows[self.column].to_pylist()
+            found: list[str] = rows[self.column].to_pylist()
         else:
             with open(self.path, "rb") as file:
                 file.seek(self.start)
@@ -114,13 +114,28 @@ def plan(paths: Sequence[str], size: int, column: str = "text") -> list[CorpusWi
         kind = ENDINGS.get(Path(path).suffix, "text")
         if kind == "gz":
             raise ValueError(f"{path} is compressed, so that its lines cannot be shared out: unpack it first")
-        places = _parquet_places(path, size, column) if kind == "parquet" else _line_places(path, size, digest)
+        places = (
+            _parquet_places(path, size, column=column)
+            if kind == "parquet"
+            else _line_places(path, size, digest=digest)
+        )
         for group, start, lines in places:
             first = windows[-1].last + 1 if windows else 1
             if kind == "parquet":
                 digest.update(f"{Path(path).stat().st_size} {group} {start} {lines}".encode())
             name = "" if kind == "text" else column
-            windows.append(CorpusWindow(path, kind, first, lines, group, start, name, digest.hexdigest()))
+            windows.append(
+                CorpusWindow(
+                    path,
+                    kind,
+                    first=first,
+                    lines=lines,
+                    group=group,
+                    start=start,
+                    column=name,
+                    digest=digest.hexdigest(),
+                )
+            )
     return windows
 
 
@@ -275,9 +290,9 @@ def run_corpus(
     about = describe(translator)
     del translator
     output.resume({**work.settings, **about.settings})
-    left = list(not_done(windows, output, name))
+    left = list(not_done(windows, output, name=name))
     with ProgressBar(sum(window.lines for window in windows), done=output.lines, delay=1) as tally:
-        write_answers(answers_for(left, open_translator, work, cluster, tally), output, tally)
+        write_answers(answers_for(left, open_translator, work=work, cluster=cluster, tally=tally), output, tally=tally)
     return tally, about
 
 
@@ -296,7 +311,7 @@ def answers_for(
     with connected(cluster) as size:
         device = None if size["num_gpus"] else "cpu"
         make = {"open_translator": open_translator, "work": work, "device": device, "threads": cluster.cpus}
-        for window, row in zip(windows, rows_of(windows, make, size), strict=True):
+        for window, row in zip(windows, rows_of(windows, make, size=size), strict=True):
             if json.loads(str(row["window"])) != list(window):
                 raise RuntimeError(f"expected the lines from {window.first}, got those of {row['window']}")
             if row["error"]:

@@ -65,7 +65,7 @@ class ResumableOutput(StreamOutput):
         OSError: The file cannot be written, or another run is writing it.
     """
 
-    def __init__(self, path: str | os.PathLike, restart: bool = False):
+    def __init__(self, path: str | os.PathLike[str], restart: bool = False):
         self.path = Path(path).resolve()
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.journal = self.path.with_name(self.path.name + ".partial.json")
@@ -82,7 +82,8 @@ class ResumableOutput(StreamOutput):
             raise OSError(f"{self.partial}: another run is writing this file") from error
 
     def recall(self) -> dict[str, Any]:
-        return (self._read_journal() or {}).get("settings", {})
+        settings: dict[str, Any] = (self._read_journal() or {}).get("settings", {})
+        return settings
 
     def resume(self, settings: dict[str, Any]) -> None:
         """
@@ -181,7 +182,7 @@ class ResumableOutput(StreamOutput):
 
 
 @contextmanager
-def open_result(path: str | os.PathLike | None, restart: bool = False) -> Iterator[StreamOutput]:
+def open_result(path: str | os.PathLike[str] | None, restart: bool = False) -> Iterator[StreamOutput]:
     """
     A `ResumableOutput`; pipes, devices and standard output are written to directly.
 

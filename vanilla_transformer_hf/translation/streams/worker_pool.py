@@ -207,7 +207,7 @@ def _begin(
     Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     own_device = device_of(numbers.get(), device)
-    _process = _Process(work, cache(partial(open_translator, own_device)), _Reports(counted))
+    _process = _Process(work, cache(partial(open_translator, own_device)), reports=_Reports(counted))
 
 
 def _end_with_parent() -> None:

@@ -8,7 +8,7 @@ from ...model.search.constraints import as_ids
 from ..results import Translation, read_translations
 from ..search.token_translator import TokenTranslator
 from .tally import Tally
-from .texts import Part, is_constrained, pad_rows, placed, sorted_batches
+from .texts import Part, check_texts, is_constrained, pad_rows, placed, sorted_batches
 
 
 def constrain(
@@ -39,9 +39,10 @@ def constrain(
                 if any(part.is_cut for part in each):
                     raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
                 texts = [normalize_space(text) for text in (line.prefix, *line.phrases)]
+                check_texts(texts)
                 each[0].prefix, *phrases = asked = encode_targets(texts)
                 for text, ids in zip(texts, asked):
-                    as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", vocab_size, end_ids)
+                    as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", vocab_size=vocab_size, ends=end_ids)
                     if text and not ids:
                         raise ValueError(f"{line[:40]!r}: {text[:40]!r} has no tokens to be required")
                 places = likeliest(each, phrases) if len(each) > 1 else [0] * len(phrases)
@@ -50,9 +51,9 @@ def constrain(
 
 
 def translate_parts(
+    parts: Sequence[Sequence[Part]],
     search: TokenTranslator,
     tokenizer: Any,
-    parts: Sequence[Sequence[Part]],
     limits: dict[str, int | None],
     tally: Tally,
     return_scores: bool,
@@ -62,9 +63,9 @@ def translate_parts(
     For each text the n-best list of each of its parts.
 
     Args:
+        parts: The parts of each text.
         search: Translates batches of token ids.
         tokenizer: The tokenizer of its model.
-        parts: The parts of each text.
         limits: `batch_size` and `batch_tokens`.
         tally: Counts after every batch.
         return_scores: Fill `Translation.score`.
@@ -81,10 +82,12 @@ def translate_parts(
     lengths = [len(parts[line][place].ids) for line, place in places]
     batches = [[places[row] for row in rows] for rows in sorted_batches(lengths, **limits)]
     inputs = (_batch([parts[line][place] for line, place in batch], search) for batch in batches)
-    for batch, found in zip(batches, search.stream(inputs, return_scores, options), strict=True):
+    for batch, found in zip(batches, search.stream(inputs, return_scores, options=options), strict=True):
         n_best, scores = found["sequences"].shape[1], found["scores"]
         flat_scores = None if scores is None else scores.flatten()
-        texts = read_translations(tokenizer, found["sequences"].flatten(0, 1), flat_scores, search.ids_of_end({}))
+        texts = read_translations(
+            tokenizer, found["sequences"].flatten(0, 1), scores=flat_scores, end_ids=search.ids_of_end({})
+        )
         counts = {"sentences": 0, "tokens": 0, "lacking": 0, "unfinished": 0}
         for row, (line, place) in enumerate(batch):
             results[line][place] = texts[row * n_best : (row + 1) * n_best]

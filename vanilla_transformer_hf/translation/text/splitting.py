@@ -66,12 +66,14 @@ class Segment:
         before: The white space before it, if it begins a line; None if it follows a sentence on the same line.
         first_word: Index, by white space, of the text's word in which it begins.
         repeated: Indices of the text's words, such as a language tag, that also stand before its own.
+        tags: The language tags with which it begins, and the white space behind them.
     """
 
     text: str
     before: str | None
     first_word: int = 0
     repeated: range = range(0)
+    tags: str = ""
 
 
 def split_segments(text: str, language: str | None = None, in_sentences: bool = False) -> tuple[list[Segment], str]:
@@ -86,13 +88,15 @@ def split_segments(text: str, language: str | None = None, in_sentences: bool = 
         in_sentences: Whether lines are split into sentences.
     """
     lines = line_spans(text)
-    spans = [(line, span) for line in lines for span in (_within(text, line, language) if in_sentences else [line])]
+    spans = [
+        (line, span) for line in lines for span in (_within(text, line, language=language) if in_sentences else [line])
+    ]
     starts = word_starts(text) if len(spans) > 1 else []
     segments, seen = list[Segment](), 0
     for line, (start, end) in spans:
         before = without_invisible(text[seen:start]) if start == line[0] else None
         first_word = bisect_right(starts, start) - 1 if starts else 0
-        segments.append(Segment(normalize_space(text[start:end]), before, first_word))
+        segments.append(Segment(normalize_space(text[start:end]), before, first_word=first_word))
         seen = end
     return segments, without_invisible(text[seen:])
 
@@ -169,7 +173,7 @@ def sentences(text: str, language: str | None = None) -> list[Span]:
         if spans and not has_words:  # marks on their own belong to the sentence before them
             spans[-1] = (spans[-1][0], seen)
             start = seen
-        elif has_words and _ends_sentence(text, found, start, language, is_lower):
+        elif has_words and _ends_sentence(text, found, start=start, language=language, is_lower=is_lower):
             spans.append((start, seen))
             start, has_words = seen, False
     if spans and not any(map(str.isalnum, text[start:])):
@@ -205,7 +209,13 @@ def _ends_sentence(text: str, found: re.Match[str], start: int, language: str | 
         return not goes_on
     if mark == "?":
         return True
-    return not _is_abbreviation(text[max(start, place - LONGEST_WORD) : place], following, language, goes_on, is_lower)
+    return not _is_abbreviation(
+        text[max(start, place - LONGEST_WORD) : place],
+        following,
+        language=language,
+        goes_on=goes_on,
+        is_lower=is_lower,
+    )
 
 
 def _is_abbreviation(before: str, following: str, language: str | None, goes_on: bool, is_lower: bool) -> bool:
@@ -258,7 +268,7 @@ def _fitting(text: str, groups: list[list[Span]], level: int, limits: tuple[int,
         elif len(group) > 1:  # a text's tokens may differ from the concatenated tokens of its parts
             middle = len(group) // 2
             yield from _fitting(text, [group[:middle], group[middle:]], level, limits, count)
-        elif found := _pieces(text, start, end, level + 1):
+        elif found := _pieces(text, start, end=end, level=level + 1):
             pieces, deeper = found
             sizes = count([text[left:right] for left, right in pieces])
             yield from _fitting(text, _packed(pieces, sizes, limit), deeper, limits, count)

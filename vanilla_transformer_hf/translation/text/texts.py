@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from ...common.characters import as_text
 from ...common.too_long import TooLongToTranslate, check_too_long
 from ...common.white_space import word_starts
 from .splitting import Segment, split_segments, split_text
@@ -50,6 +51,19 @@ def text_tags(tokenizer: Any) -> set[str]:
     return {name for name in names - set(tokenizer.special_tokens_map.values()) if LANGUAGE_TAG.fullmatch(name)}
 
 
+class LanguageTags:
+    """The language tags that a tokenizer recognises (`text_tags`), found where a text begins."""
+
+    def __init__(self, tokenizer: Any):
+        names = "|".join(map(re.escape, sorted(text_tags(tokenizer), key=len, reverse=True)))
+        self._pattern = re.compile(rf"(?:\s*(?:{names}))+\s*" if names else r"(?!)")
+
+    def before(self, text: str) -> str:
+        """The tags with which a text begins, and the white space behind them: they hold for all its parts."""
+        tags = self._pattern.match(text)
+        return tags[0] if tags else ""
+
+
 class ConstrainedText(str):
     """
     A text to translate (a `str`) with the required prefix and phrases of its translation.
@@ -57,6 +71,15 @@ class ConstrainedText(str):
     Attributes:
         prefix: How the translation begins.
         phrases: Phrases that it must contain, in any order; empty phrases are ignored.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import ConstrainedText, Translator
+    >>> translator = Translator.from_pretrained("model_cards/multi30k_raw_en_de")
+    >>> translator.translate(ConstrainedText("Two dogs are playing.", prefix="Die beiden"))
+    'Die beiden Hunde spielen.'
+    ```
     """
 
     prefix: str
@@ -113,6 +136,7 @@ class Part:
         after: White space after the translation of the text's last part.
         is_cut: Whether it is a part of a longer sentence or line that the model does not take at once.
         repeated: Indices of the text's words, such as a language tag, that also stand before the part's own.
+        tags: The language tags with which the text begins, and the white space behind them.
         copied: What is handed through in place of a translation: a line or sentence without letters; None if the part
             is translated.
         prefix, phrases: Target token ids of what its translation must begin with and contain.
@@ -125,6 +149,7 @@ class Part:
     after: str = ""
     is_cut: bool = False
     repeated: range = range(0)
+    tags: str = ""
     copied: str | None = None
     prefix: list[int] = field(default_factory=list)
     phrases: list[list[int]] = field(default_factory=list)
@@ -147,6 +172,7 @@ class TextEncoder:
         language: Code of the texts' language, if known.
         in_sentences: Whether the sentences of a line are parts of their own, also where the line is short.
         copies_without_letters: Whether lines and sentences without letters are handed through.
+        language_tags: The tags of the tokenizer, if they are known already.
 
     Raises:
         ValueError: `too_long` has another value.
@@ -165,6 +191,7 @@ class TextEncoder:
         language: str | None = None,
         in_sentences: bool = False,
         copies_without_letters: bool = False,
+        language_tags: LanguageTags | None = None,
     ):
         self.language, self.in_sentences = language, in_sentences
         self.copies_without_letters = copies_without_letters
@@ -173,11 +200,13 @@ class TextEncoder:
         self.part_limit, self._is_guess = limit if part_limit is None else min(part_limit, limit), is_guess
         self._prefix = prefix
         self._tokenizer, self._argument = tokenizer, "text_target" if is_target else "text"
+        self._language_tags = language_tags or LanguageTags(tokenizer)
 
     @cached_property
     def _frame(self) -> list[int]:
         """The special tokens that the tokenizer adds to each text, before and behind it."""
-        return self.ids([""])["input_ids"][0]
+        ids: list[int] = self.ids([""])["input_ids"][0]
+        return ids
 
     @property
     def around(self) -> int:
@@ -211,17 +240,6 @@ class TextEncoder:
                 for places in encoded["offset_mapping"]
             ]
         return encoded
-
-    def tags_before(self, text: str) -> str:
-        """The language tags with which a text begins, and the white space behind them: they hold for all its parts."""
-        tags = self._tag_pattern.match(text)
-        return tags[0] if tags else ""
-
-    @cached_property
-    def _tag_pattern(self) -> re.Pattern[str]:
-        tags = text_tags(self._tokenizer) if self._argument == "text" else ()
-        names = "|".join(map(re.escape, sorted(tags, key=len, reverse=True)))
-        return re.compile(rf"(?:\s*(?:{names}))+\s*" if names else r"(?!)")
 
     def refuse_unless(self, too_long: str, text: str, length: int, side: str = "") -> None:
         """
@@ -280,12 +298,12 @@ class TextEncoder:
 
     def _segments(self, text: str) -> tuple[list[Part], str]:
         """The lines of a text, or their sentences, without tokens yet; and the white space after the last."""
-        segments, after = split_segments(text, self.language, self.in_sentences)
+        segments, after = split_segments(text, self.language, in_sentences=self.in_sentences)
         copies = self.copies_without_letters and not is_constrained(text)
         self.repeat_tags(segments)
         parts = list[Part]()
         for segment in segments:
-            body = segment.text[len(self.tags_before(segment.text)) :]
+            body = segment.text[len(segment.tags) :]
             copied = body if not body or (copies and not has_letters(body)) else None
             parts.append(
                 Part(
@@ -294,6 +312,7 @@ class TextEncoder:
                     first_word=segment.first_word,
                     before=segment.before,
                     repeated=segment.repeated,
+                    tags=segment.tags,
                     copied=copied,
                 )
             )
@@ -303,11 +322,12 @@ class TextEncoder:
         """Put the language tags before a line or sentence also before those that follow and have none of their own."""
         tags, words = "", range(0)
         for segment in segments:
-            if own := self.tags_before(segment.text):
+            if own := self._language_tags.before(segment.text):
                 tags = own if len(own) < len(segment.text) else f"{own} "
                 words = range(segment.first_word, segment.first_word + count_words(tags))
+                segment.tags = own
             elif tags:
-                segment.text, segment.repeated = tags + segment.text, words
+                segment.text, segment.tags, segment.repeated = tags + segment.text, tags, words
 
     def _fitting(self, part: Part) -> list[Part]:
         return PARTS_OF[self.too_long](self, part) if len(part.ids) > self.limit else [part]
@@ -354,10 +374,14 @@ def check_texts(texts: Sequence[Any]) -> None:
     """
     Raises:
         TypeError: A text is not a `str`.
+        TextError: A text has half of a character (a lone surrogate), which no tokenizer takes.
     """
-    for text in texts:
+    for place, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"cannot translate {type(text).__name__} {str(text)[:40]!r}: each text must be a str")
+        if as_text(text) != text:
+            reason = f"{as_text(text)[:40]!r} has half of a character, which is not valid Unicode; remove it."
+            raise TextError(place, reason)
 
 
 def truncate(encoder: TextEncoder, whole: Part) -> list[Part]:
@@ -370,7 +394,7 @@ def refuse(encoder: TextEncoder, whole: Part) -> list[Part]:
     Raises:
         ValueError: Always; the message has the text and its length.
     """
-    encoder.refuse_unless("split", whole.text, len(whole.ids))
+    encoder.refuse_unless("split", whole.text, length=len(whole.ids))
     return [whole]
 
 
@@ -387,20 +411,21 @@ def keep_whole(encoder: TextEncoder, whole: Part) -> list[Part]:
 
 def split(encoder: TextEncoder, whole: Part) -> list[Part]:
     """The parts of a text: its sentences, with sentences that are too long split further."""
-    tags = encoder.tags_before(whole.text)
-    text = whole.text[len(tags) :]
+    tags, text = whole.tags, whole.text[len(whole.tags) :]
 
     def count(texts: Sequence[str]) -> list[int]:
         return [len(ids) - encoder.around for ids in encoder.ids(texts)["input_ids"]]
 
     taken = encoder.around + (count([tags])[0] if tags else 0)
     limit, part_limit = (max(1, most - taken) for most in (encoder.limit, encoder.part_limit))
-    spans = split_text(text, limit, count, part_limit, encoder.language)
+    spans = split_text(text, limit, count=count, part_limit=part_limit, language=encoder.language)
     first = whole.first_word + (0 if whole.repeated else count_words(tags))
     repeated = whole.repeated or range(whole.first_word, first)
     starts, texts = word_starts(text), [tags + text[start:end] for start, end in spans]
     parts = [
-        Part(part, ids, first + bisect_right(starts, start) - 1, None, is_cut=True, repeated=repeated)
+        Part(
+            part, ids, first_word=first + bisect_right(starts, start) - 1, before=None, is_cut=True, repeated=repeated
+        )
         for (start, _), part, ids in zip(spans, texts, encoder.ids(texts)["input_ids"], strict=True)
     ]
     parts[0].before = whole.before

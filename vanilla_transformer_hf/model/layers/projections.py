@@ -1,8 +1,7 @@
 """
-Linear maps in training under autocast on a processor, with less memory than torch's: what they keep for the backward
-pass.
+Projections in training under autocast on a CPU, with less memory than torch's: what they keep for the backward pass.
 
-Shapes: B sentences, T positions, D = width of the states, O = width of a map's output.
+Shapes: B sentences, T positions, D = width of the states, O = width of a projection's output.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,17 +10,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .shared_maps import is_plain
+from .shared_projections import is_plain
 
 
-class RoundedMaps(torch.autograd.Function):
+class RoundedProjections(torch.autograd.Function):
     """
     x Wᵀ + b of several W, in a type of fewer bytes. x is rounded once for all of them. Rounded weights are not kept:
     the backward pass rounds them again, which takes a hundredth of its time.
     """
 
     @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, states, *parameters) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, dtype: torch.dtype, states: torch.Tensor, *parameters: Any) -> tuple[torch.Tensor, ...]:
         """States (B, T, D), and a weight (O, D) and a bias (O) or None of each map, to the outputs (B, T, O)."""
         low = states.to(dtype)
         ctx.save_for_backward(low, *parameters[::2])
@@ -45,19 +44,21 @@ class RoundedMaps(torch.autograd.Function):
         return None, None if d_states is None else d_states.view(low.shape), *gradients
 
 
-def apply_maps(maps: Sequence[Callable[[torch.Tensor], torch.Tensor]], states: torch.Tensor) -> list[torch.Tensor]:
+def apply_projections(
+    projections: Sequence[Callable[[torch.Tensor], torch.Tensor]], states: torch.Tensor
+) -> list[torch.Tensor]:
     """
-    The outputs (B, T, O) of maps of the same states (B, T, D), to the bit as each by itself. They are called as they
-    are where one of them is no plain `nn.Linear`, and where autocast is off.
+    The outputs (B, T, O) of projections of the same states (B, T, D), to the bit as each by itself. They are called as
+    they are where one of them is no plain `nn.Linear`, and where autocast is off.
     """
     low = (
         states.device.type == "cpu"
         and torch.is_autocast_enabled("cpu")
         and torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
-        and all(is_plain(each) for each in maps)  # type: ignore[arg-type]
+        and all(is_plain(each) for each in projections)  # type: ignore[arg-type]
     )
     if not low:
-        return [each(states) for each in maps]
-    parameters = [parameter for each in maps for parameter in (each.weight, each.bias)]  # type: ignore[attr-defined]
-    return list(RoundedMaps.apply(torch.get_autocast_dtype("cpu"), states, *parameters))
+        return [each(states) for each in projections]
+    parameters = [parameter for each in projections for parameter in (each.weight, each.bias)]  # type: ignore[attr-defined]
+    return list(RoundedProjections.apply(torch.get_autocast_dtype("cpu"), states, *parameters))

@@ -1,0 +1,72 @@
+"""The documentation site: every page is in its navigation, every public name and command has a page, it builds."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+from hub_server import ROOT
+
+from vanilla_transformer_hf.commands.main import COMMANDS
+from vanilla_transformer_hf.training.recipe import CONFIG_GROUPS, all_options
+
+
+class Settings(yaml.SafeLoader):
+    """YAML with MkDocs' own tags."""
+
+
+Settings.add_constructor("!ENV", lambda loader, node: loader.construct_sequence(node)[-1])
+SETTINGS = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Settings)
+
+
+def leaves(nav):
+    """The pages of a navigation."""
+    for entry in nav:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            yield from leaves(value) if isinstance(value, list) else [value]
+
+
+def test_every_page_is_in_the_navigation_once():
+    pages = [*leaves(SETTINGS["nav"])]
+    written = {path.name for path in (ROOT / "docs").glob("*.md")} | {"CONTRIBUTING.md", "CHANGELOG.md"}
+    generated = {"API_PAGES", "COMMAND_PAGES", "reference/config.md"}
+    assert len(pages) == len(set(pages)) and set(pages) == written | generated
+    groups = [name for entry in SETTINGS["nav"] for name in entry]
+    assert groups == ["Home", "Tutorials", "How-to", "Reference", "Explanation"]
+
+
+@pytest.mark.slow
+def test_it_builds_without_a_dead_link_and_shows_names_fields_and_commands(tmp_path):
+    pytest.importorskip("mkdocs")
+    import vanilla_transformer_hf
+
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    api = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "reference" / "api").rglob("*.html"))
+    for name in set(vanilla_transformer_hf.__all__) - {"__version__"}:
+        assert f'id="vanilla_transformer_hf.{name}"' in api, name
+    assert "Source code in" in api and str(ROOT) not in api
+    config = (tmp_path / "reference" / "config" / "index.html").read_text(encoding="utf-8")
+    options = all_options()
+    assert {f"<code>{each.name}</code>" for title in CONFIG_GROUPS for each in options[title]} <= {*re.findall(
+        r"<code>\w+</code>", config
+    )}  # fmt: skip
+    for name in COMMANDS:
+        page = (tmp_path / "reference" / "commands" / name / "index.html").read_text(encoding="utf-8")
+        assert f"usage: vanilla-transformer {name}" in page and str(ROOT) not in page
+    assert str(ROOT) not in (tmp_path / "search" / "search_index.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_public_name_without_a_page_ends_the_build(monkeypatch):
+    pytest.importorskip("mkdocs")
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("generated_pages", ROOT / "scripts" / "site" / "generated_pages.py")
+    pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    monkeypatch.setattr(pages.vanilla_transformer_hf, "__all__", ["Translator", "NewName"])
+    with pytest.raises(ValueError, match="API has no page for NewName"):
+        pages.api_pages()

@@ -1,0 +1,208 @@
+"""
+Leave out the pairs of a corpus that are no use for training, and say how many and which:
+
+    vanilla-transformer clean corpus.tmx --source_lang en --target_lang yo --dry-run
+    vanilla-transformer clean train.en train.de --output clean.en clean.de --held_out test.en test.de
+    vanilla-transformer clean corpus.xlsx --source_lang en --target_lang yo --output clean.tsv --report clean.json
+    vanilla-transformer clean corpus.jsonl --source_lang en --target_lang zu --output clean.jsonl --check_language
+
+Left out are pairs that have an empty side, are identical, too long or of unequal lengths, in the wrong script or
+language, repeated, or in the test text. Each is counted under the first of these rules that it breaks, and examples
+are shown. Pairs are read from every format that train reads, and written with single spaces between words.
+"""
+
+import argparse
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..common.command_line import make_parser
+
+
+SHOWN = 70  # characters of a text in an example
+
+
+def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+    parser = make_parser(prog, __doc__)
+    parser.add_argument(
+        "source", help="a file that holds both sides, or plain text; also .gz; what train_source takes"
+    )
+    parser.add_argument("target", nargs="?", help="the translations of plain text, line by line")
+    parser.add_argument(
+        "--output",
+        nargs="+",
+        metavar="FILE",
+        help="one file for both sides (.tsv, .jsonl) or two of plain text; also .gz; replaced if they exist",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="write no pairs, only say what would be left out")
+    parser.add_argument("--report", metavar="FILE", help="write counts and examples as JSON")
+    parser.add_argument(
+        "--source_lang", metavar="CODE", help="source language, such as en; names a column and a script"
+    )
+    parser.add_argument("--target_lang", metavar="CODE", help="target language")
+    parser.add_argument(
+        "--source_column", metavar="NAME", help="column of the source text, if not named by its language"
+    )
+    parser.add_argument("--target_column", metavar="NAME", help="column of the target text, likewise")
+    parser.add_argument("--split", default="train", help="split of a saved folder or of the Hub (default: train)")
+    parser.add_argument(
+        "--max_length", type=int, default=1000, metavar="N", help="most characters of a side (default: 1000)"
+    )
+    parser.add_argument(
+        "--max_length_ratio",
+        type=float,
+        default=3.0,
+        metavar="X",
+        help="how many times longer a side may be than usual for the other, in characters; usual is the median of the "
+        "first 10,000 pairs; pairs of sides under 20 characters are not compared (default: 3)",
+    )
+    parser.add_argument(
+        "--held_out",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="test and validation text: plain files, or files that hold both sides; pairs with one of their sentences "
+        "on a side are left out",
+    )
+    parser.add_argument(
+        "--check_language",
+        action="store_true",
+        help="identify the language of each text, which takes some milliseconds (extra clean)",
+    )
+    parser.add_argument(
+        "--keep", nargs="+", default=[], metavar="RULE", help="rules that are not applied, such as identical"
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.dry_run == (arguments.output is not None):
+        parser.error("one of --output and --dry-run is needed")
+    return arguments
+
+
+def main(prog: str, argv: list[str]) -> None:
+    arguments = parse_arguments(prog, argv)
+    outputs = [Path(path) for path in arguments.output or []]
+    _check_outputs(outputs, arguments)
+    from ..training.data.cleaning import CleaningOptions, CleaningReport, clean_pairs
+    from ..training.data.corpus import iterate_rows
+
+    languages = {"source_lang": arguments.source_lang, "target_lang": arguments.target_lang}
+    options = CleaningOptions(
+        **languages,
+        max_length=arguments.max_length,
+        max_length_ratio=arguments.max_length_ratio,
+        keep=tuple(arguments.keep),
+        held_out=_read_held_out(arguments.held_out, languages),
+        check_language=arguments.check_language,
+    )
+    columns = {"source_column": arguments.source_column, "target_column": arguments.target_column}
+    rows = iterate_rows(arguments.source, arguments.target, **columns, **languages, split=arguments.split)
+    report = CleaningReport()
+    with ExitStack() as stack:
+        write = _writer(outputs, stack)
+        for source, target in clean_pairs(rows, options, report):
+            write(source, target)
+        if not report.kept:
+            print(describe(report), flush=True)
+            raise ValueError(f"{arguments.source}: no pair is left; nothing is written.")
+    if arguments.report:
+        _write_report(Path(arguments.report), report, arguments)
+    print(describe(report))
+    if outputs:
+        print(f"{', '.join(map(str, outputs))}: written.")
+
+
+def _check_outputs(outputs: list[Path], arguments: argparse.Namespace) -> None:
+    from ..common.files import refuse_overwriting
+
+    if len(outputs) > 2 or len({path.resolve() for path in outputs}) < len(outputs):
+        raise ValueError("--output takes one file, or two different ones for source and target.")
+    if len(outputs) == 1 and _kind(outputs[0]) not in (".tsv", ".jsonl"):
+        raise ValueError(
+            f"--output {outputs[0]}: one file for both sides is .tsv or .jsonl (or .gz of these); or name two."
+        )
+    inputs = [arguments.source, arguments.target or arguments.source, *arguments.held_out]
+    for path in [*outputs, *([Path(arguments.report)] if arguments.report else [])]:
+        refuse_overwriting(path, inputs)
+
+
+def _kind(path: Path) -> str:
+    return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+
+
+def _read_held_out(files: list[str], languages: dict[str, Any]) -> frozenset[str]:
+    from ..common.lines import read_lines
+    from ..training.data.cleaning import held_out_sentences
+    from ..training.data.corpus import iterate_rows
+    from ..training.data.corpus_files import find_reader
+
+    found = frozenset[str]()
+    for path in files:
+        is_both = find_reader(path) is not None or _kind(Path(path)) == ".parquet"
+        rows: Any = iterate_rows(path, **languages) if is_both else ({"text": line} for line in read_lines(path))
+        found |= held_out_sentences(rows)
+    return found
+
+
+def _writer(outputs: list[Path], stack: ExitStack) -> Any:
+    """A function that writes a pair into the output files, which are complete or not written at all."""
+    files = [stack.enter_context(_open(path)) for path in outputs]
+    if not files:
+        return lambda source, target: None
+    if len(files) == 2:
+
+        def write_lines(source: str, target: str) -> None:
+            for file, text in zip(files, (source, target)):
+                file.write(f"{text}\n".encode())
+
+        return write_lines
+    if _kind(outputs[0]) == ".tsv":
+        files[0].write(b"source\ttarget\n")
+        return lambda source, target: files[0].write(f"{source}\t{target}\n".encode())
+    return lambda source, target: files[0].write(
+        json.dumps({"source": source, "target": target}, ensure_ascii=False).encode() + b"\n"
+    )
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    from ..common.files import open_output
+
+    with open_output(path) as file:
+        if path.suffix.lower() != ".gz":
+            yield file
+            return
+        with gzip.GzipFile("", "wb", 6, fileobj=file, mtime=0) as compressed:  # the same bytes in every run
+            yield compressed  # type: ignore[misc]
+
+
+def _write_report(path: Path, report: Any, arguments: argparse.Namespace) -> None:
+    from ..common.files import open_output
+
+    with open_output(path) as file:
+        settings = {name: value for name, value in vars(arguments).items() if name not in ("report", "dry_run")}
+        text = json.dumps(asdict(report) | {"settings": settings}, ensure_ascii=False, indent=2)
+        file.write(text.encode() + b"\n")
+
+
+def describe(report: Any) -> str:
+    """The report in lines: what each rule left out, with examples."""
+    from ..training.data.cleaning import RULES
+
+    lines = [f"{report.read:,} pairs read, {report.kept:,} kept, {report.read - report.kept:,} left out."]
+    lines += [f"  {count:,} {reason} in the file: no pair." for reason, count in sorted(report.units.items())]
+    for rule, count in report.left_out.items():
+        if count:
+            lines.append(f"  {count:,} {rule}: {RULES[rule]}.")
+            lines += [
+                f"    {each['pair']:,}: {_short(each['source'])} | {_short(each['target'])}"
+                for each in report.examples[rule]
+            ]
+    return "\n".join([*lines, *(f"  {note}" for note in report.notes)])
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -1,0 +1,46 @@
+"""Which classes open a saved model without the package: the `auto_map` of its config."""
+
+from typing import Any
+
+
+# Stacks of a model -> Auto class -> the class that opens a saved model without the package.
+AUTO_MODELS = {
+    "encoder_decoder": {
+        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
+        "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
+    },
+    "encoder": {
+        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerEncoderModel",
+        "AutoModelForMaskedLM": "modeling_vanilla_transformer.VanillaTransformerForMaskedLM",
+        "AutoModelForSequenceClassification": (
+            "modeling_vanilla_transformer.VanillaTransformerForSequenceClassification"
+        ),
+        "AutoModelForTokenClassification": ("modeling_vanilla_transformer.VanillaTransformerForTokenClassification"),
+    },
+    "decoder": {
+        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerDecoderModel",
+        "AutoModelForCausalLM": "modeling_vanilla_transformer.VanillaTransformerForCausalLM",
+    },
+}
+
+
+def whole_auto_map(auto_map: dict[str, str], models: dict[str, str]) -> dict[str, Any]:
+    """
+    The `auto_map` entry with all of `models`, the classes that can open the weights; nothing if it names none of them.
+    transformers adds only the class that it saves, and keeps the entries of the model that training began with.
+    """
+    classes = {reference.split(".")[1] for kind in AUTO_MODELS.values() for reference in kind.values()}
+    # Folders of earlier versions name the models of one stack in files of their own.
+    files = [f"{name}_vanilla_transformer" for name in ("modeling", "causal_lm", "encoder_models")]
+    ours = {f"{file}.{each}" for file in files for each in classes}
+    plain = {name: reference.rpartition("--") for name, reference in auto_map.items()}
+    for name, (repository, found, reference) in plain.items():
+        if reference == models.get(name):
+            whole = {other: f"{repository}{found}{model}" for other, model in models.items()}
+            kept = {
+                other: auto_map[other]
+                for other, (*_, model) in plain.items()
+                if model not in ours or model == models.get(other)
+            }
+            return {"auto_map": {**whole, **kept}}
+    return {}

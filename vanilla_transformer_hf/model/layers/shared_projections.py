@@ -1,0 +1,52 @@
+"""Projections that another module may own or stand in for, and whether a module computes what its class says."""
+
+from typing import Any
+
+from torch import nn
+
+from ..stand_ins import stand_in_for
+
+
+def is_unchanged(module: nn.Module) -> bool:
+    """Whether the module computes what its class says: no hook, no replaced forward."""
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether the module is an `nn.Linear` without hooks, adapters or quantized weights."""
+    return type(module) is nn.Linear and type(module.weight) is nn.Parameter and is_unchanged(module)
+
+
+class SharesProjections(nn.Module):
+    """A module that may use the projections of another module, which owns them (`shared_from`)."""
+
+    shared_from: nn.Module | None = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Pickles of whole models of earlier versions have the name that this attribute had.
+        if "lender" in state:
+            state = {**state, "shared_from": state.pop("lender")}
+        super().__setstate__(state)
+
+    def share_projections_of(self, shared_from: nn.Module | None) -> None:
+        """Use the projections of `shared_from`, also after they are replaced there; None: the module has its own."""
+        if shared_from is not None:
+            object.__setattr__(self, "shared_from", shared_from)  # nn.Module would register it as a submodule
+
+    @property
+    def owner(self) -> Any:
+        """The module that owns the projections."""
+        return self if self.shared_from is None else self.shared_from
+
+    @property
+    def projections(self) -> Any:
+        """What has the projections: the owner, or what stands in for it."""
+        return stand_in_for(self.owner)
+
+    def _replicate_for_data_parallel(self) -> Any:
+        if self.shared_from is not None:
+            raise NotImplementedError(
+                "torch.nn.DataParallel copies each part of a model by itself, so that shared weights stay on the "
+                "first device; start one process for each device (torchrun, accelerate launch), or use one device"
+            )
+        return super()._replicate_for_data_parallel()

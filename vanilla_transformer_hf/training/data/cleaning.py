@@ -1,0 +1,264 @@
+"""
+Which pairs of a corpus are no use for training: a table of rules, each of which counts what it leaves out.
+
+A pair is left out by the first rule that it breaks. Texts are compared as training reads them, with single spaces.
+OpusFilter has more rules of this kind, classifiers among them; it reads the plain text that is written here. It is not
+used for these few, because it brings scikit-learn, SciPy and a dozen more packages for what is one line for each rule.
+"""
+
+import re
+import statistics
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import chain, islice
+from typing import Any
+
+import langcodes
+import regex
+
+from ...common.white_space import normalize_space
+from .column_names import SIDES
+from .unit_files import Row
+
+
+# Name of a rule -> what it leaves out, in the order in which they are asked.
+RULES = {
+    "empty": "a side has no text",
+    "identical": "both sides are the same, but for case",
+    "long": "a side has more characters than --max_length",
+    "unequal": "a side is --max_length_ratio times as long as usual for the other",
+    "script": "less than half of the letters of a side are of the script of its language",
+    "held_out": "a side is a sentence of --held_out, but for case and punctuation",
+    "duplicate": "the pair occurred before",
+    "language": "a side is in another language (--check_language)",
+}
+
+USUAL = 10_000  # pairs at the beginning, whose median is the usual ratio of lengths
+SHORT = 20  # characters: the ratio of shorter texts says little
+BATCH = 1000  # pairs whose languages are found at once, by all processors
+# Probability of the expected language below which a text is in another one. On news in English, Yoruba, Zulu and
+# Luganda, this finds the Portuguese, Welsh and untranslated sentences among them, and names that stand alone.
+UNLIKELY = 0.01
+# Scripts of ISO 15924 that are written with several of Unicode's.
+SCRIPTS = {
+    "Jpan": ("Hani", "Hira", "Kana"),
+    "Kore": ("Hang", "Hani"),
+    "Hans": ("Hani", "Bopo"),
+    "Hant": ("Hani", "Bopo"),
+}
+EXAMPLES = 3  # pairs of each rule that are shown
+
+
+@dataclass(frozen=True)
+class CleaningOptions:
+    """
+    Limits of the rules.
+
+    Args:
+        source_lang, target_lang: Languages, whose scripts are expected; without them, scripts are not looked at.
+        max_length: Most characters of a side.
+        max_length_ratio: How many times longer a side may be than the other one makes likely. What is usual is the
+            median of the first 10,000 pairs; pairs of sides under 20 characters are not compared.
+        keep: Rules that are not applied.
+        held_out: Sentences of the test and validation text.
+        check_language: Whether languages are identified, which takes some milliseconds for each pair.
+
+    Raises:
+        ValueError: A limit makes no sense, a rule is unknown, or a language that is needed is not given.
+    """
+
+    source_lang: str | None = None
+    target_lang: str | None = None
+    max_length: int = 1000
+    max_length_ratio: float = 3.0
+    keep: tuple[str, ...] = ()
+    held_out: frozenset[str] = frozenset()
+    check_language: bool = False
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.keep if name not in RULES]:
+            raise ValueError(f"keep={unknown[0]}: must be one of {', '.join(RULES)}.")
+        if self.max_length < 1 or self.max_length_ratio < 1:
+            raise ValueError("max_length and max_length_ratio must be at least 1.")
+        if self.check_language and None in (self.source_lang, self.target_lang):
+            raise ValueError("check_language needs source_lang and target_lang.")
+
+
+@dataclass
+class CleaningReport:
+    """What was read, kept and left out; complete when all pairs have been read."""
+
+    read: int = 0
+    kept: int = 0
+    left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RULES, 0))
+    examples: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {name: [] for name in RULES})
+    units: Counter[str] = field(default_factory=Counter)
+    usual_ratio: float = 1.0
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, rule: str, number: int, source: str, target: str) -> None:
+        """Count a pair that a rule leaves out; the first ones are kept as examples."""
+        self.left_out[rule] += 1
+        if len(self.examples[rule]) < EXAMPLES:
+            self.examples[rule].append({"pair": number, "source": source, "target": target})
+
+
+Pair = tuple[int, str, str]  # its number in the corpus, from 1, and its texts
+
+
+def clean_pairs(rows: Iterable[Row], options: CleaningOptions, report: CleaningReport) -> Iterator[tuple[str, str]]:
+    """
+    The pairs that break no rule, in their order and with single spaces; the others are counted in `report`. Beside a
+    number for each distinct pair, no more than 10,000 pairs are in memory.
+    """
+    find_wrong = _find_wrong_languages(options, report) if options.check_language else None
+    pairs = _numbered(rows, report)
+    head = list(islice(pairs, USUAL))
+    ratios = [len(target) / len(source) for _, source, target in head if source and target]
+    report.usual_ratio = statistics.median(ratios) if ratios else 1.0
+    rules = {name: rule for name, rule in _rules(options, report).items() if name not in options.keep}
+    passed = _passing(chain(head, pairs), rules, report)
+    while batch := list(islice(passed, BATCH)):
+        wrong = find_wrong(batch) if find_wrong is not None else set[int]()
+        for number, source, target in batch:
+            if number in wrong:
+                report.add("language", number, source, target)
+                continue
+            report.kept += 1
+            yield source, target
+
+
+def _numbered(rows: Iterable[Row], report: CleaningReport) -> Iterator[Pair]:
+    for row in rows:
+        if isinstance(row, str):
+            report.units[row] += 1
+            continue
+        report.read += 1
+        source, target = (normalize_space(row[side]) for side in SIDES)
+        yield report.read, source, target
+
+
+Rule = Callable[[str, str], bool]
+
+
+def _passing(pairs: Iterable[Pair], rules: dict[str, Rule], report: CleaningReport) -> Iterator[Pair]:
+    for number, source, target in pairs:
+        broken = next((name for name, breaks in rules.items() if breaks(source, target)), None)
+        if broken is None:
+            yield number, source, target
+        else:
+            report.add(broken, number, source, target)
+
+
+def _rules(options: CleaningOptions, report: CleaningReport) -> dict[str, Rule]:
+    """The rules of single pairs, in the order of `RULES`."""
+    usual, seen, held_out = report.usual_ratio, set[int](), options.held_out
+    others = [_letters_of_other_scripts(language) for language in (options.source_lang, options.target_lang)]
+
+    def is_unequal(source: str, target: str) -> bool:
+        lengths = len(source) * usual, len(target)
+        return max(lengths) >= SHORT and max(lengths) > options.max_length_ratio * min(lengths)
+
+    def is_repeated(source: str, target: str) -> bool:
+        digest = blake2b(f"{len(source)} {source}{target}".encode(errors="surrogatepass"), digest_size=8).digest()
+        key, known = int.from_bytes(digest, "little"), len(seen)
+        seen.add(key)
+        return len(seen) == known
+
+    rules: dict[str, Rule] = {
+        "empty": lambda source, target: not (source and target),
+        "identical": lambda source, target: _plain(source) == _plain(target),
+        "long": lambda source, target: max(len(source), len(target)) > options.max_length,
+        "unequal": is_unequal,
+    }
+    if any(others):
+        rules["script"] = lambda *texts: any(
+            other is not None and _is_mostly(other, text) for other, text in zip(others, texts)
+        )
+    if missing := [side for side, other in zip(SIDES, others) if other is None]:
+        report.notes.append(f"script: not looked at in the {' and the '.join(missing)} text; name its language.")
+    if held_out:
+        rules["held_out"] = lambda *texts: any(letters_of(text) in held_out for text in texts)
+    return rules | {"duplicate": is_repeated}
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+def letters_of(text: str) -> str:
+    """The letters and digits of a text, without differences of case and of Unicode's forms."""
+    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).casefold())
+
+
+def held_out_sentences(rows: Iterable[Row]) -> frozenset[str]:
+    """What `CleaningOptions.held_out` compares: the letters of both sides of held-out pairs."""
+    texts = chain.from_iterable(row.values() for row in rows if not isinstance(row, str))
+    return frozenset(map(letters_of, texts)) - {""}
+
+
+def _letters_of_other_scripts(language: str | None) -> Any:
+    """The pattern of a letter that is not of a language's script; marks and signs of all scripts are none."""
+    if language is None:
+        return None
+    tag = langcodes.Language.get(langcodes.standardize_tag(language, macro=True)).maximize()
+    if tag.script is None:
+        return None
+    scripts = SCRIPTS.get(tag.script, (tag.script,))
+    excluded = "".join(rf"--\p{{sc={each}}}" for each in (*scripts, "Zyyy", "Zinh"))
+    return regex.compile(rf"(?V1)[\p{{L}}{excluded}]")
+
+
+_LETTER = regex.compile(r"\p{L}")
+
+
+def _is_mostly(other: Any, text: str) -> bool:
+    """Whether more than half of a text's letters match `other`."""
+    return other.search(text) is not None and 2 * len(other.findall(text)) > len(_LETTER.findall(text))
+
+
+def _find_wrong_languages(options: CleaningOptions, report: CleaningReport) -> Callable[[list[Pair]], set[int]]:
+    """
+    A function that finds the numbers of pairs of which a side is in another language.
+
+    Raises:
+        ValueError: The library is not installed, or it knows neither language.
+    """
+    try:
+        import lingua
+    except ImportError as error:
+        raise ValueError(
+            f"check_language: {error.name} is not installed: pip install 'vanilla_transformer_hf[clean]'"
+        ) from error
+    known = {str(each.iso_code_639_3.name).lower(): each for each in lingua.Language.all()}
+    given = options.source_lang, options.target_lang
+    expected = [known.get(_alpha3(str(language))) for language in given]
+    unknown = [str(language) for language, found in zip(given, expected) if found is None]
+    if len(unknown) == 2:
+        raise ValueError(f"check_language: {' and '.join(unknown)} are not among the languages that lingua knows.")
+    report.notes.extend(
+        f"language: {each} is not one that lingua knows; its side is not looked at." for each in unknown
+    )
+    detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
+
+    def find_wrong(pairs: list[Pair]) -> set[int]:
+        wrong = set[int]()
+        for place, language in enumerate(expected, start=1):
+            if language is None:
+                continue
+            found = detector.compute_language_confidence_values_in_parallel([str(pair[place]) for pair in pairs])
+            for pair, values in zip(pairs, found):
+                likely = next((each.value for each in values if each.language == language), 0)
+                # A text without letters is in no language at all.
+                if likely < UNLIKELY and any(each.value for each in values):
+                    wrong.add(pair[0])
+        return wrong
+
+    return find_wrong
+
+
+def _alpha3(language: str) -> str:
+    return langcodes.Language.get(langcodes.standardize_tag(language)).to_alpha3()

@@ -1,0 +1,415 @@
+"""
+Readers of the files of translators: TMX, XLIFF 1.2 and 2, PO and Excel's workbooks.
+
+Such files hold units: a segment with its translation, and what is known of it. A reader yields the pair of a unit, or
+the reason why it is none, so that those that are left out are counted.
+
+Inline codes, which stand for formatting and variables of the original document, are removed, and the text that they
+enclose is kept: models translate text, and what writes documents puts the codes back.
+
+XML is read by lxml a unit at a time. Files that declare entities are refused, nothing is loaded from elsewhere, and no
+more than `LONGEST_UNIT` is read for one unit.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from gzip import BadGzipFile
+from importlib import import_module
+from typing import Any, BinaryIO
+
+from ...common.lines import open_input
+from .column_names import SIDES, MissingColumnError, Names, find_column, find_columns
+from .tables import table_pairs
+
+
+Row = dict[str, str] | str  # a pair, or one of the reasons below
+UNTRANSLATED = "without a translation"
+FUZZY = "marked as unfinished (fuzzy)"
+LOCKED = "marked as not to be translated"
+ONE_LANGUAGE = "without a text in both languages"
+
+EXTRA = "pip install 'vanilla_transformer_hf[formats]'"
+LONGEST_UNIT = 64 * 2**20  # bytes
+# Bytes of all parts of a workbook without compression, and its rows; Excel writes no more of these.
+LARGEST_WORKBOOK = 512 * 2**20
+LAST_ROW = 2**20
+ERRORS_OF_EXCEL = ("#REF!", "#VALUE!", "#N/A", "#NAME?", "#DIV/0!", "#NULL!", "#NUM!")
+
+LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+# Inline elements around text; all others stand for codes of the original document, and their content is such code.
+AROUND_TEXT = ("hi", "g", "mrk", "pc")
+LINE_BREAKS = ("lb", "xlf:lb")
+# States of translations in XLIFF 1.2 (section 2.2) that say: not translated yet, or not finished.
+NEW_STATES = ("new", "needs-translation")
+UNFINISHED_STATES = (
+    *("needs-adaptation", "needs-l10n"),
+    *("needs-review-adaptation", "needs-review-l10n", "needs-review-translation"),
+)
+
+
+def _import(name: str, path: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ValueError(f"{path}: {name.partition('.')[0]}, which reads it, is not installed: {EXTRA}") from error
+
+
+class _Bounded:
+    """An open file that is read in order, no more than `LONGEST_UNIT` bytes between two calls of `allow_more`."""
+
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        self._file, self._path, self._left = file, path, LONGEST_UNIT
+
+    def allow_more(self) -> None:
+        self._left = LONGEST_UNIT
+
+    def read(self, size: int) -> bytes:
+        found = self._file.read(size)
+        self._left -= len(found)
+        if self._left < 0:
+            raise ValueError(f"{self._path}: more than {LONGEST_UNIT:,} bytes without a unit of text.")
+        return found
+
+
+def _elements(path: str, root: str, units: tuple[str, ...], others: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """
+    Name and element of each unit of an XML file when it is complete, and of `root` and `others` when they begin. A
+    unit is removed from memory when the next one is asked for.
+
+    Raises:
+        ValueError: The file is no such XML, or it declares entities.
+    """
+    etree = _import("lxml.etree", path)
+    found, checked = False, False
+    with open_input(path) as file, _naming_damage(path, etree):
+        bounded = _Bounded(file, path)
+        events = etree.iterparse(
+            bounded,
+            events=("start", "end"),
+            tag=[f"{{*}}{name}" for name in (root, *units, *others)],
+            load_dtd=False,
+            no_network=True,
+            resolve_entities=False,
+            remove_comments=True,
+            remove_pis=True,
+            collect_ids=False,
+        )
+        for event, element in events:
+            name = etree.QName(element).localname
+            if not checked:
+                _refuse_entities(path, element)
+                found, checked = name == root, True
+            if event == "start" and name not in units:
+                yield name, element
+            elif event == "end" and name in units:
+                bounded.allow_more()
+                yield name, element
+                _forget(element)
+    if not found:
+        raise ValueError(f"{path}: not a file of this kind: its first element is not <{root}>.")
+
+
+def _forget(element: Any) -> None:
+    """Remove the content of an element, and all that stands before it in the file."""
+    element.clear()
+    for each in (element, *element.iterancestors()):
+        while each.getprevious() is not None:
+            del each.getparent()[0]
+
+
+def _refuse_entities(path: str, element: Any) -> None:
+    declared = element.getroottree().docinfo.internalDTD
+    if declared is not None and any(True for _ in declared.iterentities()):
+        raise ValueError(f"{path}: declares XML entities, which are not read; replace them by their text.")
+
+
+@contextmanager
+def _naming_damage(path: str, etree: Any) -> Iterator[None]:
+    """Name the file in errors of the parser and of gzip."""
+    try:
+        yield
+    except etree.XMLSyntaxError as error:
+        reason = str(error).partition(" (")[0]
+        raise ValueError(f"{path}: not XML, or a damaged file ({reason}).") from error
+    except (BadGzipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"{path}: not a complete gzip file ({error})") from error
+
+
+def _text(path: str, element: Any) -> str:
+    """The text of a segment without its inline codes."""
+    if element is None:
+        return ""
+    parts = [element.text or ""]
+    for child in element:
+        if not isinstance(child.tag, str):  # comments are not kept: this is an entity
+            raise ValueError(f"{path}, line {child.sourceline}: the entity {child.text} is not known.")
+        if child.tag.rpartition("}")[2] in AROUND_TEXT:
+            parts.append(_text(path, child))
+        elif {child.get("ctype"), child.get("type"), child.get("subType")} & set(LINE_BREAKS):
+            parts.append(" ")
+        parts.append(child.tail or "")
+    return "".join(parts)
+
+
+def _pair_or_reason(source: str, target: str, order: tuple[int, int], reason: str = "") -> Row:
+    """The pair of a unit, sides in the order that is asked for; or the reason why it is none."""
+    texts = source, target
+    if not (source.strip() and target.strip()):
+        return reason or UNTRANSLATED
+    return reason or {side: texts[place] for side, place in zip(SIDES, order)}
+
+
+def _are_default(names: Names) -> bool:
+    return names == tuple((side, side) for side in SIDES)
+
+
+def tmx_pairs(path: str, names: Names) -> Iterator[Row]:
+    """
+    Pairs of a TMX file (1.1 to 1.4). The languages are those that are looked for; without them, a file in two
+    languages is read from its source language (srclang) to the other.
+
+    Raises:
+        ValueError: A damaged file, languages that are not said, or no unit that has both.
+    """
+    chosen: dict[tuple[str, ...], list[str] | None] = {}
+    known, source_lang, pairs = dict[str, None](), "", 0
+    for name, element in _elements(path, "tmx", ("tu",), ("header",)):
+        if name != "tu":
+            source_lang = element.get("srclang") or source_lang
+            continue
+        texts = dict[str, str]()
+        for variant in element.iterchildren("{*}tuv"):
+            language = variant.get(LANGUAGE) or variant.get("lang") or ""
+            texts.setdefault(language, _text(path, variant.find("{*}seg")))
+        languages = tuple(texts)
+        if languages not in chosen:
+            known |= dict.fromkeys(languages)
+            if len(known) > 1000:
+                raise ValueError(f"{path}, line {element.sourceline}: more than a thousand languages.")
+            where = f"{path}, line {element.sourceline}"
+            chosen[languages] = _languages_of_unit(where, languages, list(known), names, source_lang)
+        columns = chosen[languages]
+        if columns is None:
+            yield ONE_LANGUAGE
+            continue
+        pairs += 1
+        yield _pair_or_reason(texts[columns[0]], texts[columns[1]], (0, 1))
+    if chosen and not pairs:
+        wanted = " and ".join(side[0] for side in names)
+        raise ValueError(f"{path}: no unit has both {wanted}; its languages are {', '.join(known)}.")
+
+
+def _languages_of_unit(
+    where: str, languages: tuple[str, ...], known: list[str], names: Names, source_lang: str
+) -> list[str] | None:
+    """Which of a unit's languages are source and target; None if it has not both."""
+    if not _are_default(names):
+        try:
+            return find_columns(where, list(languages), names)
+        except MissingColumnError:
+            return None
+    if len(known) < 2:
+        return None
+    try:
+        source = find_columns(where, known, ((source_lang,), tuple(each for each in known if each != source_lang)))[0]
+    except ValueError:
+        source = ""
+    if len(known) > 2 or not source:
+        raise ValueError(
+            f"{where}: texts in {', '.join(known)}; say by source_lang and target_lang which of them are read."
+        )
+    target = next(each for each in known if each != source)
+    return [source, target] if {source, target} <= set(languages) else None
+
+
+def _order(where: str, languages: tuple[str | None, str | None], names: Names) -> tuple[int, int]:
+    """
+    The places of source and target among the two languages of a file, of which either may be unknown.
+
+    Raises:
+        ValueError: They are other languages than those that are looked for.
+    """
+    if _are_default(names) or languages == (None, None):
+        return 0, 1
+    columns = [language or side for language, side in zip(languages, SIDES)]
+    places = [_place(where, columns, side, candidates[:1]) for side, candidates in zip(SIDES, names)]
+    for this, other in ((0, 1), (1, 0)):
+        # A side that is not said, in the file or by the user, is the one that is left.
+        if places[this] is None and places[other] is not None and (None in languages or names[this][0] in SIDES):
+            places[this] = 1 - int(places[other])
+    if set(places) != {0, 1}:
+        known, wanted = " and ".join(filter(None, languages)), " and ".join(side[0] for side in names)
+        raise ValueError(f"{where}: its text is in {known}, but {wanted} are asked for.")
+    return places[0], places[1]
+
+
+def _place(where: str, columns: list[str], side: str, candidates: tuple[str, ...]) -> int | None:
+    try:
+        return columns.index(find_column(where, columns, side, candidates))
+    except MissingColumnError:
+        return None
+
+
+def xliff_pairs(path: str, names: Names) -> Iterator[Row]:
+    """
+    Pairs of an XLIFF file, version 1.2 or 2: each unit or segment whose state does not say that it is unfinished.
+
+    Raises:
+        ValueError: A damaged file, or one in other languages than those that are looked for.
+    """
+    order = (0, 1)
+    for name, element in _elements(path, "xliff", ("trans-unit", "unit"), ("file",)):
+        if name == "trans-unit":
+            yield _row_of_unit(path, element, element.find("{*}target"), order, element.get("translate"))
+        elif name == "unit":
+            for segment in element.iterchildren("{*}segment"):
+                yield _row_of_unit(path, segment, segment, order, element.get("translate"))
+        elif name == "file" or element.get("srcLang"):  # version 1 says the languages of each file, 2 of all
+            languages = [
+                element.get(new) or element.get(old)
+                for new, old in (("srcLang", "source-language"), ("trgLang", "target-language"))
+            ]
+            if any(languages):
+                order = _order(f"{path}, line {element.sourceline}", (languages[0], languages[1]), names)
+
+
+def _row_of_unit(path: str, parent: Any, stated: Any, order: tuple[int, int], translate: str | None) -> Row:
+    """
+    The row of a source and its target, which are children of `parent`; `stated` is the element that has the state.
+    """
+    state = "" if stated is None else stated.get("state", "")
+    source, target = (_text(path, parent.find(f"{{*}}{name}")) for name in SIDES)
+    reason = ""
+    if translate == "no":
+        reason = LOCKED
+    elif state in NEW_STATES or not target.strip():
+        reason = UNTRANSLATED
+    elif state == "initial" or state in UNFINISHED_STATES:
+        reason = FUZZY
+    return _pair_or_reason(source, target, order, reason)
+
+
+def po_pairs(path: str, names: Names) -> Iterator[Row]:
+    """
+    Pairs of a gettext catalogue: messages and their translations, without fuzzy and obsolete ones. Of a message with
+    plural forms, the singular goes with the first form and the plural with the last one.
+
+    Raises:
+        ValueError: A damaged file, or the header names another language than those that are looked for.
+    """
+    pofile = _import("babel.messages.pofile", path)
+    try:
+        with open_input(path) as file:
+            catalog = pofile.read_po(file, ignore_obsolete=True, abort_invalid=True)
+    except (pofile.PoFileError, ValueError, LookupError, EOFError, zlib.error, BadGzipFile) as error:
+        raise ValueError(f"{path}: not a gettext catalogue, or a damaged one ({error}).") from error
+    order = _order(path, (None, catalog.locale_identifier or None), names)
+    for message in catalog:
+        if not message.id:
+            continue  # the header
+        forms = list(message.string) if isinstance(message.string, tuple | list) else [message.string]
+        texts = list(message.id) if isinstance(message.id, tuple | list) else [message.id]
+        if len(forms) == 1:
+            texts = texts[-1:]  # a language without plural forms
+        for text, form in zip(texts, (forms[0], forms[-1])):
+            yield _pair_or_reason(text, form or "", order, FUZZY if message.fuzzy and form else "")
+
+
+def xlsx_pairs(path: str, names: Names) -> Iterator[Row]:
+    """
+    Pairs of the sheet of an Excel workbook, with a header or none; numbers are text, as they are stored.
+
+    Raises:
+        ValueError: No workbook, one that is too large, several sheets with content, or a cell that is no text.
+    """
+    openpyxl = _import("openpyxl", path)
+    _import("defusedxml", path)  # openpyxl reads sheets with it where it is installed
+    _check_workbook(path)
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True, keep_links=False)
+    except OSError:
+        raise
+    except Exception as error:  # whatever a damaged part makes of openpyxl
+        raise ValueError(f"{path}: not an .xlsx workbook, or a damaged one ({_reason(error)}).") from error
+    try:
+        yield from table_pairs(path, _rows_of_sheet(path, _only_sheet(path, book)), names)
+    finally:
+        book.close()
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _check_workbook(path: str) -> None:
+    """A small file can unpack to any size; no part becomes larger than the size that the archive states."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(part.file_size for part in archive.infolist())
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise ValueError(
+            f"{path}: not an .xlsx workbook, or one with a password ({error}); save it without."
+        ) from error
+    if size > LARGEST_WORKBOOK:
+        raise ValueError(
+            f"{path}: unpacks to {size:,} bytes, more than the {LARGEST_WORKBOOK:,} that are read; save it as "
+            "Unicode text or CSV."
+        )
+
+
+def _only_sheet(path: str, book: Any) -> Any:
+    full = [sheet for sheet in book.worksheets if next(_rows_of_sheet(path, sheet), None) is not None]
+    if len(full) > 1:
+        raise ValueError(
+            f"{path}: several sheets have content: {', '.join(sheet.title for sheet in full)}; keep one of them in "
+            "the file."
+        )
+    return full[0] if full else book.worksheets[0]
+
+
+def _rows_of_sheet(path: str, sheet: Any) -> Iterator[tuple[int, list[str]]]:
+    """Number and cells of the rows that are not empty, all as wide as the first; what is beside that is left out."""
+    sheet.reset_dimensions()  # many programs state a wrong size
+    width = 0
+    try:
+        for number, row in enumerate(sheet.iter_rows(values_only=True), start=1):
+            if number > LAST_ROW:
+                raise ValueError(f"more than {LAST_ROW:,} rows")
+            cells = [_text_of_cell(f"{path}, row {number}", value) for value in row[: width or None]]
+            while cells and not width and not cells[-1]:
+                cells.pop()
+            width = width or len(cells)
+            if any(cells):
+                yield number, cells + [""] * (width - len(cells))
+    except UnreadableCellError:
+        raise
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # as in xlsx_pairs
+        raise ValueError(f"{path}: sheet {sheet.title!r} is damaged ({_reason(error)}).") from error
+
+
+class UnreadableCellError(ValueError):
+    """A cell of a sheet that is neither text nor a number."""
+
+
+def _text_of_cell(where: str, value: Any) -> str:
+    if value is None or isinstance(value, str):
+        if value and value.startswith("#") and value in ERRORS_OF_EXCEL:
+            raise UnreadableCellError(f"{where}: the formula of a cell has the error {value}; put a text there.")
+        return value or ""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:g}" if isinstance(value, float) and value.is_integer() else str(value)
+    raise UnreadableCellError(f"{where}: a cell holds a {type(value).__name__}, but text is expected.")
+
+
+# Endings of files of units -> the reader of their rows.
+UNIT_READERS: dict[str, Callable[[str, Names], Iterator[Row]]] = {
+    ".tmx": tmx_pairs,
+    ".xlf": xliff_pairs,
+    ".xliff": xliff_pairs,
+    ".po": po_pairs,
+    ".xlsx": xlsx_pairs,
+}

@@ -1,0 +1,40 @@
+"""What a run knows of itself before it begins, for the card of its model."""
+
+from pathlib import Path
+from typing import Any
+
+from ..publishing.model_card import NOT_TRAINED, TRAINED, CardFacts, public_settings
+from .machine import describe_hardware
+from .recipe import RunArguments
+
+
+def facts_of_run(run: RunArguments, settings: dict[str, Any], folder: Path, pairs: int | None) -> CardFacts:
+    """
+    The facts for the card of a run's model.
+
+    Args:
+        run: The arguments of the run.
+        settings: The settings that the card lists.
+        folder: The folder of the model, which names it.
+        pairs: The number of sentence pairs, or of texts; None of a stream.
+    """
+    data, model, source = run.data, run.model.model_name_or_path, str(run.data.train_source)
+    # Pruning and distillation, from the card of the model that is trained further.
+    compression = CardFacts.read(Path(model)).compression if model is not None and Path(model).is_dir() else []
+    return CardFacts(
+        name=folder.resolve().name,
+        corpus=data.corpus_name or Path(source).name,
+        pairs=pairs,
+        datasets=[] if Path(source).exists() else [source],
+        source_lang=data.source_lang,
+        target_lang=data.target_lang,
+        license=run.model.license,
+        # A local folder has no name that others could look up.
+        base_model=None if model is None or Path(model).exists() else model,
+        further=model is not None,
+        compression=[sentence.replace(NOT_TRAINED, TRAINED) for sentence in compression],
+        example=run.model.card_example,
+        project_url=run.model.project_url,
+        settings=public_settings(settings),
+        device=describe_hardware(run.training),
+    )

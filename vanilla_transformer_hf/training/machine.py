@@ -1,0 +1,45 @@
+"""What a run computes on: its hardware in words, its processes, and its library of float32 matrix products."""
+
+from typing import Any, Literal, cast
+
+import torch
+from accelerate.utils import broadcast_object_list
+
+from ..common.matmul import TOLERANCE, choose_matmul, describe_matmul, probe_matmul
+from ..model.packing.packed import lacks_bfloat16
+from .console import say
+from .recipe import TranslationTrainingArguments
+
+
+def describe_hardware(training: TranslationTrainingArguments) -> str:
+    """The hardware of a run, in words."""
+    threads = torch.get_num_threads()
+    name = f"{threads} CPU thread{'s' * (threads > 1)}"
+    if training.device.type == "cuda":
+        name = torch.cuda.get_device_name(training.device)
+    return name if training.world_size == 1 else f"{training.world_size} processes, {name} each"
+
+
+def of_main_process(value: Any) -> Any:
+    """The main process's value in every process: others may not see its files, or may measure other speeds."""
+    values = [value]
+    broadcast_object_list(values)
+    return values[0]
+
+
+def find_matmul(training: TranslationTrainingArguments, before: str | None) -> Literal["default", "onednn"]:
+    """
+    The library of matrix products for a run on a CPU, which is also printed.
+
+    Args:
+        training: Its arguments; for `matmul="auto"` the fastest library that does not round, else the named one.
+        before: That of a run that is continued, which "auto" keeps if it does not round on this machine.
+    """
+    rows = probe_matmul()
+    exact = {row.name for row in rows if row.error <= TOLERANCE}
+    is_kept = training.matmul == "auto" and before in exact
+    name = choose_matmul(str(before) if is_kept else training.matmul, rows)
+    say(training, describe_matmul(name, rows))
+    if training.bf16 and lacks_bfloat16():
+        say(training, "bf16: this processor has no instructions for bfloat16; float32 is faster here: --bf16 false")
+    return cast(Literal["default", "onednn"], name)

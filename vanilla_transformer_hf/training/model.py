@@ -1,0 +1,150 @@
+"""The model of a run: its config, its weights, its search, and the paper's learning rate for its size."""
+
+import copy
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from ..common.opening import check_fit, naming, open_weights
+from ..model.config.generation import VanillaTransformerGenerationConfig
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .recipe import CONFIGS, FIELDS_OF_OTHERS, RunArguments
+
+
+def paper_learning_rate(d_model: int, warmup_steps: float) -> float:
+    """
+    The highest learning rate of the paper's schedule d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), section 5.3,
+    which is reached at the end of the warm-up.
+
+    Raises:
+        ValueError: The warm-up is not a number of steps.
+    """
+    if warmup_steps < 1:
+        raise ValueError(
+            f"warmup_steps={warmup_steps}: the paper's learning rate needs a number of steps; or set learning_rate."
+        )
+    return float(d_model**-0.5 * warmup_steps**-0.5)
+
+
+def new_config(run: RunArguments, **fields: Any) -> Any:
+    """
+    The config of a new model of the run's type, with these fields in the place of the recipe's.
+
+    Raises:
+        ValueError: The recipe has a field that models of this type do not have.
+    """
+    kind = run.model.model_type
+    for name in FIELDS_OF_OTHERS[kind]:
+        value = run.config.get(name, getattr(run.model, name, None))
+        if value is not None:
+            raise ValueError(f"{name}={value}: models of type {kind} do not have this field; remove it.")
+    fields = {**run.config, **fields}
+    if kind == VanillaTransformerConfig.model_type:
+        return VanillaTransformerConfig.from_preset(run.model.preset or "base", **fields)
+    return CONFIGS[kind](**fields)
+
+
+def plan_config(run: RunArguments) -> Any:
+    """The config of a new model before its tokenizer is trained: `vocab_size` is the requested one."""
+    config = new_config(run)
+    if run.model.separate_vocabularies:
+        config.source_vocab_size = config.vocab_size
+        config.validate_architecture()
+    return config
+
+
+def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """
+    The named model, or a new one of the named size for this tokenizer, with a complete generation config.
+
+    Raises:
+        OSError: The model cannot be opened.
+        ValueError: The tokenizer does not fit the model, or the model does not support the search.
+    """
+    model = _open_model(run) if run.model.model_name_or_path else _new_model(run, tokenizer)
+    if run.data.source_tags and model.config.vocab_size < len(tokenizer):
+        model.resize_token_embeddings(len(tokenizer))
+    check_fit(model, tokenizer)
+    base = None if run.model.model_name_or_path is None else model.generation_config
+    model.generation_config = make_generation_config(run, model.config, base)
+    return model
+
+
+def _open_model(run: RunArguments) -> PreTrainedModel:
+    name = str(run.model.model_name_or_path)
+    with naming("config", name):
+        config = AutoConfig.from_pretrained(name, **run.config)
+    # A published model may have weights in half precision, which is too coarse for updates.
+    model: PreTrainedModel = open_weights(name, config=config, dtype=torch.float32, **choose_attention(run, config))
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(
+            f"{name} is an adapter, whose base model is frozen; merge the two first (merge_and_unload of peft)."
+        )
+    return model
+
+
+def _new_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    # A newly trained vocabulary may be smaller than requested.
+    wanted = run.config.get("vocab_size") if run.model.tokenizer_name_or_path else None
+    config = new_config(
+        run,
+        vocab_size=wanted or len(tokenizer),
+        source_vocab_size=getattr(tokenizer, "source_vocab_size", None),
+        **{name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")},
+    )
+    model: PreTrainedModel = AutoModelForSeq2SeqLM.from_config(config, **choose_attention(run, config))
+    return model
+
+
+def choose_attention(run: RunArguments, config: Any) -> dict[str, str]:
+    """The argument `attn_implementation` of a model to be trained; empty for transformers' default."""
+    # At the lengths of sentences, the CPU's fused kernel is slower, above all in the backward pass. Local attention
+    # is computed in blocks with the fused kernel only.
+    is_plain = run.training.device.type == "cpu" and not getattr(config, "has_local_attention", False)
+    chosen = run.model.attn_implementation or ("eager" if is_plain else None)
+    return {"attn_implementation": chosen} if chosen else {}
+
+
+def make_generation_config(
+    run: RunArguments, config: PreTrainedConfig, base: GenerationConfig | None
+) -> GenerationConfig:
+    """
+    The search of the recipe, otherwise that of the model that is trained further (`base`), with a limit of length:
+    transformers' default would cut every translation at 20 tokens.
+
+    Raises:
+        ValueError: The model does not support these settings of the search.
+    """
+    is_ours = config.model_type == VanillaTransformerConfig.model_type
+    generation_config = VanillaTransformerGenerationConfig(num_beams=4) if is_ours else GenerationConfig(num_beams=4)
+    if base is not None:
+        generation_config = copy.deepcopy(base)
+        generation_config._from_model_config = False  # otherwise only transformers' own fields are read
+    for name in ("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens"):
+        if (value := getattr(run.model, name)) is not None:
+            if not hasattr(generation_config, name):
+                raise ValueError(f"{name}={value!r}: models of type {config.model_type} do not have this option.")
+            setattr(generation_config, name, value)
+    if generation_config.num_beams is not None and generation_config.num_beams < 1:
+        raise ValueError(f"num_beams={generation_config.num_beams}: must be at least 1.")
+    limit = None if getattr(generation_config, "max_extra_tokens", None) else run.data.max_target_length
+    generation_config.update(
+        max_length=None,
+        max_new_tokens=run.training.generation_max_length or limit,
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        bos_token_id=config.bos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+    if generation_config.num_beams == 1:  # transformers refuses settings of a beam search where there is none
+        generation_config.length_penalty = generation_config.early_stopping = None
+    generation_config.validate(strict=True)
+    return generation_config
