@@ -144,6 +144,7 @@ def test_a_model_learns_real_and_synthetic_pairs(back_translate, texts, capsys):
         (["--rounds", "2"], "--rounds 2 needs text of both languages"),
         (["--rounds", "0"], "--rounds 0: must be at least 1"),
         (["--keep", "words"], "keep='words': expected one of held_out, empty, copied"),
+        (["--target", "missing.en"], "missing.en: no such file"),
         (["--window", "0"], "window=0: must be at least 1"),
         (["--processes", "0"], "processes=0: must be at least 1"),
     ],

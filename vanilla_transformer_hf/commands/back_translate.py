@@ -179,7 +179,9 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
         options = {**options, "num_beams": arguments.beams}
     limits = arguments.max_ratio, arguments.min_score, arguments.drop_worst, arguments.min_round_trip
     chosen = PairFilter(*limits, tuple(arguments.keep))
-    options = {**options, "num_return_sequences": arguments.samples, "return_scores": chosen.needs_scores}
+    # A beam search has its scores; for others they take another pass.
+    scores = chosen.needs_scores or options.get("num_beams") != 1
+    options = {**options, "num_return_sequences": arguments.samples, "return_scores": scores}
     names = ("processes", "device", "dtype", "quantization", "batch_tokens", "window")
     common = {name: getattr(arguments, name) for name in names}
     noise = None

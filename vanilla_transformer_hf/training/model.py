@@ -70,7 +70,7 @@ def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrai
         ValueError: The tokenizer does not fit the model, or the model does not support the search.
     """
     model = _open_model(run) if run.model.model_name_or_path else _new_model(run, tokenizer)
-    if run.data.source_tags and model.get_input_embeddings().num_embeddings < len(tokenizer):
+    if run.data.source_tags and model.config.vocab_size < len(tokenizer):
         model.resize_token_embeddings(len(tokenizer))
     check_fit(model, tokenizer)
     base = None if run.model.model_name_or_path is None else model.generation_config

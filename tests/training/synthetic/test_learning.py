@@ -4,10 +4,12 @@ import json
 
 import datasets
 import pytest
-from vanilla_transformer_hf.training.build import get_model, get_tokenizer, load_corpora
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.training.data.corpora import load_corpora
+from vanilla_transformer_hf.training.model import make_model
 from vanilla_transformer_hf.training.recipe import RecipeParser
+from vanilla_transformer_hf.training.tokenizer import get_tokenizer
 
 
 ENGLISH, GERMAN = ["one two", "three", "four"], ["eins zwei", "drei", "vier"]
@@ -85,6 +87,6 @@ def test_a_model_that_is_trained_further_gets_embeddings_for_them(tmp_path):
     tokenizer.save_pretrained(old)
     run, larger = tagged(tmp_path, "--model_name_or_path", str(old))
     check_tags(larger)
-    model = get_model(run, larger)
+    model = make_model(run, larger)
     assert model.config.vocab_size == len(larger) == len(tokenizer) + 2
     assert model.get_output_embeddings().weight.shape[0] == len(larger)

@@ -9,11 +9,11 @@ from typing import Any
 
 from ...common.checksums import digest_of_all
 from ...common.files import open_output
+from ...common.lines import read_lines
 from ..arguments import DataArguments
 from ..checkpoints.record import find_data_sums
 from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
-from ..data.corpus_files import text_pairs
 from .records import is_made_with, write_json
 
 
@@ -69,12 +69,12 @@ def write_mixed(data: DataArguments, synthetic: tuple[Path, Path], rate: tuple[i
         "columns": list(columns_of(data)),
     }
     if not is_made_with(record, settings, [output]):
-        count = sum(1 for _ in text_pairs(*map(str, synthetic)))
+        count = sum(1 for _ in read_lines(synthetic[1]))
         sizes = amounts(len(corpus), count, rate)
         record.unlink(missing_ok=True)
         kinds: tuple[Pairs, Pairs] = (
             lambda: zip(iterate_texts(corpus, "source"), iterate_texts(corpus, "target")),
-            lambda: ((pair["source"], pair["target"]) for pair in text_pairs(*map(str, synthetic))),
+            lambda: zip(read_lines(synthetic[0]), read_lines(synthetic[1]), strict=True),
         )
         with open_output(output) as file:
             for pair in evenly(again(kinds[0]), again(kinds[1]), *sizes):

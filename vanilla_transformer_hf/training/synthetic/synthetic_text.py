@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from ...common.checksums import digest_of_all
 from ...common.files import open_output
@@ -52,6 +52,10 @@ class SyntheticText:
         round_trip: The model that translates the translations back, None: none.
         keep_duplicates: Translate equal lines each time that they occur.
         max_lines: Translate only the first so many lines.
+
+    Raises:
+        FileNotFoundError: A text does not exist.
+        ValueError: Settings have no effect or are out of range.
     """
 
     search: ModelSearch
@@ -66,6 +70,9 @@ class SyntheticText:
     max_lines: int | None = None
 
     def __post_init__(self):
+        for path in self.texts:
+            if not Path(path).is_file():
+                raise FileNotFoundError(f"{path}: no such file; expected a text with a sentence on each line")
         if self.filter.min_round_trip is not None and self.round_trip is None:
             raise ValueError(
                 f"min_round_trip={self.filter.min_round_trip}: name the model that translates back: round_trip"
@@ -90,7 +97,6 @@ def make_synthetic_text(wanted: SyntheticText, folder: Path, held_out: Sequence[
         OSError: A file or a model cannot be opened.
         ValueError: The folder has translations of another model, text or search; or no pair is left.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     lines, translations = folder / LINES, folder / TRANSLATIONS
     settings = {
         **wanted.search.settings,
@@ -99,6 +105,7 @@ def make_synthetic_text(wanted: SyntheticText, folder: Path, held_out: Sequence[
         "keep_duplicates": wanted.keep_duplicates,
         "max_lines": wanted.max_lines,
     }
+    folder.mkdir(parents=True, exist_ok=True)
     begin(folder / BEGUN, settings, [translations], instead="choose another folder")
     selected = _select_lines(wanted, lines)
     _say(f"{selected}; {wanted.search.model} translates it")
@@ -132,7 +139,7 @@ def _select_lines(wanted: SyntheticText, output: Path) -> str:
     counts = {"lines": 0, "empty": 0, "duplicate": 0}
     with ExitStack() as stack:
         # Only read when an earlier run has written them; its translations are those of these lines.
-        file = None if output.is_file() else stack.enter_context(open_output(output))
+        file: BinaryIO | None = None if output.is_file() else stack.enter_context(open_output(output))
         for line in _distinct(wanted, counts):
             if file is not None:
                 file.write(line.encode() + b"\n")
