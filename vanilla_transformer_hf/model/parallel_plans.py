@@ -6,6 +6,8 @@ split by columns or rows (tensor parallelism), and what goes from one part to th
 import re
 from typing import Any
 
+from transformers.modeling_utils import PreTrainedModel
+
 from .layers.feed_forward import FEED_FORWARDS
 
 
@@ -36,14 +38,14 @@ DECODER_PP_PLAN: dict[str, Any] = {
 }
 
 
-class StackPlans:
+class StackPlans(PreTrainedModel):
     """A stack whose plan has the weights that it has: its class's has those of every variant."""
 
     # The embeddings stay with the whole model: tied matrices must be in one FSDP group.
     _fsdp_plan: Any = {"layers.*": "free_full_weight"}
 
     def post_init(self) -> None:
-        super().post_init()  # type: ignore[misc]
+        super().post_init()
         fit_tensor_parallel_plan(self)
 
 
@@ -61,16 +63,16 @@ class DecoderPlans(StackPlans):
     _pp_plan: Any = DECODER_PP_PLAN
 
 
-class TiedPlans:
+class TiedPlans(PreTrainedModel):
     """A model whose stacks may have one matrix of embeddings."""
 
-    def post_init(self: Any) -> None:
-        super().post_init()  # type: ignore[misc]
+    def post_init(self) -> None:
+        super().post_init()
         if self.config.tied_matrices == "all":
             self.tp_plan["shared"] = "embedding_rowwise"
 
 
-class HeadPlans:
+class HeadPlans(PreTrainedModel):
     """A model with the projection to the vocabulary."""
 
     _tp_plan: Any = {"lm_head": "colwise_gather_output"}

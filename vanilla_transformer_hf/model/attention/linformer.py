@@ -95,7 +95,7 @@ class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttenti
         """The encoder's output (B, S, D) and its padding (B, S) to E K (B, H, k, d_k) and E V (B, H, k, d_v)."""
         return [self.summed(each, padding) for each in super().project_keys_values(states)]
 
-    def attend(  # type: ignore[override]
+    def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Of queries and the sums of keys and values."""
