@@ -38,7 +38,6 @@ class TextModel:
         matmul (`str`): The library of float32 matrix products in use.
         quantization (`str`, *optional*): "int8" where linear maps are computed in this type.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once.
-        language_tags ([`LanguageTags`]): The tags that the tokenizer has now, with which a source text may begin.
         split_sentences (`str`): Whether sentences on one line are translated one by one, unless a call says it:
             "auto", "always" or "never".
 
@@ -58,7 +57,7 @@ class TextModel:
         self.max_source_length = self._guessed_source_length = min(tokenizer.model_max_length, positions)
         self._has_doubted = False
         self.split_sentences: SplitSentences = "auto"
-        self.language_tags = LanguageTags(tokenizer)
+        self._tags = tokenizer.init_kwargs.get(TARGET_LANG_TAGS), LanguageTags(tokenizer)
 
     def use_target_lang(self, language: str) -> None:
         """
@@ -71,6 +70,14 @@ class TextModel:
             ValueError: The tokenizer has no tag for it.
         """
         self.source_prefix = self.tag_of(language)
+
+    @property
+    def language_tags(self) -> LanguageTags:
+        """The tags with which a source text may begin; they are read again when others have been registered."""
+        registered = self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS)
+        if registered is not self._tags[0]:
+            self._tags = registered, LanguageTags(self.tokenizer)
+        return self._tags[1]
 
     @property
     def target_lang_tags(self) -> dict[str, str]:
