@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     )
     from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
     from .translation.pipeline import TranslationPipeline
+    from .translation.results import Translation
     from .translation.scoring.alignment import Alignment
     from .translation.scoring.scoring import TextScore
     from .translation.text.texts import ConstrainedText
-    from .translation.translator import Translation, Translator
+    from .translation.translator import Translator
 
 
 __all__ = [

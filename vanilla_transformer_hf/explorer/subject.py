@@ -12,7 +12,7 @@ from ..common.white_space import normalize_space
 from ..model.attention.linformer import attends_to_pieces
 from ..translation.scoring.alignment import with_eager_attention
 from ..translation.scoring.scoring import shift_right
-from ..translation.scoring.text_model import TARGET_LANG_TAGS
+from ..translation.text.texts import TARGET_LANG_TAGS
 from .interventions import Copy, copy_without, parts_of
 from .requests import PairRequest, Request, RequestError, shown
 from .results import Piece

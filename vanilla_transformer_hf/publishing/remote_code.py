@@ -29,8 +29,7 @@ def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, bytes], list[s
     found, absent = _follow(folder, modules)
     own = saved_files()
     if absent and {f"{module}.py" for module in modules} <= own.keys():
-        files = {name: text for module in modules for name, text in files_for(module).items()}
-        return {name: text.encode() for name, text in files.items()}, []
+        return {name: text.encode() for module in modules for name, text in files_for(module).items()}, []
     problems = [f"{name} is missing, but the model imports it" for name in sorted(absent)]
     files = {name: read_regular_file(path) for name, path in found.items()}
     for name, path in found.items():

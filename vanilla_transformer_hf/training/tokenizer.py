@@ -56,7 +56,7 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
     return kept
 
 
-def _train_tokenizer(run: RunArguments, corpus: Any) -> VanillaTransformerTokenizer:
+def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:
     if isinstance(corpus, datasets.IterableDataset):
         corpus = corpus.take(STREAM_SAMPLE)
     tags = {language: f"<2{language}>" for language in run.data.target_lang_tags or ()}

@@ -60,7 +60,7 @@ class PairFilter:
     min_round_trip: float | None = None
     keep: tuple[str, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for rule in self.keep:
             if rule not in RULES:
                 raise ValueError(f"keep={rule!r}: expected one of {', '.join(RULES)}")

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...common.opening import open_tokenizer
+from ..arguments import DataArguments
 from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
-from ..recipe import DataArguments
 from .mixing import write_mixed
 from .noise import BLANK
 from .synthetic_text import Side, SyntheticText

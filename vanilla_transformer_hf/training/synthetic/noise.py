@@ -27,7 +27,7 @@ class Noise:
     shuffle: int = 3
     seed: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("drop", "replace"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}_words={getattr(self, name)}: must be at least 0 and less than 1")

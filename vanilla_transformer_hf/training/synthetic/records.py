@@ -43,7 +43,7 @@ def is_made_with(record: Path, settings: dict[str, Any], made: Sequence[Path]) -
     """Whether all these files exist, and the record, which is written after them, has these settings."""
     if not (record.is_file() and all(path.is_file() for path in made)):
         return False
-    return read_object(record, {}).get("settings") == json.loads(json.dumps(settings))
+    return bool(read_object(record, {}).get("settings") == json.loads(json.dumps(settings)))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

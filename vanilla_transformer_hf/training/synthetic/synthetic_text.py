@@ -69,7 +69,7 @@ class SyntheticText:
     keep_duplicates: bool = False
     max_lines: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for path in self.texts:
             if not Path(path).is_file():
                 raise FileNotFoundError(f"{path}: no such file; expected a text with a sentence on each line")

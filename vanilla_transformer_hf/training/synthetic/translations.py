@@ -42,7 +42,7 @@ class ModelSearch:
     batch_tokens: int | None = None
     window: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, value in (
             ("processes", self.processes),
             ("batch_tokens", self.batch_tokens),

@@ -50,7 +50,7 @@ class ForcedDecoding(TextModel):
             TypeError: A text is not a `str`.
             ValueError: There are not as many targets as sources, or a text is too long for the model.
         """
-        options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
+        options: dict[str, Any] = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
         options["split_sentences"] = split_sentences
         scores: TextScore | list[TextScore] = self._of_pairs(
             self._score_pairs, sources, targets=targets, progress_bar=progress_bar, options=options
@@ -85,7 +85,12 @@ class ForcedDecoding(TextModel):
             ValueError: As `score`; or the model does not return its attention, does not have the layer, or its
                 tokenizer does not return offsets.
         """
-        options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long, "layer": layer}
+        options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "batch_tokens": batch_tokens,
+            "too_long": too_long,
+            "layer": layer,
+        }
         options["split_sentences"] = split_sentences
         alignments: Alignment | list[Alignment] = self._of_pairs(
             self._align_pairs, sources, targets=targets, progress_bar=progress_bar, options=options

@@ -108,7 +108,7 @@ class TextModel:
     @property
     def max_target_length(self) -> int:
         """Tokens of the longest target line that is scored or aligned."""
-        return self._max_target_positions - 1
+        return int(self._max_target_positions) - 1
 
     def encoder(
         self,
