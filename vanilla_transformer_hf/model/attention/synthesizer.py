@@ -45,7 +45,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         self.draw()
 
     @abstractmethod
-    def _add_scores(self, heads: int, longest: int): ...
+    def _add_scores(self, heads: int, longest: int) -> None: ...
 
     @abstractmethod
     def draw(self) -> None:
