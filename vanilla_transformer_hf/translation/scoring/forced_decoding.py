@@ -50,7 +50,7 @@ class ForcedDecoding(TextModel):
             TypeError: A text is not a `str`.
             ValueError: There are not as many targets as sources, or a text is too long for the model.
         """
-        options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
+        options: dict[str, Any] = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
         options["split_sentences"] = split_sentences
         return self._of_pairs(self._score_pairs, sources, targets, progress_bar, options)
 
@@ -82,8 +82,8 @@ class ForcedDecoding(TextModel):
             ValueError: As `score`; or the model does not return its attention, does not have the layer, or its
                 tokenizer does not return offsets.
         """
-        options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long, "layer": layer}
-        options["split_sentences"] = split_sentences
+        options: dict[str, Any] = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
+        options |= {"layer": layer, "split_sentences": split_sentences}
         return self._of_pairs(self._align_pairs, sources, targets, progress_bar, options)
 
     def score_stream(
