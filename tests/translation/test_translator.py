@@ -416,6 +416,7 @@ def test_texts_without_letters_are_handed_through_marked_or_translated(translato
 
 
 def test_language_tags_are_read_once(translator, monkeypatch):
+    assert not translator.language_tags.before("one")
     monkeypatch.setattr("vanilla_transformer_hf.translation.text.texts.text_tags", None)
     assert translator.translate(["three\n***", "-"])[1] == "-"
 

@@ -85,13 +85,8 @@ class ForcedDecoding(TextModel):
             ValueError: As `score`; or the model does not return its attention, does not have the layer, or its
                 tokenizer does not return offsets.
         """
-        options: dict[str, Any] = {
-            "batch_size": batch_size,
-            "batch_tokens": batch_tokens,
-            "too_long": too_long,
-            "layer": layer,
-        }
-        options["split_sentences"] = split_sentences
+        options: dict[str, Any] = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
+        options |= {"layer": layer, "split_sentences": split_sentences}
         alignments: Alignment | list[Alignment] = self._of_pairs(
             self._align_pairs, sources, targets=targets, progress_bar=progress_bar, options=options
         )

@@ -57,7 +57,7 @@ class TextModel:
         self.max_source_length = self._guessed_source_length = min(tokenizer.model_max_length, positions)
         self._has_doubted = False
         self.split_sentences: SplitSentences = "auto"
-        self._tags = tokenizer.init_kwargs.get(TARGET_LANG_TAGS), LanguageTags(tokenizer)
+        self._tags: tuple[Any, Any, LanguageTags] | None = None
 
     def use_target_lang(self, language: str) -> None:
         """
@@ -73,11 +73,11 @@ class TextModel:
 
     @property
     def language_tags(self) -> LanguageTags:
-        """The tags with which a source text may begin; they are read again when others have been registered."""
-        registered = self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS)
-        if registered is not self._tags[0]:
-            self._tags = registered, LanguageTags(self.tokenizer)
-        return self._tags[1]
+        """The tags with which a source text may begin; read again for another tokenizer or others of its tags."""
+        tags, registered = self._tags, self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS)
+        if tags is None or tags[0] is not self.tokenizer or tags[1] is not registered:
+            self._tags = tags = self.tokenizer, registered, LanguageTags(self.tokenizer)
+        return tags[2]
 
     @property
     def target_lang_tags(self) -> dict[str, str]:
