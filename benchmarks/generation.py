@@ -232,6 +232,7 @@ def numbers(results: list[dict[str, Any]], reference: list[list[int]], limit: in
         "same_outputs": mean(ids == other for ids, other in zip(outputs, reference, strict=True)),
         "peak_mib": max(result["peak_mib"] for result in results),
         "search_mib": max(result["search_mib"] for result in results),
+        "anonymous_mib": max(result["anonymous_mib"] for result in results),
     }
 
 
@@ -248,17 +249,19 @@ def add_ratios(found: list[dict[str, Any]]) -> None:
 
 
 def print_table(title: str, found: list[dict[str, Any]]) -> None:
-    """Print the numbers of one load. "same" is the share of outputs that equal those of the first row."""
+    """Print the numbers of one load. "same" is the share of outputs that equal those of the first row;
+    "anonymous" what the process holds after a turn, without pages of files."""
     heads = ("sentences/s", "slowest–fastest", "tokens/s", "ms", "ours is", "new tokens", "cut", "same", "peak MiB")
     widths = (12, 18, 10, 9, 9, 11, 6, 6, 9)
     print(f"\n{title}")
-    print(f"{'':33}" + "".join(f"{head:>{width}}" for head, width in zip(heads, widths)) + "  in search")
+    print(f"{'':33}" + "".join(f"{head:>{width}}" for head, width in zip(heads, widths)) + "  in search  anonymous")
     for row in found:
         spread, milliseconds = f"{row['slowest']:,.1f}–{row['fastest']:,.1f}", 1e3 * row["seconds"]
         print(
             f"{row['name']:23}{row['dtype']:10}{row['sentences_per_second']:12,.1f}{spread:>18}"
             f"{row['tokens_per_second']:10,.0f}{milliseconds:9,.1f}{row['ratio']:8.2f}×{row['new_tokens']:11.1f}"
-            f"{row['at_limit']:6.0%}{row['same_outputs']:6.0%}{row['peak_mib']:9,.0f}{row['search_mib']:11,.0f}",
+            f"{row['at_limit']:6.0%}{row['same_outputs']:6.0%}{row['peak_mib']:9,.0f}{row['search_mib']:11,.0f}"
+            f"{row['anonymous_mib']:11,.0f}",
             flush=True,
         )
 

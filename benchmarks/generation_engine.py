@@ -6,6 +6,7 @@ beforehand.
 """
 
 import json
+import math
 import resource
 import sys
 import time
@@ -14,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .turns import Turns
+from .turns import Turns, memory_now
 
 
 class Searcher(NamedTuple):
@@ -51,11 +52,10 @@ def forget_peak() -> None:
 
 def peak_memory() -> float:
     """Peak memory of this process in MiB. Linux's `ru_maxrss` would include the parent's."""
-    status = Path("/proc/self/status")
-    if not status.exists():
+    peak = memory_now("VmHWM")
+    if math.isnan(peak):
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS counts bytes
-    (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) / 2**10
+    return peak
 
 
 def one_turn(searcher: Searcher, inputs: list[Any], least_seconds: float) -> dict[str, Any]:
@@ -82,6 +82,7 @@ def main(settings: dict[str, Any]) -> None:
         result = one_turn(searcher, inputs, settings["seconds"])
         result["peak_mib"] = searcher.memory()
         result["search_mib"] = result["peak_mib"] - opened
+        result["anonymous_mib"] = memory_now("RssAnon")
         turns.report(result)
 
 

@@ -138,6 +138,7 @@ def measure(rows: list[Row], settings: dict[str, Any], arguments: argparse.Names
                 "fastest": max(speeds),
                 "seconds_per_step": median(result["seconds"] for result in engine.results),
                 "peak_mib": max(result["peak_mib"] for result in engine.results),
+                "anonymous_mib": max(result["anonymous_mib"] for result in engine.results),
             }
         )
     return found
@@ -147,8 +148,10 @@ def print_table(found: list[dict[str, Any]], gflops: float, rate: float) -> None
     """Compute `ratio`, `memory_ratio` and `matmul_share`, and print the numbers of one load."""
     ours = found[0]
     print(f"\n{ours['size']}, {ours['dtype']}, {ours['load']}; matrix products {rate:.0f} GFLOP/s")
-    heads = ("", "target tokens/s", "slowest–fastest", "ours is", "peak MiB", "ours is", "of matmul rate")
-    print(f"{heads[0]:24}{heads[1]:>16}{heads[2]:>20}{heads[3]:>9}{heads[4]:>10}{heads[5]:>9}{heads[6]:>16}")
+    heads = ("", "target tokens/s", "slowest–fastest", "ours is", "peak MiB", "ours is", "anonymous", "of matmul rate")
+    print(
+        f"{heads[0]:24}{heads[1]:>16}{heads[2]:>20}{heads[3]:>9}{heads[4]:>10}{heads[5]:>9}{heads[6]:>11}{heads[7]:>16}"
+    )
     for row in found:
         row["ratio"] = ours["tokens_per_second"] / row["tokens_per_second"]
         row["memory_ratio"] = ours["peak_mib"] / row["peak_mib"]
@@ -156,7 +159,7 @@ def print_table(found: list[dict[str, Any]], gflops: float, rate: float) -> None
         spread = f"{row['slowest']:,.0f}–{row['fastest']:,.0f}"
         print(
             f"{row['name']:24}{row['tokens_per_second']:16,.0f}{spread:>20}{row['ratio']:8.2f}×{row['peak_mib']:10,.0f}"
-            f"{row['memory_ratio']:8.2f}×{row['matmul_share']:15.0%}",
+            f"{row['memory_ratio']:8.2f}×{row['anonymous_mib']:11,.0f}{row['matmul_share']:16.0%}",
             flush=True,
         )
 

@@ -1,6 +1,7 @@
 """Engines that run in their own processes and take turns: the parent sends a line, the child runs a block of steps."""
 
 import json
+import math
 import os
 import resource
 import subprocess
@@ -31,6 +32,17 @@ runpy.run_module("benchmarks." + module, run_name="__main__", alter_sys=True)
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
+def memory_now(field: str) -> float:
+    """
+    A line of memory in the process's status, in MiB: "VmHWM" is the peak of what lay in memory since it was reset,
+    "RssAnon" what the process itself holds now: pages of files that it maps, such as weights, are the system's to take
+    back. NaN on systems other than Linux.
+    """
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) / 2**10 for line in lines if line.startswith(f"{field}:")), math.nan)
+
+
 class Turns:
     """
     The child's side: call `step` after every step; it waits for the parent at the end of each block. A child that
@@ -52,7 +64,8 @@ class Turns:
             return
         seconds = self.clock() - self._start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # Linux counts KiB
-        self.report({"seconds": seconds / self.steps, "tokens_per_second": self.tokens / seconds, "peak_mib": peak})
+        memory = {"peak_mib": peak, "anonymous_mib": memory_now("RssAnon")}
+        self.report({"seconds": seconds / self.steps, "tokens_per_second": self.tokens / seconds, **memory})
         self.steps = self.tokens = 0
         self._start = self.clock()
 
