@@ -74,7 +74,7 @@ _HOMES = {
     "RecurrentSeq2SeqForConditionalGeneration": "model.predecessors.modeling",
     "RecurrentSeq2SeqModel": "model.predecessors.modeling",
     "TextScore": "translation.scoring.scoring",
-    "Translation": "translation.translator",
+    "Translation": "translation.results",
     "TranslationPipeline": "translation.pipeline",
     "Translator": "translation.translator",
     "VanillaTransformerConfig": "model.configuration_vanilla_transformer",

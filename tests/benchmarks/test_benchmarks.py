@@ -477,5 +477,5 @@ def test_variants_take_turns_with_the_papers_model(causal, tmp_path, capsys):
     for row in rows:
         assert row["seconds"] > 0 and row["ratio"] == pytest.approx(row["seconds"] / row["paper"])
     assert len(capsys.readouterr().out.splitlines()) == 5
-    with pytest.raises(ValueError, match="--only gate: expected some of sinusoidal, "):
+    with pytest.raises(ValueError, match="--only gate: expected some of none, sinusoidal, "):
         variants.run(argparse.Namespace(**settings, only=["gate"]))

@@ -162,9 +162,9 @@ def test_layers_of_one_set_have_places_of_their_own_in_the_cache(tiny_model, bat
 def test_a_search_packs_shared_weights_once(tiny_model, source, monkeypatch):
     packs, pack = [], packed_weights.pack
 
-    def counted(weight, *rest):
+    def counted(weight, *rest, **options):
         packs.append(weight)
-        return pack(weight, *rest)
+        return pack(weight, *rest, **options)
 
     monkeypatch.setattr(packed_weights, "SMALL", 0)
     monkeypatch.setattr(packed_weights, "pack", counted)
