@@ -112,7 +112,7 @@ WRONG = [
     ("/translate", {"q": "a", "target": "\ud800"}, 400, "target"),
     ("/translate", {"q": "a", "target": ["de"]}, 400, "target"),
     ("/translate", {"q": "a", "source": "fr"}, 400, "source"),
-    ("/translate", {"q": "a", "format": "html"}, 400, "format"),
+    ("/translate", {"q": "a", "format": "xml"}, 400, "format"),
     ("/translate", {"q": "a", "alternatives": -1}, 400, "alternatives"),
     ("/translate", {"q": "a", "alternatives": 1e9}, 400, "alternatives"),
     ("/translate", {"q": "a", "alternatives": "many"}, 400, "alternatives"),

@@ -184,3 +184,37 @@ def test_libretranslatepy_works(serve, opened_translator):
     finally:
         server.should_exit = True
         thread.join()
+
+
+def test_requests_of_mastodon(serve):
+    client = serve(TWO)
+    status = '<p><span translate="no"><a href="https://a.example/@bob">@<span>bob</span></a></span> three one</p>'
+    body = {"q": [status, "two", ""], "source": "en", "target": "de", "format": "html", "api_key": None}
+    answer = client.post("/translate", json=body)
+    assert answer.json() == {"translatedText": [status.replace("three one", "eins drei"), "zwei", ""]}
+    answer = client.post("/translate", json={**body, "source": "auto"}).json()
+    assert len(answer["translatedText"]) == len(answer["detectedLanguage"]) == 3
+    listed = {each["code"]: each["targets"] for each in client.get("/languages").json()}
+    assert listed == {"en": ["de"], "de": ["en"]}
+
+
+def test_requests_of_discourse(serve):
+    client = serve()
+    post = "<p><b>one two</b></p>\n<pre><code>one</code></pre>\n<ul>\n<li>five</li>\n</ul>"
+    assert client.post("/detect", data={"q": post, "api_key": ""}).json()[0]["language"] == "en"
+    form = {"q": post, "source": "en", "target": "de", "format": "html", "api_key": ""}
+    expected = "<p><b>zwei eins</b></p>\n<pre><code>one</code></pre>\n<ul>\n<li>fünf</li>\n</ul>"
+    assert client.post("/translate", data=form).json() == {"translatedText": expected}
+
+
+def test_markup_is_escaped_has_alternatives_and_is_answered_whole(serve):
+    client = serve()
+    body = {"q": "one &lt;b&gt; two", "format": "html", "alternatives": 2}
+    answer = client.post("/translate", json=body).json()
+    assert "<" not in answer["translatedText"] and len(answer["alternatives"]) == 2
+    answer = client.post("/translate", json={**body, "q": ["<hr>", ""]}).json()
+    assert answer == {"translatedText": ["<hr>", ""], "alternatives": [["<hr>", "<hr>"], ["", ""]]}
+    answer = client.post("/translate", json={"q": "two", "format": "html", "stream": True})
+    assert answer.status_code == 400 and answer.json()["field"] == "stream"
+    answer = client.post("/translate", json={"q": "two", "format": "xml"})
+    assert answer.json()["error"] == "format: must be 'text' or 'html', got 'xml'"

@@ -10,9 +10,11 @@ import contextlib
 import hmac
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 from urllib.parse import quote
@@ -31,6 +33,7 @@ from ..common.characters import as_text
 from ..common.hosts import ANY, HostCheck
 from ..common.http import CLIENT_LEFT, ERROR_HANDLERS, RequestError, media_type, parse_object, read_body
 from ..translation.results import Translation
+from ..translation.text.markup import MarkupText, with_translations
 from ..translation.translator import Translator
 from .batcher import Batcher, DeadlineError, QueueFullError, Ticket
 from .languages import LanguageDetector, english_name
@@ -66,6 +69,8 @@ DISCONNECT_INTERVAL = 0.2
 METRICS_INTERVAL = 0.5
 # The header of an answer with the names of the fields that were ignored, and how many it names.
 IGNORED_HEADER, MOST_IGNORED = "X-Ignored-Fields", 10
+# What is left out of texts with markup when their language is detected.
+TAG = re.compile(r"<[^<>]*>")
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 Answer = Callable[[TranslationRequest, Sequence[Sequence[Translation]]], Any]
@@ -170,7 +175,8 @@ class Service:
         }
         if not sources:  # unknown: the models take what comes
             return replace(wanted, source=None)
-        detected, *_ = await self._detected(wanted.texts, sources, "source")
+        texts = [TAG.sub(" ", text) for text in wanted.texts] if wanted.is_html else wanted.texts
+        detected, *_ = await self._detected(texts, sources, "source")
         return replace(wanted, source=detected[0], detected=detected)
 
     async def _detected(
@@ -217,13 +223,22 @@ class Service:
         characters = sum(map(len, wanted.texts))
         self.metrics.characters.labels(model.name).inc(characters)
         ends = asyncio.get_running_loop().time() + self.limits.seconds
-        ticket = await self._submit(model.batcher, (wanted.texts, options, client, self.limits.seconds, prefix))
+        texts, markup = wanted.texts, list[MarkupText]()
+        if wanted.is_html:
+            markup = await asyncio.get_running_loop().run_in_executor(self._threads, _with_markup, texts)
+            texts = [sentence.text for each in markup for sentence in each.sentences]
+        ticket = await self._submit(model.batcher, (texts, options, client, self.limits.seconds, prefix))
         if wanted.stream:
             events = self._events(ticket, wanted, answer, ends)
             return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         try:
             async with asyncio.timeout_at(ends + GRACE):
                 found = await self._outcome(request, ticket)
+                if wanted.is_html:
+                    arguments = (markup, found, wanted.alternatives + 1, partial(model.batcher.align, prefix=prefix))
+                    found = await asyncio.get_running_loop().run_in_executor(
+                        self._threads, with_translations, *arguments
+                    )
         except TimeoutError:
             raise self._late() from None
         finally:
@@ -488,6 +503,10 @@ def search_options(translator: Translator, wanted: TranslationRequest) -> dict[s
         message = f"{tokens:,} for each of {beams} beams; a search may have {SEARCH_SIZE:,} tokens in all"
         raise RequestError(message, "parameters.max_new_tokens")
     return options
+
+
+def _with_markup(texts: Sequence[str]) -> list[MarkupText]:
+    return [MarkupText(text) for text in texts]
 
 
 def _cancel_ticket(future: asyncio.Future[Ticket]) -> None:

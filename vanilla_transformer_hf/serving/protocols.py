@@ -29,7 +29,7 @@ MOST_ALTERNATIVES = 16
 # `secret` is sent by LibreTranslate's own page and is ignored here.
 LIBRETRANSLATE_FIELDS = ("q", "source", "target", "format", "alternatives", "api_key", "model", "stream", "secret")
 # What a text may be.
-FORMATS = ("text",)
+FORMATS = ("text", "html")
 # The value of `source` that asks for the language of the texts.
 AUTO = "auto"
 HUGGING_FACE_FIELDS = ("inputs", "parameters", "options", "stream")
@@ -76,6 +76,7 @@ class TranslationRequest:
         api_key: The key in the body, if there is one.
         model: The name of the model; None if the languages choose it.
         ignored: Names of the fields that are not known.
+        is_html: Whether the texts have markup, which stays.
         detected: The language that was found for `AUTO`, and the confidence from 0 to 100.
     """
 
@@ -89,6 +90,7 @@ class TranslationRequest:
     api_key: str | None = None
     model: str | None = None
     ignored: tuple[str, ...] = ()
+    is_html: bool = False
     detected: tuple[str, float] | None = None
 
 
@@ -104,14 +106,18 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
     markup = body.get("format") or "text"
     if markup not in FORMATS:
         raise RequestError(f"must be {' or '.join(map(repr, FORMATS))}, got {shown(markup)}", "format")
+    stream = _switch(body, "stream")
+    if stream and markup == "html":
+        raise RequestError("texts with markup are answered whole; leave it out", "stream")
     return TranslationRequest(
         texts,
         is_list,
         _language(body, "source"),
         _language(body, "target"),
         _number(body.get("alternatives") or 0, "alternatives", int, 0, MOST_ALTERNATIVES),
-        stream=_switch(body, "stream"),
+        stream=stream,
         api_key=_optional_text(body, "api_key"),
+        is_html=markup == "html",
         model=_optional_text(body, "model"),
         ignored=tuple(name for name in body if name not in LIBRETRANSLATE_FIELDS),
     )
