@@ -182,7 +182,7 @@ class Service:
     async def _detected(
         self, texts: Sequence[str], among: Collection[str] | None, name: str | None, status: int = 400
     ) -> list[tuple[str, float]]:
-        """As `LanguageDetector.detect`, in a thread."""
+        """`LanguageDetector.detect` in a thread."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._threads, self.detector.detect, texts, among)

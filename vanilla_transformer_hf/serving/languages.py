@@ -9,9 +9,6 @@ import langcodes
 
 # Characters of the texts of a request that are enough to tell their language.
 ENOUGH = 2000
-# How much likelier a text is in a language that is translated here than in one that is only translated to: without it
-# one of a hundred sentences of five words is taken for the other language.
-PRIOR = 2.0
 
 
 def english_name(code: str) -> str:
@@ -68,12 +65,12 @@ class LanguageDetector:
         if self._detector is None:
             return []
         values = {each.language: each.value for each in self._detector.compute_language_confidence_values(text)}
-        weights = {
-            code: values[language] * (PRIOR if code in self._sources else 1.0)
+        total = sum(values[language] for language in self._known.values())
+        found = [
+            (code, round(100 * values[language] / total, 1))
             for code, language in self._known.items()
             if values[language]
-        }
-        found = [(code, round(100 * weight / sum(weights.values()), 1)) for code, weight in weights.items()]
+        ]
         return sorted(found, key=lambda each: -each[1])
 
     @cached_property

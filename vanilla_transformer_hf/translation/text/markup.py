@@ -22,7 +22,7 @@ TOKEN = re.compile(
     r"""(?P<comment><!--(?:-?>|.*?(?:--!?>|\Z))|<[!?][^>]*+(?:>|\Z)|</[^a-zA-Z][^>]*+(?:>|\Z))
     |<(?P<end>/)?(?P<name>[a-zA-Z][^\s/>]*+)
      (?:[^=>]|=\s*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))?+)*+(?:>|\Z)
-    |(?P<text>[^<]++|<)""",
+    |(?P<text>(?:[^<]|<(?![a-zA-Z/!?])|<(?=/\Z))++)""",
     re.VERBOSE | re.DOTALL,
 )
 NO_TRANSLATION = re.compile(
@@ -74,6 +74,7 @@ KEPT = {"code", "kbd", "math", "ruby", "samp", "svg", "tt", "var", *RAW} - {"tit
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 # What links show that is no language: addresses, @names, #tags, notes.
 NAME = re.compile(r"(https?://|www\.|[@#])\S+|\S+@\S+\.\w+|\[\S{1,4}\]")
+SPACE = " \t\n\r\f"
 MARKS = ".,;:!?…)]}»”’\"'、。，；：！？）"
 OPENING_MARKS = "([{«„“‘\"'¿¡（"
 # Elements inside each other, and words of a sentence, for whose tags places are looked for.
@@ -142,6 +143,7 @@ class Sentence:
 
     def __init__(self) -> None:
         self.text, self.nodes, self.raw = "", list[Node](), list[str]()
+        self._edges = ("", "")  # white space around it
         self._open = list[Node]()
         self._has_space = False
 
@@ -156,8 +158,10 @@ class Sentence:
 
     def add_text(self, raw: str) -> None:
         """Add text; white space reaches the model as single spaces."""
+        before = self._edges[0] if self.raw else raw[: len(raw) - len(raw.lstrip(SPACE))]
+        self._edges = (before, raw[len(raw.rstrip(SPACE)) :])
         self.raw.append(raw)
-        text = re.sub(r"[ \t\n\r\f]+", " ", html.unescape(raw))
+        text = re.sub(f"[{SPACE}]+", " ", html.unescape(raw))
         kept = self._siblings[-1] if self._siblings and self._siblings[-1].is_kept else None
         if kept is not None and kept.start == len(self.text):
             kept.has_space = (kept.has_space[0], text.startswith(" "))
@@ -172,8 +176,12 @@ class Sentence:
 
     def add_kept(self, raw: str) -> None:
         """Add what stays as it is."""
-        self.raw.append(raw)
+        self._add_tag(raw)
         self._keep(raw, len(self.raw) - 1)
+
+    def _add_tag(self, raw: str) -> None:
+        self.raw.append(raw)
+        self._edges = (self._edges[0], "" if raw else self._edges[1])
 
     def _keep(self, raw: str, first: int) -> None:
         place = len(self.text)
@@ -188,7 +196,7 @@ class Sentence:
         node = Node(raw, name, start=len(self.text), first=len(self.raw))
         self._siblings.append(node)
         self._open.append(node)
-        self.raw.append(raw)
+        self._add_tag(raw)
 
     def close(self, raw: str, name: str) -> None:
         """End the last element of this name; a tag that ends none stays where it is."""
@@ -200,7 +208,7 @@ class Sentence:
         return None
 
     def _end(self, node: Node, raw: str) -> None:
-        self.raw.append(raw)
+        self._add_tag(raw)
         node.closing, text = raw, self.text[node.start :]
         if not text.strip() or NAME.fullmatch(text.strip()):
             siblings = self._siblings
@@ -221,8 +229,7 @@ class Sentence:
 
     def render(self, translation: str, weights: torch.Tensor | None) -> str:
         """The translation with the tags, placed by the attention of its words to those of the text."""
-        whole = "".join(self.raw)
-        before, after = whole[: len(whole) - len(whole.lstrip(" \t\n\r\f"))], whole[len(whole.rstrip(" \t\n\r\f")) :]
+        before, after = self._edges
         places = Places(self.text, translation, weights)
         return before + places.render(self.nodes, (0, len(places.source)), (0, len(translation))) + after
 
@@ -387,7 +394,10 @@ class MarkupText:
             is_inline = token.name in INLINE
             end = _end_of_kept(tokens, place)
             raw = "".join(each.raw for each in tokens[place:end])
-            if token.kind == "comment" or (is_inline and (end > place + 1 or token.name in VOID)):
+            is_closed = raw.endswith(">") and (end == place + 1 or tokens[end - 1][1:] == ("end", token.name))
+            if token.kind != "text" and not is_closed:  # it reaches to the end of the text
+                self._end_sentence(raw)
+            elif token.kind == "comment" or (is_inline and (end > place + 1 or token.name in VOID)):
                 self._sentence.add_kept(raw)
             elif token.kind == "text" and in_pre:
                 for line in raw.splitlines(keepends=True):
