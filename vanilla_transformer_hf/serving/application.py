@@ -182,10 +182,14 @@ class Service:
     async def _detected(
         self, texts: Sequence[str], among: Collection[str] | None, name: str | None, status: int = 400
     ) -> list[tuple[str, float]]:
-        """`LanguageDetector.detect` in a thread."""
-        loop = asyncio.get_running_loop()
+        """
+        What `LanguageDetector.detect` finds.
+
+        Raises:
+            RequestError: Of this field and status; the languages cannot be detected.
+        """
         try:
-            return await loop.run_in_executor(self._threads, self.detector.detect, texts, among)
+            return await self._in_thread(self.detector.detect, texts, among)
         except ValueError as error:
             raise RequestError(str(error), name, status) from error
 
@@ -225,7 +229,7 @@ class Service:
         ends = asyncio.get_running_loop().time() + self.limits.seconds
         texts, markup = wanted.texts, list[MarkupText]()
         if wanted.is_html:
-            markup = await asyncio.get_running_loop().run_in_executor(self._threads, _with_markup, texts)
+            markup = await self._in_thread(lambda: [MarkupText(text) for text in wanted.texts])
             texts = [sentence.text for each in markup for sentence in each.sentences]
         ticket = await self._submit(model.batcher, (texts, options, client, self.limits.seconds, prefix))
         if wanted.stream:
@@ -235,10 +239,8 @@ class Service:
             async with asyncio.timeout_at(ends + GRACE):
                 found = await self._outcome(request, ticket)
                 if wanted.is_html:
-                    arguments = (markup, found, wanted.alternatives + 1, partial(model.batcher.align, prefix=prefix))
-                    found = await asyncio.get_running_loop().run_in_executor(
-                        self._threads, with_translations, *arguments
-                    )
+                    align = partial(model.batcher.align, prefix=prefix)
+                    found = await self._in_thread(with_translations, markup, found, wanted.alternatives + 1, align)
         except TimeoutError:
             raise self._late() from None
         finally:
@@ -275,6 +277,10 @@ class Service:
             raise RequestError(str(error)) from error
         except RuntimeError:
             raise _stopping() from None
+
+    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function returns; other requests are answered meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def _late(self) -> RequestError:
         return RequestError(f"not translated within {self.limits.seconds:g} seconds", status=504)
@@ -503,10 +509,6 @@ def search_options(translator: Translator, wanted: TranslationRequest) -> dict[s
         message = f"{tokens:,} for each of {beams} beams; a search may have {SEARCH_SIZE:,} tokens in all"
         raise RequestError(message, "parameters.max_new_tokens")
     return options
-
-
-def _with_markup(texts: Sequence[str]) -> list[MarkupText]:
-    return [MarkupText(text) for text in texts]
 
 
 def _cancel_ticket(future: asyncio.Future[Ticket]) -> None:
