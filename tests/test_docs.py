@@ -134,6 +134,7 @@ def workspace(tmp_path_factory):
         (folder / "bin" / name).chmod(0o755)
     (folder / "numbers.en").write_text("\n".join(ENGLISH), encoding="utf-8")
     (folder / "numbers.de").write_text("\n".join(GERMAN), encoding="utf-8")
+    (folder / "page.html").write_text("<p>one <b>two</b></p>", encoding="utf-8")
     for language, lines in (("en", ENGLISH), ("de", GERMAN)):
         for kind in ("", ".lc.norm.tok"):
             text = "\n".join(filter(None, lines))

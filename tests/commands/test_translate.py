@@ -349,3 +349,22 @@ def test_quantization_reaches_the_search(run, folder, monkeypatch):
     code, output, _ = run(folder, "--quantization", "int8", "--matmul", "default", text=TEXT)
     assert (code, set(asked)) == (0, {"int8"})
     assert len(output.splitlines()) == len(MIXED)
+
+
+def test_a_page_is_translated_as_a_whole(run, folder, tmp_path):
+    page, output = tmp_path / "page.html", tmp_path / "page.de.html"
+    page.write_bytes(b"<p>three\r\n one</p>\r\n<ul><li><b>two</b></ul><script>one</script>")
+    expected = b"<p>eins drei</p>\r\n<ul><li><b>zwei</b></ul><script>one</script>"
+    assert run(folder, "--input", page, "--output", output, "--format", "html")[:2] == (0, b"")
+    assert output.read_bytes() == expected and not list(tmp_path.glob("*.partial*"))
+    assert run(folder, "--format", "html", text=page.read_bytes())[:2] == (0, expected)
+    for options, message in (
+        (["--n_best", "2"], "leave out --n_best"),
+        (["--processes", "2"], "a page is translated by 1"),
+        (["--input", page, "--output", page], "is also the output"),
+    ):
+        code, written, errors = run(folder, "--format", "html", *options, text=b"one")
+        assert code and not written and message in errors and "Traceback" not in errors
+    code, written, errors = run(folder, "--format", "html", text=b"<p>\xff</p>")
+    assert code and not written and "standard input, byte 4: not UTF-8" in errors
+    assert run(folder, "--format", "html", "--on_bad_bytes", "skip", text=b"<p>\xffone</p>")[1] == b"<p>eins</p>"

@@ -67,7 +67,7 @@ def client(opened_translator):
 def test_libretranslate_in_json_and_forms(client):
     answer = client.post("/translate", json={"q": "three one", "source": "en", "target": "de", "format": "text"})
     assert answer.status_code == 200 and answer.json() == {"translatedText": "eins drei"}
-    several = {"q": ["two", "", "one two"], "source": "auto", "target": "de", "api_key": ""}
+    several = {"q": ["two", "", "one two"], "target": "de", "api_key": ""}
     assert client.post("/translate", json=several).json() == {"translatedText": ["zwei", "", "zwei eins"]}
     form = {"q": "five two", "source": "en", "target": "de", "alternatives": "2"}
     for arguments in ({"data": form}, {"data": {**form, "q": ["five two"]}}):
@@ -112,15 +112,20 @@ WRONG = [
     ("/translate", {"q": "a", "target": "\ud800"}, 400, "target"),
     ("/translate", {"q": "a", "target": ["de"]}, 400, "target"),
     ("/translate", {"q": "a", "source": "fr"}, 400, "source"),
-    ("/translate", {"q": "a", "format": "html"}, 400, "format"),
+    ("/translate", {"q": "a", "format": "xml"}, 400, "format"),
     ("/translate", {"q": "a", "alternatives": -1}, 400, "alternatives"),
     ("/translate", {"q": "a", "alternatives": 1e9}, 400, "alternatives"),
     ("/translate", {"q": "a", "alternatives": "many"}, 400, "alternatives"),
     ("/translate", {"q": "a", "alternatives": True}, 400, "alternatives"),
     ("/translate", {"q": "a", "stream": "perhaps"}, 400, "stream"),
     ("/translate", {"q": "a", "api_key": 7}, 400, "api_key"),
-    ("/translate", {"q": "a", "speed": 7}, 400, "speed"),
-    ("/translate", {"q": "a", "\ud800": 7}, 400, "\\ud800"),
+    ("/translate", {"q": "a", "speed": 7}, 200, None),
+    ("/translate", {"q": "a", "\ud800": 7}, 200, None),
+    ("/translate", {"q": "a", "model": "fr-de"}, 400, "model"),
+    ("/translate", {"q": "a", "model": ["en-de"]}, 400, "model"),
+    ("/detect", {"text": "a"}, 400, "q"),
+    ("/detect", {"q": "a" * 2001}, 413, "q"),
+    ("/suggest", {"q": "a", "s": "b", "source": "en", "target": "de"}, 403, None),
     ("/translate", ["a"], 400, None),
     ("/", {"inputs": {"a": 1}}, 400, "inputs"),
     ("/", {"text": "a"}, 400, "text"),
@@ -177,8 +182,8 @@ def test_bodies_that_cannot_be_read_are_refused(client, content, kind, status):
 
 def test_what_is_here(client):
     assert client.get("/languages").json() == [
-        {"code": "en", "name": "en", "targets": ["de"]},
-        {"code": "de", "name": "de", "targets": []},
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "de", "name": "German", "targets": []},
     ]
     assert client.get("/health").json() == {"status": "ok"}
     assert client.get("/ready").json() == {"status": "ready", "models": ["en-de"]}

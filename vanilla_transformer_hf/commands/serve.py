@@ -11,9 +11,9 @@ Translate over HTTP, the requests of all clients together.
     curl http://127.0.0.1:8000/translate -d q=twenty-one
     curl http://127.0.0.1:8000/models/quickstart --json '{"inputs": "twenty-one"}'
 
-POST /translate speaks LibreTranslate's protocol, POST / and /models/NAME that of Hugging Face's inference clients; GET
-/languages, /health, /ready, /metrics and /openapi.json. SIGTERM and Ctrl-C finish the requests that run; with workers,
-SIGHUP replaces them one after another.
+POST /translate and /detect, GET /languages and /frontend/settings speak LibreTranslate's protocol, POST / and
+/models/NAME that of Hugging Face's inference clients; GET /health, /ready, /metrics and /openapi.json. SIGTERM and
+Ctrl-C finish the requests that run; with workers, SIGHUP replaces them one after another.
 """
 
 import argparse
@@ -71,8 +71,8 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="ORIGIN",
-        help="sites whose pages may send requests, such as https://example.org, where names are checked; * allows all "
-        "(default: none but the server's own)",
+        help="sites whose pages may send requests and read the answers (CORS), such as https://example.org; * allows "
+        "all (default: none but the server's own)",
     )
     parser.add_argument(
         "--port", type=int, default=8000, help="port to listen on; 0: any that is free (default: 8000)"

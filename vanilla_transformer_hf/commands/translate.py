@@ -6,6 +6,7 @@ Translate text, one sentence per line.
     vanilla-transformer translate outputs/quickstart --input numbers.en --num_beams 4 --n_best 4    # as TSV
     vanilla-transformer translate outputs/quickstart --input numbers.en --format jsonl --alignment
     vanilla-transformer translate outputs/quickstart --input numbers.en.gz --output numbers.de --processes 2
+    vanilla-transformer translate outputs/quickstart --input page.html --output page.de.html --format html
     vanilla-transformer translate outputs/quickstart --quantization int8 < numbers.en > numbers.de
     vanilla-transformer translate outputs/quickstart --engine ctranslate2 < numbers.en > numbers.de
     vanilla-transformer translate outputs/quickstart --constraints --num_beams 8 < phrases.tsv    # with tabs
@@ -135,11 +136,11 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--input", metavar="FILE", help="UTF-8 text, also .gz (default: standard input)")
     parser.add_argument(
         "--format",
-        choices=["text", "tsv", "jsonl"],
+        choices=["text", "tsv", "jsonl", "html"],
         help="text: the best translation of each line; tsv: line number, score, text, alignment; jsonl: a record for "
         "each line with number, source and translations: text, score, finished (false: cut off at the limit of "
-        "tokens), tokens, suspicious (true: repeats a phrase ten times, or is far too long), alignment (default: "
-        "text, or tsv with --n_best or --alignment)",
+        "tokens), tokens, suspicious (true: repeats a phrase ten times, or is far too long), alignment; html: the "
+        "input is one page, whose markup stays (default: text, or tsv with --n_best or --alignment)",
     )
     parser.add_argument("--n_best", type=int, metavar="N", help="write the N best translations of each line")
     parser.add_argument("--alignment", action="store_true", help="write word alignments: 0-0 1-2 …")
@@ -172,6 +173,8 @@ def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
+    if arguments.format == "html":
+        return _translate_page(arguments)
     from ..translation.streams.command import run_command
     from ..translation.streams.work import LineWork
 
@@ -180,3 +183,13 @@ def main(prog: str, argv: list[str]) -> None:
     inputs = [arguments.input, arguments.prefixes] if arguments.prefixes else [arguments.input]
     work = LineWork("translate", form, options, arguments.constraints)
     run_command(arguments, work, inputs, arguments.ensemble, arguments.shortlist)
+
+
+def _translate_page(arguments: argparse.Namespace) -> None:
+    of_lines = ("n_best", "alignment", "constraints", "prefixes")
+    if given := [f"--{name}" for name in of_lines if getattr(arguments, name)]:
+        raise ValueError(f"--format html is one translation of a page: leave out {', '.join(given)}")
+    from ..translation.streams.pages import run_page
+
+    options = {name: value for name, value in search_options(arguments).items() if name != "num_return_sequences"}
+    run_page(arguments, options, arguments.ensemble, arguments.shortlist)

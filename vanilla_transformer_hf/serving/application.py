@@ -10,33 +10,43 @@ import contextlib
 import hmac
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
+from urllib.parse import quote
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ..common.hosts import HostCheck
+from ..common.characters import as_text
+from ..common.hosts import ANY, HostCheck
 from ..common.http import CLIENT_LEFT, ERROR_HANDLERS, RequestError, media_type, parse_object, read_body
 from ..translation.results import Translation
+from ..translation.text.markup import MarkupText, with_translations
 from ..translation.translator import Translator
 from .batcher import Batcher, DeadlineError, QueueFullError, Ticket
+from .languages import LanguageDetector, english_name
 from .metrics import Metrics
 from .openapi import describe
 from .protocols import (
+    AUTO,
     Limits,
     TranslationRequest,
     answer_hugging_face,
     answer_libretranslate,
+    languages_as_json,
+    read_detection,
     read_hugging_face,
     read_libretranslate,
     shown,
@@ -57,6 +67,10 @@ ENCODING_THREADS = 4
 DISCONNECT_INTERVAL = 0.2
 # Seconds between updates of the gauges of waiting and running parts.
 METRICS_INTERVAL = 0.5
+# The header of an answer with the names of the fields that were ignored, and how many it names.
+IGNORED_HEADER, MOST_IGNORED = "X-Ignored-Fields", 10
+# What is left out of texts with markup when their language is detected.
+TAG = re.compile(r"<[^<>]*>")
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 Answer = Callable[[TranslationRequest, Sequence[Sequence[Translation]]], Any]
@@ -78,6 +92,24 @@ class ServedModel:
     batcher: Batcher
     source: str | None = None
     targets: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> list[str]:
+        """Codes of its source languages; where they are unknown, any of its targets may be translated to another."""
+        if self.source is not None:
+            return [self.source]
+        return [*self.targets] if len(self.targets) > 1 else []
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Its language pairs."""
+        is_from_any = self.source is None
+        return [
+            (source, target)
+            for source in self.sources
+            for target in self.targets
+            if not is_from_any or source != target
+        ]
 
     def language_of(self, target: str) -> str | None:
         """The target language with this code or this tag; None if the model has none."""
@@ -103,6 +135,8 @@ class Service:
         self.api_keys = None if api_keys is None else [key.encode() for key in api_keys]
         self.metrics = Metrics(list(self.models))
         self.is_ready = False
+        pairs = self._pairs
+        self.detector = LanguageDetector([source for source, _ in pairs], [target for _, target in pairs])
         self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encoding")
 
     # ------------------------------------------------------------------------------------------------ translations
@@ -111,7 +145,63 @@ class Service:
         """POST /translate"""
         wanted = read_libretranslate(await self._fields(request, forms=True), self.limits)
         client = self._client(request, wanted.api_key)
-        return await self._translate(request, client, self._by_languages(wanted), wanted, answer_libretranslate)
+        if wanted.model is not None and wanted.model not in self.models:
+            raise RequestError(
+                f"{shown(wanted.model)} is not a model here: expected {', '.join(self.models)}", "model"
+            )
+        models = [*self.models.values()] if wanted.model is None else [self.models[wanted.model]]
+        if wanted.source == AUTO:
+            wanted = await self._with_source(wanted, models)
+        model = self._by_languages(wanted, models=models)
+        answer = await self._translate(request, client, model, wanted, answer_libretranslate)
+        if wanted.ignored:
+            # Not logged: what follows an & in a form that was not encoded is part of a text.
+            names = [quote(as_text(name[:60])) for name in wanted.ignored[:MOST_IGNORED]]
+            answer.headers[IGNORED_HEADER] = ", ".join(names)
+        return answer
+
+    async def _with_source(self, wanted: TranslationRequest, models: Sequence[ServedModel]) -> TranslationRequest:
+        """
+        A request with the language of its texts: of those from which these models translate to its target.
+
+        Raises:
+            RequestError: There are several, and none can be detected.
+        """
+        sources = {
+            source
+            for model in models
+            for source, target in model.pairs
+            if wanted.target is None or target == model.language_of(wanted.target)
+        }
+        if not sources:  # unknown: the models take what comes
+            return replace(wanted, source=None)
+        texts = [TAG.sub(" ", text) for text in wanted.texts] if wanted.is_html else wanted.texts
+        detected, *_ = await self._detected(texts, sources, "source")
+        return replace(wanted, source=detected[0], detected=detected)
+
+    async def _detected(
+        self, texts: Sequence[str], among: Collection[str] | None, name: str | None, status: int = 400
+    ) -> list[tuple[str, float]]:
+        """
+        What `LanguageDetector.detect` finds.
+
+        Raises:
+            RequestError: Of this field and status; the languages cannot be detected.
+        """
+        try:
+            return await self._in_thread(self.detector.detect, texts, among)
+        except ValueError as error:
+            raise RequestError(str(error), name, status) from error
+
+    async def detect(self, request: Request) -> Response:
+        """POST /detect"""
+        wanted = read_detection(await self._fields(request, forms=True), self.limits)
+        self._client(request, wanted.api_key)
+        return JSONResponse(languages_as_json(await self._detected(wanted.texts, None, None, 501)))
+
+    async def suggest(self, request: Request) -> Response:
+        """POST /suggest"""
+        raise RequestError("suggestions are off: this server keeps no texts", status=403)
 
     async def hugging_face(self, request: Request) -> Response:
         """POST / and POST /models/{name}"""
@@ -137,13 +227,20 @@ class Service:
         characters = sum(map(len, wanted.texts))
         self.metrics.characters.labels(model.name).inc(characters)
         ends = asyncio.get_running_loop().time() + self.limits.seconds
-        ticket = await self._submit(model.batcher, (wanted.texts, options, client, self.limits.seconds, prefix))
+        texts, markup = wanted.texts, list[MarkupText]()
+        if wanted.is_html:
+            markup = await self._in_thread(lambda: [MarkupText(text) for text in wanted.texts])
+            texts = [sentence.text for each in markup for sentence in each.sentences]
+        ticket = await self._submit(model.batcher, (texts, options, client, self.limits.seconds, prefix))
         if wanted.stream:
             events = self._events(ticket, wanted, answer, ends)
             return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         try:
             async with asyncio.timeout_at(ends + GRACE):
                 found = await self._outcome(request, ticket)
+                if wanted.is_html:
+                    align = partial(model.batcher.align, prefix=prefix)
+                    found = await self._in_thread(with_translations, markup, found, wanted.alternatives + 1, align)
         except TimeoutError:
             raise self._late() from None
         finally:
@@ -180,6 +277,10 @@ class Service:
             raise RequestError(str(error)) from error
         except RuntimeError:
             raise _stopping() from None
+
+    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function returns; other requests are answered meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def _late(self) -> RequestError:
         return RequestError(f"not translated within {self.limits.seconds:g} seconds", status=504)
@@ -245,13 +346,38 @@ class Service:
     async def languages(self, request: Request) -> Response:
         """GET /languages"""
         targets: dict[str, list[str]] = {}
-        for model in self.models.values():
-            if model.source is not None:
-                known = targets.setdefault(model.source, [])
-                known += [code for code in model.targets if code not in known]
-                for code in model.targets:
-                    targets.setdefault(code, [])
-        return JSONResponse([{"code": code, "name": code, "targets": found} for code, found in targets.items()])
+        for source, target in self._pairs:
+            targets.setdefault(source, []).append(target)
+            targets.setdefault(target, [])
+        return JSONResponse(
+            [{"code": code, "name": english_name(code), "targets": found} for code, found in targets.items()]
+        )
+
+    async def frontend_settings(self, request: Request) -> Response:
+        """GET /frontend/settings: what LibreTranslate's page asks before it shows anything."""
+        targets = [target for _, target in self._pairs]
+        code = targets[0] if targets else ""
+        needs_key = self.api_keys is not None
+        return JSONResponse(
+            {
+                "apiKeys": needs_key,
+                "charLimit": self.limits.characters,
+                "filesTranslation": False,
+                "frontendTimeout": 500,
+                "keyRequired": needs_key,
+                "language": {
+                    "source": {"code": AUTO, "name": "Auto Detect"},
+                    "target": {"code": code, "name": english_name(code)},
+                },
+                "suggestions": False,
+                "supportedFilesFormat": [],
+            }
+        )
+
+    @property
+    def _pairs(self) -> list[tuple[str, str]]:
+        """The language pairs of all models, each once."""
+        return [*dict.fromkeys(pair for model in self.models.values() for pair in model.pairs)]
 
     async def health(self, request: Request) -> Response:
         """GET /health: whether the process is alive."""
@@ -327,7 +453,7 @@ class Service:
         models: Sequence[ServedModel] = (),
     ) -> ServedModel:
         """
-        The model for the languages of a request.
+        The model for the languages of a request, the first of several for the same.
 
         Args:
             wanted: The request.
@@ -335,12 +461,12 @@ class Service:
             models: The candidates; all models if not given.
 
         Raises:
-            RequestError: Not exactly one model has the languages.
+            RequestError: No model has the languages; or they are not named, and models have different ones.
         """
         models = models or [*self.models.values()]
-        pairs = ", ".join(f"{model.source}-{target}" for model in models for target in model.targets)
+        pairs = ", ".join(dict.fromkeys("-".join(pair) for model in models for pair in model.pairs))
         known = pairs or "none is known"
-        fit = [model for model in models if wanted.source in (None, model.source)]
+        fit = [model for model in models if wanted.source is None or wanted.source in model.sources]
         if not fit:
             raise RequestError(f"{shown(wanted.source)} is not a source language here: {known}", names[0])
         fit = [model for model in fit if wanted.target is None or model.language_of(wanted.target)]
@@ -348,7 +474,13 @@ class Service:
             found = f"from {shown(wanted.source)} " if wanted.source else ""
             message = f"{shown(wanted.target)} is not a target language {found}here: {known}"
             raise RequestError(message, names[1])
-        if len(fit) > 1 or (wanted.target is None and len(fit[0].targets) > 1 and not _are_tagged(fit[0], wanted)):
+        languages = {
+            (wanted.source or model.source, *([model.language_of(wanted.target)] if wanted.target else model.targets))
+            for model in fit
+        }
+        if len(languages) > 1 or (
+            wanted.target is None and len(fit[0].targets) > 1 and not _are_tagged(fit[0], wanted)
+        ):
             side = names[1] if wanted.target is None else names[0]
             raise RequestError(f"missing; name one of {pairs or ', '.join(model.name for model in fit)}", side)
         return fit[0]
@@ -452,7 +584,7 @@ def create_application(
         api_keys: Keys of which a request must have one; None: requests need no key.
         logs_texts: Whether the texts of requests and their translations are logged.
         hosts: Names by which requests may call the server; empty: any, and pages of any site may send requests.
-        origins: Origins whose pages may, too; "*": all.
+        origins: Origins whose pages may send requests in any case, and read the answers (CORS); "*": all.
 
     Raises:
         ValueError: `models` is empty, or two models have the same name.
@@ -479,11 +611,26 @@ def create_application(
         Route("/translate", counted(service.metrics, service.libretranslate), methods=["POST"]),
         Route("/", counted(service.metrics, service.hugging_face), methods=["POST"]),
         Route("/models/{name:path}", counted(service.metrics, service.hugging_face), methods=["POST"]),
+        Route("/detect", counted(service.metrics, service.detect), methods=["POST"]),
+        Route("/suggest", service.suggest, methods=["POST"]),
         Route("/languages", service.languages),
+        Route("/frontend/settings", service.frontend_settings),
         Route("/health", service.health),
         Route("/ready", service.ready),
         Route("/metrics", service.tell_metrics),
         Route("/openapi.json", service.openapi),
     ]
     middleware = [Middleware(HostCheck, hosts=hosts, origins=origins)] if hosts else []
+    if origins:
+        allowed = [ANY] if ANY in origins else [origin.lower().rstrip("/") for origin in origins]
+        methods, exposed = ["GET", "POST"], [IGNORED_HEADER, "Retry-After"]
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=allowed,
+                allow_methods=methods,
+                allow_headers=["*"],
+                expose_headers=exposed,
+            )
+        )
     return Starlette(routes=routes, middleware=middleware, exception_handlers=dict(ERROR_HANDLERS), lifespan=lifespan)

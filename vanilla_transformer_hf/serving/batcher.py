@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+import torch
+
 from ..translation.results import Translation
+from ..translation.text.markup import aligner
 from ..translation.text.texts import BATCH_SENTENCES, BATCH_TOKENS, Part
 from ..translation.translator import Translator
 from .fair_queue import FairQueue
@@ -353,6 +356,11 @@ class Batcher:
             self._enqueue(ticket, ticket.works)
             self._changed.notify()
         return ticket
+
+    def align(self, pairs: Sequence[tuple[str, str]], prefix: str | None = None) -> Sequence[torch.Tensor | None]:
+        """Attention of the words of translations to those of their sources, as in `aligner`; from any thread."""
+        with self._encoding:
+            return aligner(self.translator, prefix)(pairs)
 
     def _encode(self, texts: Sequence[str], source_prefix: str | None, deadline: float) -> list[list[Part]]:
         """

@@ -3,13 +3,15 @@
 from typing import Any
 
 from ..model.config.release import VERSION
-from .protocols import MOST_ALTERNATIVES, SEARCH_PARAMETERS, Limits
+from .protocols import FORMATS, MOST_ALTERNATIVES, SEARCH_PARAMETERS, Limits
 
 
 def describe(limits: Limits, needs_key: bool) -> dict[str, Any]:
     """The description, as OpenAPI 3.1."""
+    text_or_null = {"type": ["string", "null"]}
     text = {"type": "string", "maxLength": limits.characters}
     texts = {"oneOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": limits.texts}]}
+    language = _object(["confidence", "language"], confidence={"type": "number"}, language={"type": "string"})
     count = {"type": "integer", "minimum": 0, "maximum": MOST_ALTERNATIVES, "default": 0}
     stream = {"type": "boolean", "default": False, "description": "Send parts as server-sent events."}
     search = {
@@ -19,14 +21,17 @@ def describe(limits: Limits, needs_key: bool) -> dict[str, Any]:
     libretranslate = _object(
         ["q"],
         q=texts,
-        source={"type": "string", "description": "Language code, or 'auto' where one model has the target."},
-        target={"type": "string"},
-        format={"const": "text"},
+        source={**text_or_null, "description": "Language code; 'auto': the language of the texts."},
+        target=text_or_null,
+        format={"enum": [*FORMATS, "", None], "default": "text"},
         alternatives=count,
-        api_key={"type": "string"},
-        secret={"type": "string"},
+        model={**text_or_null, "description": "Name of the model; else the first one with the languages."},
+        api_key=text_or_null,
+        secret={},
         stream=stream,
     )
+    libretranslate["additionalProperties"] = True  # ignored, and named in the header X-Ignored-Fields
+    detection = {**_object(["q"], q=texts, api_key=text_or_null), "additionalProperties": True}
     parameters = _object([], src_lang={"type": "string"}, tgt_lang={"type": "string"}, **search)
     parameters["properties"]["num_return_sequences"] = {"type": "integer", "minimum": 1, "maximum": MOST_ALTERNATIVES}
     parameters["properties"]["generate_parameters"] = _object([], **search)
@@ -34,21 +39,37 @@ def describe(limits: Limits, needs_key: bool) -> dict[str, Any]:
     translated = _object(
         ["translatedText"],
         translatedText={"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-        alternatives={"type": "array"},
+        alternatives={
+            "type": "array",
+            "items": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        },
+        detectedLanguage={"oneOf": [language, {"type": "array", "items": language}]},
         suspicious={"oneOf": [{"type": "boolean"}, {"type": "array", "items": {"type": "boolean"}}]},
     )
     generated = {
         "type": "array",
         "items": _object(["translation_text"], translation_text={"type": "string"}, suspicious={"type": "boolean"}),
     }
+    languages = {
+        "type": "array",
+        "items": _object(
+            ["code", "name", "targets"],
+            code={"type": "string"},
+            name={"type": "string"},
+            targets={"type": "array", "items": {"type": "string"}},
+        ),
+    }
     paths = {
         "/translate": {"post": _operation("Translate, LibreTranslate's protocol", libretranslate, translated, True)},
+        "/detect": {"post": _operation("Languages of texts", detection, {"type": "array", "items": language}, True)},
+        "/suggest": {"post": {"summary": "Suggestions are off", "responses": {"403": _REFUSED["403"]}}},
         "/": {"post": _operation("Translate, Hugging Face's protocol", hugging_face, generated)},
         "/models/{name}": {
             "post": _operation("Translate with a named model, Hugging Face's protocol", hugging_face, generated),
             "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}],
         },
-        "/languages": {"get": _look("Languages and what they are translated into")},
+        "/languages": {"get": _look("Languages and what they are translated into", schema=languages)},
+        "/frontend/settings": {"get": _look("What LibreTranslate's page asks first", schema={"type": "object"})},
         "/health": {"get": _look("Whether the process works")},
         "/ready": {"get": _look("Whether requests are taken")},
         "/metrics": {"get": _look("Metrics for Prometheus", "text/plain")},
@@ -68,26 +89,34 @@ def _object(required: list[str], **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _answers(schema: dict[str, Any]) -> dict[str, Any]:
-    error = _object(["error", "field"], error={"type": "string"}, field={"type": ["string", "null"]})
-    refused = {"content": {"application/json": {"schema": error}}}
-    return {
-        "200": {"description": "The translations", "content": {"application/json": {"schema": schema}}},
-        "400": {"description": "A field is wrong", **refused},
-        "403": {"description": "The key is missing or not valid", **refused},
-        "408": {"description": "The body came too slowly", **refused},
-        "413": {"description": "More than a request may ask for", **refused},
-        "415": {"description": "A body of another type", **refused},
-        "429": {"description": "Too many texts wait; Retry-After says when to come back", **refused},
-        "504": {"description": "Not translated in time", **refused},
-    }
+_ERROR = _object(["error", "field"], error={"type": "string"}, field={"type": ["string", "null"]})
+_REFUSED = {
+    status: {"description": description, "content": {"application/json": {"schema": _ERROR}}}
+    for status, description in {
+        "400": "A field is wrong",
+        "403": "The key is missing or not valid, or this is off here",
+        "404": "There is no such model",
+        "408": "The body came too slowly",
+        "413": "More than a request may ask for",
+        "415": "A body of another type",
+        "429": "Too many texts wait; Retry-After says when to come back",
+        "501": "Languages are not detected here",
+        "503": "The server is stopping",
+        "504": "Not translated in time",
+    }.items()
+}
 
 
 def _operation(summary: str, body: dict[str, Any], answer: dict[str, Any], forms: bool = False) -> dict[str, Any]:
     kinds = ["application/json", *(["application/x-www-form-urlencoded", "multipart/form-data"] if forms else [])]
     content = {kind: {"schema": body} for kind in kinds}
-    return {"summary": summary, "requestBody": {"required": True, "content": content}, "responses": _answers(answer)}
+    found: dict[str, Any] = {"application/json": {"schema": answer}}
+    if "stream" in body["properties"]:
+        found["text/event-stream"] = {"schema": {"type": "string"}}
+    answers = {"200": {"description": "What was found", "content": found}, **_REFUSED}
+    return {"summary": summary, "requestBody": {"required": True, "content": content}, "responses": answers}
 
 
-def _look(summary: str, kind: str = "application/json") -> dict[str, Any]:
-    return {"summary": summary, "responses": {"200": {"description": summary, "content": {kind: {}}}}}
+def _look(summary: str, kind: str = "application/json", schema: dict[str, Any] | None = None) -> dict[str, Any]:
+    content: dict[str, Any] = {} if schema is None else {"schema": schema}
+    return {"summary": summary, "responses": {"200": {"description": summary, "content": {kind: content}}}}

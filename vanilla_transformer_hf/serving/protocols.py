@@ -1,7 +1,8 @@
 """
 Requests and answers in the two protocols of translation clients.
 
-- LibreTranslate: POST /translate {q, source, target, format, alternatives, api_key} → {translatedText, alternatives}.
+- LibreTranslate: POST /translate {q, source, target, format, alternatives, api_key} → {translatedText, alternatives,
+  detectedLanguage}. `model` and `stream` are ours; fields that nobody knows are ignored, as there.
 - Hugging Face: POST / or /models/NAME {inputs, parameters} → [{translation_text}].
 
 Both become a `TranslationRequest`. An invalid request raises a `RequestError` that names the field.
@@ -26,7 +27,11 @@ SEARCH_PARAMETERS: dict[str, tuple[type, float, float]] = {
 MOST_ALTERNATIVES = 16
 
 # `secret` is sent by LibreTranslate's own page and is ignored here.
-LIBRETRANSLATE_FIELDS = ("q", "source", "target", "format", "alternatives", "api_key", "stream", "secret")
+LIBRETRANSLATE_FIELDS = ("q", "source", "target", "format", "alternatives", "api_key", "model", "stream", "secret")
+# What a text may be.
+FORMATS = ("text", "html")
+# The value of `source` that asks for the language of the texts.
+AUTO = "auto"
 HUGGING_FACE_FIELDS = ("inputs", "parameters", "options", "stream")
 # Fields of `parameters` beside those of the search, with the only values that are accepted.
 HUGGING_FACE_PARAMETERS = ("src_lang", "tgt_lang", "num_return_sequences", "generate_parameters")
@@ -64,11 +69,15 @@ class TranslationRequest:
     Attributes:
         texts: The source texts.
         is_list: Whether the client sent a list, and gets one.
-        source, target: Language codes; None if the server chooses.
+        source, target: Language codes; None if the server chooses. `source` may be `AUTO`.
         alternatives: Number of further translations of each text.
         options: Arguments of `generate()`.
         stream: Whether parts are sent as soon as they are translated.
         api_key: The key in the body, if there is one.
+        model: The name of the model; None if the languages choose it.
+        ignored: Names of the fields that are not known.
+        is_html: Whether the texts have markup, which stays.
+        detected: The language that was found for `AUTO`, and the confidence from 0 to 100.
     """
 
     texts: list[str]
@@ -79,6 +88,10 @@ class TranslationRequest:
     options: dict[str, Any] = field(default_factory=dict)
     stream: bool = False
     api_key: str | None = None
+    model: str | None = None
+    ignored: tuple[str, ...] = ()
+    is_html: bool = False
+    detected: tuple[str, float] | None = None
 
 
 def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
@@ -87,23 +100,43 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
         body: The fields of a JSON object or of a form, in which every value is a text.
 
     Raises:
-        RequestError: A field is missing, unknown, of the wrong type or out of range.
+        RequestError: A field is missing, of the wrong type or out of range.
     """
-    _check_names(body, LIBRETRANSLATE_FIELDS)
     texts, is_list = _texts(body, "q", limits)
     markup = body.get("format") or "text"
-    if markup != "text":
-        raise RequestError(f"must be 'text', got {shown(markup)}; remove the markup first", "format")
-    source = _language(body, "source")
+    if markup not in FORMATS:
+        raise RequestError(f"must be {' or '.join(map(repr, FORMATS))}, got {shown(markup)}", "format")
+    stream = _switch(body, "stream")
+    if stream and markup == "html":
+        raise RequestError("texts with markup are answered whole; leave it out", "stream")
     return TranslationRequest(
         texts,
         is_list,
-        None if source == "auto" else source,
+        _language(body, "source"),
         _language(body, "target"),
         _number(body.get("alternatives") or 0, "alternatives", int, 0, MOST_ALTERNATIVES),
-        stream=_switch(body, "stream"),
+        stream=stream,
         api_key=_optional_text(body, "api_key"),
+        is_html=markup == "html",
+        model=_optional_text(body, "model"),
+        ignored=tuple(name for name in body if name not in LIBRETRANSLATE_FIELDS),
     )
+
+
+def read_detection(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
+    """
+    The texts whose language is asked for, and the key.
+
+    Raises:
+        RequestError: As `read_libretranslate`.
+    """
+    texts, is_list = _texts(body, "q", limits)
+    return TranslationRequest(texts, is_list, api_key=_optional_text(body, "api_key"))
+
+
+def languages_as_json(found: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:
+    """Languages and their confidences as LibreTranslate sends them."""
+    return [{"confidence": confidence, "language": code} for code, confidence in found]
 
 
 def answer_libretranslate(request: TranslationRequest, found: Sequence[Sequence[Translation]]) -> dict[str, Any]:
@@ -113,6 +146,9 @@ def answer_libretranslate(request: TranslationRequest, found: Sequence[Sequence[
     if request.alternatives:
         others = [[str(one) for one in each[1:]] for each in found]
         answer["alternatives"] = others if request.is_list else others[0]
+    if request.detected is not None:
+        (language,) = languages_as_json([request.detected])
+        answer["detectedLanguage"] = [language for _ in best] if request.is_list else language
     if any(suspicious := [each[0].is_suspicious for each in found]):
         answer["suspicious"] = suspicious if request.is_list else suspicious[0]
     return answer
@@ -124,7 +160,7 @@ def read_hugging_face(body: Mapping[str, Any], limits: Limits) -> TranslationReq
         body: The JSON object.
 
     Raises:
-        RequestError: As `read_libretranslate`.
+        RequestError: As `read_libretranslate`, or a field is unknown.
     """
     _check_names(body, HUGGING_FACE_FIELDS)
     texts, is_list = _texts(body, "inputs", limits)
@@ -230,6 +266,8 @@ def _number(value: Any, where: str, kind: type, least: float, most: float) -> An
         number = kind(value) if isinstance(value, str) else value
     except ValueError:
         number = None
+    if kind is int and isinstance(number, float) and number.is_integer():
+        number = int(number)  # 12.0, which JSON does not tell from 12
     is_number = isinstance(number, int) or (kind is float and isinstance(number, float))
     if isinstance(number, bool) or not is_number or not least <= number <= most:
         wanted = "a whole number" if kind is int else "a number"

@@ -58,7 +58,7 @@ class ServerSettings:
         seconds_to_finish: Time for running requests after SIGTERM.
         without_letters: As in `Translator`.
         allowed_hosts: Names by which requests may call it; empty: any.
-        allowed_origins: Origins whose pages may send requests to it, where it is called by such a name.
+        allowed_origins: Origins whose pages may send requests to it and read the answers.
 
     Raises:
         ValueError: A value is out of range.

@@ -134,6 +134,24 @@ def digest_of(translator: Translator) -> str:
     return digest.hexdigest()
 
 
+def opener(
+    arguments: argparse.Namespace, matmul: str, ensemble: Sequence[str], shortlist: str | None
+) -> OpenTranslator:
+    """What opens the model that the arguments of a command name."""
+    return OpenTranslator(
+        arguments.model,
+        arguments.dtype,
+        matmul=matmul,
+        max_source_length=arguments.max_source_length,
+        ensemble=tuple(ensemble),
+        shortlist=shortlist,
+        target_lang_tag=arguments.target_lang_tag,
+        quantization=getattr(arguments, "quantization", None),  # which `align` does not have
+        engine=getattr(arguments, "engine", "ours"),
+        without_letters=getattr(arguments, "without_letters", "copy"),
+    )
+
+
 def open_worker(
     arguments: argparse.Namespace,
     work: LineWork,
@@ -145,18 +163,7 @@ def open_worker(
     matmul = arguments.matmul
     if matmul == "auto":  # a measured choice may differ between runs and processes
         matmul = output.recall().get("matmul", "auto" if arguments.processes == 1 else choose_matmul())
-    open_translator = OpenTranslator(
-        arguments.model,
-        arguments.dtype,
-        matmul=matmul,
-        max_source_length=arguments.max_source_length,
-        ensemble=ensemble,
-        shortlist=shortlist,
-        target_lang_tag=arguments.target_lang_tag,
-        quantization=getattr(arguments, "quantization", None),  # which `align` does not have
-        engine=getattr(arguments, "engine", "ours"),
-        without_letters=getattr(arguments, "without_letters", "copy"),
-    )
+    open_translator = opener(arguments, matmul, ensemble, shortlist)
     describe_it = partial(describe, has_digest=isinstance(output, ResumableOutput))
     if arguments.processes == 1:
         translator = open_translator(arguments.device)

@@ -1,0 +1,218 @@
+"""
+What clients of LibreTranslate send and read. The requests were recorded from Mastodon's, Discourse's and Weblate's
+code, LibreTranslate's own page, and libretranslatepy.
+"""
+
+import threading
+
+import pytest
+import uvicorn
+from libretranslatepy import LibreTranslateAPI
+from starlette.testclient import TestClient
+
+from vanilla_transformer_hf import Translator
+from vanilla_transformer_hf.common.http import address_of, bind
+from vanilla_transformer_hf.serving.application import ServedModel, create_application
+from vanilla_transformer_hf.serving.batcher import Batcher
+from vanilla_transformer_hf.serving.languages import LanguageDetector, english_name
+
+
+@pytest.fixture
+def serve(opened_translator):
+    """`serve({name: (source, targets)}, **settings)`: a client of an application with these models."""
+    clients = []
+
+    def serve(models=None, **settings):
+        served = [
+            ServedModel(name, Batcher(Translator(opened_translator.model, opened_translator.tokenizer)), *pair)
+            for name, pair in (models or {"en-de": ("en", {"de": None})}).items()
+        ]
+        client = TestClient(create_application(served, **settings), raise_server_exceptions=False)
+        clients.append(client)
+        return client.__enter__()
+
+    yield serve
+    for client in clients:
+        client.__exit__()
+
+
+TWO = {"en-de": ("en", {"de": None}), "de-en": ("de", {"en": None})}
+
+
+def test_languages_have_english_names_and_all_targets(serve):
+    models = {**TWO, "en-fr": ("en", {"fr": None}), "to-all": (None, {"de": "<de>", "sv": "<sv>"})}
+    found = serve(models).get("/languages").json()
+    assert [(each["name"], each["targets"]) for each in found] == [
+        ("English", ["de", "fr"]), ("German", ["en", "sv"]), ("French", []), ("Swedish", ["de"])
+    ]  # fmt: skip
+    names = {"zh-Hant": "Chinese (Traditional)", "numbers": "numbers", "xx": "xx", "": ""}
+    assert {code: english_name(code) for code in names} == names
+    assert serve({"one": (None, {})}).get("/languages").json() == []
+
+
+def test_unknown_languages_of_a_multilingual_model_are_those_that_it_translates_to(serve):
+    client = serve({"all": (None, {"de": None, "sv": None})})
+    assert client.post("/translate", json={"q": "two", "source": "sv", "target": "de"}).status_code == 200
+    answer = client.post("/translate", json={"q": "two", "source": "fr", "target": "de"})
+    assert answer.status_code == 400 and "not a source language here: de-sv, sv-de" in answer.json()["error"]
+
+
+def test_the_language_of_texts_is_detected_among_those_that_fit_the_target(serve):
+    client = serve({**TWO, "fr-en": ("fr", {"en": None})})
+    texts = {"en": "Where is the station?", "de": "Wo ist der Bahnhof?", "fr": "Où est la gare ?"}
+    for code, text in texts.items():
+        found = client.post("/detect", data={"q": text}).json()
+        assert found[0]["language"] == code and 50 < found[0]["confidence"] <= 100
+    for code in ("de", "fr"):
+        answer = client.post("/translate", json={"q": [texts[code]] * 2, "source": "auto", "target": "en"}).json()
+        assert [each["language"] for each in answer["detectedLanguage"]] == [code, code]
+        assert len(answer["translatedText"]) == 2
+    answer = client.post("/translate", json={"q": texts["fr"], "source": "auto", "target": "de"}).json()
+    assert answer["detectedLanguage"]["language"] == "en" and answer["detectedLanguage"]["confidence"] < 50
+    nothing = client.post("/translate", json={"q": "42", "source": "auto", "target": "de"}).json()
+    assert nothing == {"translatedText": "42", "detectedLanguage": {"language": "en", "confidence": 0.0}}
+    assert client.post("/detect", json={"q": ""}).json() == [{"language": "en", "confidence": 0.0}]
+
+
+def test_without_lingua_one_source_language_is_the_answer_and_several_an_error(serve, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "lingua", None)
+    client = serve()
+    assert client.post("/detect", json={"q": "two"}).json() == [{"language": "en", "confidence": 0.0}]
+    answer = client.post("/translate", json={"q": "two", "source": "auto", "target": "de"}).json()
+    assert answer == {"translatedText": "zwei", "detectedLanguage": {"language": "en", "confidence": 0.0}}
+    client = serve({**TWO, "fr-de": ("fr", {"de": None})})
+    answer = client.post("/translate", json={"q": "two", "source": "auto", "target": "de"})
+    assert answer.status_code == 400 and answer.json()["error"].startswith("source: languages are not detected here")
+    assert client.post("/translate", json={"q": "two", "source": "auto", "target": "en"}).status_code == 200
+    assert client.post("/detect", json={"q": "two"}).status_code == 501
+
+
+def test_languages_that_lingua_does_not_know_are_not_detected():
+    assert LanguageDetector(["numbers"], ["de"]).detect(["zwei"]) == [("numbers", 0.0)]
+    assert LanguageDetector(["numbers", "en"], ["de"]).detect(["where is the station"])[0][0] == "en"
+    with pytest.raises(ValueError, match="expected one of none is known"):
+        LanguageDetector([], []).detect(["one"])
+
+
+def test_of_two_models_of_one_pair_the_first_answers_or_the_named_one(serve, caplog):
+    caplog.set_level("INFO", "vanilla_transformer_hf")
+    client = serve({"news": ("en", {"de": None}), "talks": ("en", {"de": None})})
+    body = {"q": "two", "source": "en", "target": "de"}
+    for wanted, name in (
+        ({}, "news"),
+        ({"model": ""}, "news"),
+        ({"model": "talks"}, "talks"),
+        ({"source": "auto"}, "news"),
+    ):
+        caplog.clear()
+        assert client.post("/translate", json={**body, **wanted}).status_code == 200
+        assert f"{name}: 1 texts" in caplog.text
+    assert client.post("/translate", json={"q": "two"}).status_code == 200
+    assert client.post("/", json={"inputs": "two", "parameters": {"src_lang": "en"}}).status_code == 200
+    answer = client.post("/translate", data={**body, "model": "songs"}).json()
+    assert answer == {"error": "model: 'songs' is not a model here: expected news, talks", "field": "model"}
+    answer = client.post("/translate", json={"q": "two", "target": "fr"}).json()
+    assert answer["error"] == "target: 'fr' is not a target language here: en-de"
+
+
+def test_fields_that_nobody_knows_are_ignored_and_named(serve, caplog):
+    caplog.set_level("INFO", "vanilla_transformer_hf")
+    client = serve()
+    answer = client.post("/translate", json={"q": "two", "glossary": 3, "tone, or\n": {}, "secret": "x"})
+    assert answer.json() == {"translatedText": "zwei"}
+    assert answer.headers["X-Ignored-Fields"] == "glossary, tone%2C%20or%0A" and "glossary" not in caplog.text
+    assert "X-Ignored-Fields" not in client.post("/translate", json={"q": "two"}).headers
+    with client.stream("POST", "/translate", json={"q": "two", "stream": True, "é": 1}) as events:
+        assert events.headers["X-Ignored-Fields"] == "%C3%A9"
+
+
+@pytest.mark.parametrize("origins", [["*"], ["https://Page.example/"]])
+def test_pages_of_allowed_origins_may_read_the_answers(serve, origins):
+    page = {"origin": "https://page.example"}
+    client = serve(origins=origins)
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    preflight = client.options("/translate", headers={**page, **asked})
+    assert preflight.status_code == 200 and "content-type" in preflight.headers["access-control-allow-headers"]
+    for answer in (
+        preflight,
+        client.post("/translate", json={"q": "two"}, headers=page),
+        client.post("/translate", json={"q": 3}, headers=page),
+        client.get("/languages", headers=page),
+    ):
+        assert answer.headers["access-control-allow-origin"] in ("*", "https://page.example")
+    other = client.post("/translate", json={"q": "two"}, headers={"origin": "https://other.example"})
+    assert ("access-control-allow-origin" in other.headers) == (origins == ["*"])
+    assert "access-control-allow-origin" not in serve().post("/translate", json={"q": "two"}, headers=page).headers
+
+
+def test_libretranslates_page_is_told_what_it_may_show(serve):
+    client = serve()
+    settings = client.get("/frontend/settings").json()
+    assert settings["language"]["target"] == {"code": "de", "name": "German"} and settings["charLimit"] == 50_000
+    assert not (settings["suggestions"] or settings["filesTranslation"] or settings["keyRequired"])
+    assert serve(api_keys=["key"]).get("/frontend/settings").json()["keyRequired"]
+    refused = client.post("/suggest", data={"q": "two", "s": "zwei", "source": "en", "target": "de"})
+    assert refused.status_code == 403 and "suggestions are off" in refused.json()["error"]
+    assert serve(api_keys=["key"]).post("/detect", data={"q": "two"}).status_code == 403
+
+
+def test_requests_of_weblate_and_of_the_documentation(serve):
+    client = serve()
+    weblate = {"api_key": "", "q": "three one", "source": "en", "target": "de"}
+    assert client.post("/translate", data=weblate).json() == {"translatedText": "eins drei"}
+    documented = {
+        "q": "three one", "source": "auto", "target": "de", "format": "text", "alternatives": 3, "api_key": ""
+    }  # fmt: skip
+    answer = client.post("/translate", json=documented).json()
+    assert answer["translatedText"] == "eins drei" and len(answer["alternatives"]) == 3
+    assert answer["detectedLanguage"]["language"] == "en"
+
+
+def test_libretranslatepy_works(serve, opened_translator):
+    application = create_application([ServedModel("en-de", Batcher(opened_translator), "en", {"de": None})])
+    listening = bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(application, log_level="error"))
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        client = LibreTranslateAPI(address_of(listening))
+        assert client.translate("three one", "en", "de") == "eins drei"
+        assert client.detect("Where is the station?")[0]["language"] == "en"
+        assert [(each["code"], each["name"]) for each in client.languages()] == [("en", "English"), ("de", "German")]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_requests_of_mastodon(serve):
+    client = serve(TWO)
+    status = '<p><span translate="no"><a href="https://a.example/@bob">@<span>bob</span></a></span> three one</p>'
+    body = {"q": [status, "two", ""], "source": "en", "target": "de", "format": "html", "api_key": None}
+    answer = client.post("/translate", json=body)
+    assert answer.json() == {"translatedText": [status.replace("three one", "eins drei"), "zwei", ""]}
+    answer = client.post("/translate", json={**body, "source": "auto"}).json()
+    assert len(answer["translatedText"]) == len(answer["detectedLanguage"]) == 3
+    listed = {each["code"]: each["targets"] for each in client.get("/languages").json()}
+    assert listed == {"en": ["de"], "de": ["en"]}
+
+
+def test_requests_of_discourse(serve):
+    client = serve()
+    post = "<p><b>one two</b></p>\n<pre><code>one</code></pre>\n<ul>\n<li>five</li>\n</ul>"
+    assert client.post("/detect", data={"q": post, "api_key": ""}).json()[0]["language"] == "en"
+    form = {"q": post, "source": "en", "target": "de", "format": "html", "api_key": ""}
+    expected = "<p><b>zwei eins</b></p>\n<pre><code>one</code></pre>\n<ul>\n<li>fünf</li>\n</ul>"
+    assert client.post("/translate", data=form).json() == {"translatedText": expected}
+
+
+def test_markup_is_escaped_has_alternatives_and_is_answered_whole(serve):
+    client = serve()
+    body = {"q": "one &lt;b&gt; two", "format": "html", "alternatives": 2}
+    answer = client.post("/translate", json=body).json()
+    assert "<" not in answer["translatedText"] and len(answer["alternatives"]) == 2
+    answer = client.post("/translate", json={**body, "q": ["<hr>", ""]}).json()
+    assert answer == {"translatedText": ["<hr>", ""], "alternatives": [["<hr>", "<hr>"], ["", ""]]}
+    answer = client.post("/translate", json={"q": "two", "format": "html", "stream": True})
+    assert answer.status_code == 400 and answer.json()["field"] == "stream"
+    answer = client.post("/translate", json={"q": "two", "format": "xml"})
+    assert answer.json()["error"] == "format: must be 'text' or 'html', got 'xml'"
