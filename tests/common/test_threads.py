@@ -18,7 +18,7 @@ def own_environment(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        ({}, {"GOMP_SPINCOUNT": "2000"}),
+        ({}, {"GOMP_SPINCOUNT": "10000"}),
         ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
         ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
     ],
@@ -46,4 +46,4 @@ vanilla_transformer_hf_command.main()
 def test_the_command_decides_before_torch_is_imported():
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, env=environment)
-    assert done.stdout == "2000\n", done.stderr
+    assert done.stdout == "10000\n", done.stderr

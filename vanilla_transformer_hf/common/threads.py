@@ -6,7 +6,7 @@ import os
 # GNU's OpenMP, which torch's wheels for Linux use, lets a thread look this often whether the others are done before it
 # sleeps. Its own 300,000 keep cores from the very threads that are waited for when other work takes them up; threads
 # that sleep at once are slow on a quiet machine.
-TURNS = 2_000
+TURNS = 10_000
 # How a user, or a cluster, says how threads wait.
 SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
