@@ -82,6 +82,16 @@ def seed():
 
 
 @pytest.fixture(autouse=True)
+def compiles_anew(request):
+    """
+    transformers wraps `forward` of all models in the same functions, and torch compiles a function for eight models of
+    all the tests of a process before it gives up.
+    """
+    if "compile" in request.node.name:
+        torch.compiler.reset()
+
+
+@pytest.fixture(autouse=True)
 def host_says_as_much_as_before():
     """Scripts that run inside a test quieten transformers for good."""
     verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
