@@ -1,7 +1,6 @@
 """Sequence-level distillation (Kim and Rush 2016, arXiv 1606.07947, section 3.2): the teacher's translations of the
 training text, made once, kept beside the student, and continued after an interruption."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
 from ..data.corpus_files import ROW_READERS, kind_of
 from ..recipe import RunArguments
-from ..synthetic.records import begin
+from ..synthetic.records import begin, columns_of, write_pairs
 from ..synthetic.translations import ModelSearch, read_translated, translate_file
 
 
@@ -73,22 +72,15 @@ def translate_training_text(search: TeacherSearch, run: RunArguments) -> Path:
         "source_sha256": digest_of_all(sources),
         "n_best": search.n_best,
         "num_beams": search.num_beams,
-        "columns": list(_columns(run.data)),
+        "columns": list(columns_of(run.data)),
     }
     pairs, translations = folder / PAIRS, folder / TRANSLATIONS
     begin(folder / RECORD, settings, [pairs, translations], instead="choose another output_dir")
     if pairs.is_file():
         return pairs
     translate_file(of_teacher, sources, translations)
-    with open_output(pairs) as file:
-        for line in _pairs(sources, translations, _columns(run.data)):
-            file.write(line)
+    write_pairs(pairs, _pairs(sources, translations), columns_of(run.data))
     return pairs
-
-
-def _columns(data: DataArguments) -> tuple[str, str]:
-    """Names of the two sides in the JSON lines, as the student's recipe expects them."""
-    return data.source_column or "source", data.target_column or "target"
 
 
 def _source_file(data: DataArguments, folder: Path) -> Path:
@@ -104,8 +96,8 @@ def _source_file(data: DataArguments, folder: Path) -> Path:
     return written
 
 
-def _pairs(sources: Path, translations: Path, columns: tuple[str, str]) -> Iterator[bytes]:
-    """The lines of the JSON file: each distinct pair of a source and one of its translations."""
+def _pairs(sources: Path, translations: Path) -> Iterator[tuple[str, str]]:
+    """Each distinct pair of a source and one of its translations."""
     for _, source, found in read_translated(sources, translations):
         for one in found:
-            yield json.dumps(dict(zip(columns, (source, one["text"]))), ensure_ascii=False).encode() + b"\n"
+            yield source, one["text"]

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ...common.checksums import digest_of_all
-from ...common.files import open_output
 from ...common.lines import read_lines
 from ..arguments import DataArguments
 from ..checkpoints.record import find_data_sums
 from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
-from .records import is_made_with, write_json
+from .records import columns_of, is_made_with, write_json, write_pairs
 
 
 PAIRS, RECORD = "pairs.jsonl", "pairs.json"
@@ -45,11 +44,6 @@ def amounts(real: int, synthetic: int, rate: tuple[int, int] | None) -> tuple[in
     return max(real, round(times * rate[0])), max(synthetic, round(times * rate[1]))
 
 
-def columns_of(data: DataArguments) -> tuple[str, str]:
-    """Names of source and target in JSON lines, as the recipe expects them."""
-    return data.source_column or "source", data.target_column or "target"
-
-
 def write_mixed(data: DataArguments, synthetic: tuple[Path, Path], rate: tuple[int, int] | None, folder: Path) -> Path:
     """
     Write the recipe's training pairs and synthetic ones as JSON lines, evenly mixed; an equal earlier file is kept.
@@ -76,10 +70,7 @@ def write_mixed(data: DataArguments, synthetic: tuple[Path, Path], rate: tuple[i
             lambda: zip(iterate_texts(corpus, "source"), iterate_texts(corpus, "target")),
             lambda: zip(read_lines(synthetic[0]), read_lines(synthetic[1]), strict=True),
         )
-        with open_output(output) as file:
-            for pair in evenly(again(kinds[0]), again(kinds[1]), *sizes):
-                line = json.dumps(dict(zip(columns_of(data), pair)), ensure_ascii=False)
-                file.write(line.encode() + b"\n")
+        write_pairs(output, evenly(again(kinds[0]), again(kinds[1]), *sizes), columns_of(data))
         write_json(record, {"real_pairs": len(corpus), "synthetic_pairs": count, "lines": sizes, "settings": settings})
     print(f"training text: {in_words(record)}: {output}", flush=True)
     return output

@@ -1,12 +1,13 @@
 """What files were made with, so that a later run continues or keeps them, or says what has changed."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...common.files import open_output
 from ...common.settings import read_object
+from ..arguments import DataArguments
 
 
 def begin(record: Path, settings: dict[str, Any], made: Sequence[Path], instead: str) -> None:
@@ -44,6 +45,18 @@ def is_made_with(record: Path, settings: dict[str, Any], made: Sequence[Path]) -
     if not (record.is_file() and all(path.is_file() for path in made)):
         return False
     return bool(read_object(record, {}).get("settings") == json.loads(json.dumps(settings)))
+
+
+def columns_of(data: DataArguments) -> tuple[str, str]:
+    """Names of source and target in JSON lines, as the recipe expects them."""
+    return data.source_column or "source", data.target_column or "target"
+
+
+def write_pairs(path: Path, pairs: Iterable[tuple[str, str]], columns: tuple[str, str]) -> None:
+    """Write pairs as JSON lines with these columns, completely or not at all."""
+    with open_output(path) as file:
+        for pair in pairs:
+            file.write(json.dumps(dict(zip(columns, pair)), ensure_ascii=False).encode() + b"\n")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
