@@ -42,8 +42,8 @@ from vanilla_transformer_hf.common.matmul import (
 )
 
 from .attention_engines import ENGINES, HEADS, INSTALLED, KINDS, LAYERS, WIDTH, work_of
-from .generation_engine import forget_peak, peak_memory
-from .turns import CLOCKS
+from .generation_engine import forget_peak
+from .turns import CLOCKS, peak_memory
 
 
 # Large pages on Linux: torch asks for them once, at its first tensor.

@@ -7,7 +7,8 @@ from typing import Any
 
 import ctranslate2
 
-from .generation_engine import Searcher, forget_peak, peak_memory
+from .generation_engine import Searcher, forget_peak
+from .turns import peak_memory
 
 
 def read_vocabulary(folder: Path, side: str) -> list[str]:

@@ -6,8 +6,6 @@ beforehand.
 """
 
 import json
-import math
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -48,14 +46,6 @@ def forget_peak() -> None:
     clear = Path("/proc/self/clear_refs")
     if clear.exists():
         clear.write_text("5")
-
-
-def peak_memory() -> float:
-    """Peak memory of this process in MiB. Linux's `ru_maxrss` would include the parent's."""
-    peak = memory_now("VmHWM")
-    if math.isnan(peak):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS counts bytes
-    return peak
 
 
 def one_turn(searcher: Searcher, inputs: list[Any], least_seconds: float) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
-from .generation_engine import Searcher, forget_peak, peak_memory
+from .generation_engine import Searcher, forget_peak
+from .turns import peak_memory
 
 
 # The dtypes in which every model on torch runs.

@@ -27,7 +27,8 @@ from transformers import AutoModelForSeq2SeqLM
 from vanilla_transformer_hf.common.files import new_file, open_output, refuse_overwriting
 
 from .attention import exponent
-from .generation_engine import forget_peak, peak_memory
+from .generation_engine import forget_peak
+from .turns import peak_memory
 
 
 VOCABULARY = 8000

@@ -43,6 +43,14 @@ def memory_now(field: str) -> float:
     return next((int(line.split()[1]) / 2**10 for line in lines if line.startswith(f"{field}:")), math.nan)
 
 
+def peak_memory() -> float:
+    """Peak memory of this process in MiB. Linux's `ru_maxrss` would include the parent's."""
+    peak = memory_now("VmHWM")
+    if math.isnan(peak):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS counts bytes
+    return peak
+
+
 class Turns:
     """
     The child's side: call `step` after every step; it waits for the parent at the end of each block. A child that
@@ -63,8 +71,7 @@ class Turns:
         if self.steps < self.block:
             return
         seconds = self.clock() - self._start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # Linux counts KiB
-        memory = {"peak_mib": peak, "anonymous_mib": memory_now("RssAnon")}
+        memory = {"peak_mib": peak_memory(), "anonymous_mib": memory_now("RssAnon")}
         self.report({"seconds": seconds / self.steps, "tokens_per_second": self.tokens / seconds, **memory})
         self.steps = self.tokens = 0
         self._start = self.clock()
