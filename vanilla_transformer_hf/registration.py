@@ -51,7 +51,7 @@ class ModelByName:
         return self.load()(*args, **kwargs)
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (self.load(),)  # whoever extends it extends the class
+        return (self.load(),)  # a subclass of this name is a subclass of the class
 
     def load(self) -> Any:
         return getattr(import_module(self.__module__), self.__name__)

@@ -7,6 +7,7 @@ import pytest
 from counting_model import SOURCES
 
 from vanilla_transformer_hf.commands.main import main
+from vanilla_transformer_hf.training.arguments import DataArguments
 from vanilla_transformer_hf.training.compression import teacher_translations
 from vanilla_transformer_hf.training.synthetic import translations
 
@@ -32,7 +33,7 @@ def distill(tmp_path, monkeypatch, counting_folder):
 @pytest.mark.slow
 def test_a_student_learns_translations_that_are_kept_and_continued(distill, tmp_path, monkeypatch, capsys):
     pairs = tmp_path / "out" / "distillation" / "pairs.jsonl"
-    monkeypatch.setattr(teacher_translations, "open_output", interrupted)
+    monkeypatch.setattr(teacher_translations, "write_pairs", interrupted)
     with pytest.raises(SystemExit):  # after the translations
         distill("--n_best", "2", "--teacher_beams", "3")
     monkeypatch.undo()
@@ -57,8 +58,18 @@ def test_a_student_learns_translations_that_are_kept_and_continued(distill, tmp_
     assert "made with another n_best and num_beams" in capsys.readouterr().err
 
 
-def interrupted(path):
+def interrupted(path, *rest):
     raise OSError(f"{path}: no space left on device")
+
+
+def test_the_sources_of_a_table_of_excel_are_taken_out(tmp_path, monkeypatch):
+    """Its "Unicode text" is named .txt, as plain text is, which is translated as it is."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for name, encoding, expected in (("table.txt", "utf-16", "one\ntwo\n"), ("plain.txt", "utf-8", "en\tde\n")):
+        text = "en\tde\none\teins\ntwo\tzwei\n" if encoding == "utf-16" else expected
+        (tmp_path / name).write_text(text, encoding=encoding)
+        data = DataArguments(train_source=str(tmp_path / name), source_lang="en", target_lang="de")
+        assert teacher_translations._source_file(data, tmp_path).read_text() == expected
 
 
 @pytest.mark.parametrize(

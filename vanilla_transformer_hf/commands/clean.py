@@ -1,5 +1,5 @@
 """
-Leave out the pairs of a corpus that are no use for training, and say how many and which:
+Leave out the pairs of a corpus that would harm training, and report how many and which:
 
     vanilla-transformer clean corpus.tmx --source_lang en --target_lang yo --dry-run
     vanilla-transformer clean train.en train.de --output clean.en clean.de --held_out test.en test.de

@@ -40,7 +40,7 @@ COMMANDS = {
     "average": "average the weights of checkpoints",
     "verify": "compare a folder with the checksums that it holds",
     "push": "publish the folder of a model on the Hugging Face Hub",
-    "clean": "leave out pairs of a corpus that are no use for training",
+    "clean": "leave out pairs of a corpus that would harm training",
     "tokenizer": "train a tokenizer on text files",
     "numbers-corpus": "write the quickstart's corpus of spelled-out numbers",
 }

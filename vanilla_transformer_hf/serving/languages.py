@@ -6,6 +6,8 @@ from typing import Any
 
 import langcodes
 
+from ..common.languages import lingua_languages
+
 
 # Characters of the texts of a request that are enough to tell their language.
 ENOUGH = 2000
@@ -77,10 +79,9 @@ class LanguageDetector:
     def _known(self) -> dict[str, Any]:
         """The served languages that lingua knows; empty if it is not installed."""
         try:
-            import lingua
+            all_known = lingua_languages()
         except ModuleNotFoundError:
             return {}
-        all_known = {str(each.iso_code_639_3.name).lower(): each for each in lingua.Language.all()}
         codes = {code: language.to_alpha3() for code in self._codes if (language := _language(code)) is not None}
         return {code: all_known[alpha3] for code, alpha3 in codes.items() if alpha3 in all_known}
 

@@ -1,4 +1,4 @@
-"""`--reverse` exchanges the sides of every kind of corpus; tokens that are no text reach tokenizers and models."""
+"""`--reverse` exchanges the sides of every kind of corpus; tags such as <bt> reach tokenizers and models."""
 
 import json
 

@@ -10,7 +10,7 @@ from ...common.files import open_output
 from ..arguments import DataArguments
 from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
-from ..data.corpus_files import ROW_READERS, kind_of
+from ..data.corpus_files import find_reader, kind_of
 from ..recipe import RunArguments
 from ..synthetic.records import begin, columns_of, write_pairs
 from ..synthetic.translations import ModelSearch, read_translated, translate_file
@@ -86,7 +86,7 @@ def translate_training_text(search: TeacherSearch, run: RunArguments) -> Path:
 def _source_file(data: DataArguments, folder: Path) -> Path:
     """A text file with one source per line: the recipe's, or one that is written here."""
     given = Path(str(data.train_source))
-    if given.is_file() and kind_of(str(given)) not in (*ROW_READERS, ".parquet"):
+    if given.is_file() and find_reader(str(given)) is None and kind_of(str(given)) != ".parquet":
         return given
     written = folder / SOURCES
     if not written.is_file():

@@ -1,5 +1,5 @@
 """
-Which pairs of a corpus are no use for training: a table of rules, each of which counts what it leaves out.
+Which pairs of a corpus harm training: a table of rules, each of which counts what it leaves out.
 
 A pair is left out by the first rule that it breaks. Texts are compared as training reads them, with single spaces.
 OpusFilter has more rules of this kind, classifiers among them; it reads the plain text that is written here. It is not
@@ -19,6 +19,7 @@ from typing import Any
 import langcodes
 import regex
 
+from ...common.languages import lingua_languages
 from ...common.white_space import normalize_space
 from .column_names import SIDES
 from .unit_files import Row
@@ -228,12 +229,11 @@ def _find_wrong_languages(options: CleaningOptions, report: CleaningReport) -> C
         ValueError: The library is not installed, or it knows neither language.
     """
     try:
-        import lingua
+        known = lingua_languages()
     except ImportError as error:
         raise ValueError(
             f"check_language: {error.name} is not installed: pip install 'vanilla_transformer_hf[clean]'"
         ) from error
-    known = {str(each.iso_code_639_3.name).lower(): each for each in lingua.Language.all()}
     given = options.source_lang, options.target_lang
     expected = [known.get(_alpha3(str(language))) for language in given]
     unknown = [str(language) for language, found in zip(given, expected) if found is None]
@@ -242,7 +242,9 @@ def _find_wrong_languages(options: CleaningOptions, report: CleaningReport) -> C
     report.notes.extend(
         f"language: {each} is not one that lingua knows; its side is not looked at." for each in unknown
     )
-    detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
+    from lingua import LanguageDetectorBuilder
+
+    detector = LanguageDetectorBuilder.from_all_languages().build()
 
     def find_wrong(pairs: list[Pair]) -> set[int]:
         wrong = set[int]()

@@ -44,7 +44,7 @@ def held_out_texts(data: DataArguments, side: Side) -> list[str]:
 
 
 def tags_of(wanted: SyntheticText) -> list[str]:
-    """The tokens in synthetic sources that are no text."""
+    """The special tokens in synthetic sources: the tag, and what noise puts in the place of words."""
     if wanted.side == "source":
         return []
     return [*wanted.tag.split(), *([BLANK] if wanted.noise is not None and wanted.noise.replace else [])]
