@@ -14,6 +14,7 @@ from .model.config.release import VERSION as __version__  # noqa: N811  # Python
 
 if TYPE_CHECKING:
     from .model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
+    from .model.feature_extraction_vanilla_transformer import VanillaTransformerFeatureExtractor
     from .model.modeling_vanilla_transformer import (
         VanillaTransformerForConditionalGeneration,
         VanillaTransformerModel,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .model.packing.int8_quantizer import Int8Config
     from .model.predecessors.configuration import RecurrentSeq2SeqConfig
     from .model.predecessors.modeling import RecurrentSeq2SeqForConditionalGeneration, RecurrentSeq2SeqModel
+    from .model.recognition.models import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
     from .model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
     from .model.single_stacks.encoder_models import (
         VanillaTransformerEncoderModel,
@@ -53,10 +55,13 @@ __all__ = [
     "VanillaTransformerConfig",
     "VanillaTransformerDecoderModel",
     "VanillaTransformerEncoderModel",
+    "VanillaTransformerFeatureExtractor",
     "VanillaTransformerForCausalLM",
     "VanillaTransformerForConditionalGeneration",
+    "VanillaTransformerForImageTextToText",
     "VanillaTransformerForMaskedLM",
     "VanillaTransformerForSequenceClassification",
+    "VanillaTransformerForSpeechSeq2Seq",
     "VanillaTransformerForTokenClassification",
     "VanillaTransformerModel",
     "VanillaTransformerPreTrainedModel",
@@ -80,10 +85,13 @@ _HOMES = {
     "VanillaTransformerConfig": "model.configuration_vanilla_transformer",
     "VanillaTransformerDecoderModel": "model.single_stacks.causal_lm",
     "VanillaTransformerEncoderModel": "model.single_stacks.encoder_models",
+    "VanillaTransformerFeatureExtractor": "model.feature_extraction_vanilla_transformer",
     "VanillaTransformerForCausalLM": "model.single_stacks.causal_lm",
     "VanillaTransformerForConditionalGeneration": "model.modeling_vanilla_transformer",
+    "VanillaTransformerForImageTextToText": "model.recognition.models",
     "VanillaTransformerForMaskedLM": "model.single_stacks.encoder_models",
     "VanillaTransformerForSequenceClassification": "model.single_stacks.encoder_models",
+    "VanillaTransformerForSpeechSeq2Seq": "model.recognition.models",
     "VanillaTransformerForTokenClassification": "model.single_stacks.encoder_models",
     "VanillaTransformerModel": "model.modeling_vanilla_transformer",
     "VanillaTransformerPreTrainedModel": "model.modeling_vanilla_transformer",

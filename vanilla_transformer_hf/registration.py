@@ -14,11 +14,14 @@ from typing import Any
 
 from transformers import (
     AutoConfig,
+    AutoFeatureExtractor,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForSpeechSeq2Seq,
     AutoModelForTokenClassification,
     AutoTokenizer,
 )
@@ -35,7 +38,7 @@ from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 
 class ModelByName:
-    """A model class in the tables of the Auto classes, which is imported when something is taken from it."""
+    """A class in the tables of the Auto classes, which is imported when something is taken from it."""
 
     def __init__(self, config_class: Any, name: str):
         module, self.__name__ = name.rsplit(".", 1)
@@ -68,6 +71,8 @@ MODELS: dict[Any, ModelByName] = {
             "single_stacks.encoder_models.VanillaTransformerForSequenceClassification",
         ),
         (AutoModelForTokenClassification, "single_stacks.encoder_models.VanillaTransformerForTokenClassification"),
+        (AutoModelForSpeechSeq2Seq, "recognition.models.VanillaTransformerForSpeechSeq2Seq"),
+        (AutoModelForImageTextToText, "recognition.models.VanillaTransformerForImageTextToText"),
         (AutoModelForCausalLM, "single_stacks.causal_lm.VanillaTransformerForCausalLM"),
     )
 }
@@ -79,6 +84,9 @@ BARE_MODELS: dict[str, ModelByName] = {
         ("decoder", "single_stacks.causal_lm.VanillaTransformerDecoderModel"),
     )
 }
+FEATURE_EXTRACTOR = ModelByName(
+    VanillaTransformerConfig, "feature_extraction_vanilla_transformer.VanillaTransformerFeatureExtractor"
+)
 RECURRENT_MODELS: dict[Any, ModelByName] = {
     AutoModel: ModelByName(RecurrentSeq2SeqConfig, "predecessors.modeling.RecurrentSeq2SeqModel"),
     AutoModelForSeq2SeqLM: ModelByName(
@@ -193,6 +201,7 @@ def register(with_pipeline: bool = True) -> None:
     for config_class in (VanillaTransformerConfig, RecurrentSeq2SeqConfig):
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
         AutoTokenizer.register(config_class, VanillaTransformerTokenizer, exist_ok=True)
+    AutoFeatureExtractor.register(VanillaTransformerConfig, FEATURE_EXTRACTOR, exist_ok=True)
     AutoModel.register(VanillaTransformerConfig, BareModel, exist_ok=True)
     for models in (MODELS, RECURRENT_MODELS):
         for auto, named in models.items():

@@ -51,6 +51,14 @@ API = {
             "VanillaTransformerForCausalLM",
         ),
     ),
+    "beyond_text": (
+        "Speech and images",
+        (
+            "VanillaTransformerForSpeechSeq2Seq",
+            "VanillaTransformerForImageTextToText",
+            "VanillaTransformerFeatureExtractor",
+        ),
+    ),
     "predecessors": (
         "LSTM and GRU models",
         ("RecurrentSeq2SeqConfig", "RecurrentSeq2SeqForConditionalGeneration", "RecurrentSeq2SeqModel"),

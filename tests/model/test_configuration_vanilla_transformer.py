@@ -19,6 +19,7 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.model import configuration_vanilla_transformer
 from vanilla_transformer_hf.model import modeling_vanilla_transformer as modeling
+from vanilla_transformer_hf.model.config.auto_classes import AUTO_MODELS
 from vanilla_transformer_hf.model.positions import base as positions
 
 
@@ -328,11 +329,11 @@ STACKS = {
 
 @pytest.mark.parametrize(
     ("stacks", "auto_class"),
-    [(kind, name) for kind, models in configuration_vanilla_transformer.AUTO_MODELS.items() for name in models],
+    [(kind, name) for kind, models in AUTO_MODELS.items() for name in models],
 )
 @pytest.mark.parametrize("prefix", ["", "someone/numbers--"])
 def test_a_saved_model_opens_with_each_auto_class(stacks, auto_class, prefix, tiny_config):
-    models = configuration_vanilla_transformer.AUTO_MODELS[stacks]
+    models = AUTO_MODELS[stacks]
     entered = {"AutoConfig": "a.B", auto_class: prefix + models[auto_class]}
     config = tiny_config(auto_map=entered, **STACKS[stacks])
     expected = {"AutoConfig": "a.B"} | {name: prefix + model for name, model in models.items()}

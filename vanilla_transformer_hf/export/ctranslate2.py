@@ -94,7 +94,7 @@ NORMS = ("layer_norm", "rms_norm")
 FIXED: dict[str, Any] = {"encoder_residual_alpha": 1.0, "decoder_residual_alpha": 1.0, "type_vocab_size": 0}
 FIXED |= dict.fromkeys(HEAD_FIELDS.values())
 FIXED |= dict.fromkeys(("encoder_attention_type", "decoder_attention_type", "cross_attention_type"), "full")
-FIXED |= {"encoder_pooling": None}
+FIXED |= {"encoder_pooling": None, "front_end": "tokens"}
 
 
 def problems(config: VanillaTransformerConfig) -> list[str]:

@@ -24,13 +24,14 @@ BUILT = ROOT / "saved_files"
 FILES = {
     "configuration_vanilla_transformer": ("config", "configuration_vanilla_transformer", "predecessors.configuration"),
     "tokenization_vanilla_transformer": ("tokenization_vanilla_transformer",),
-    "layers_vanilla_transformer": ("stand_ins", "positions", "layers", "attention"),
+    "layers_vanilla_transformer": ("stand_ins", "positions", "front_ends", "layers", "attention"),
     "generation_vanilla_transformer": ("packing", "search"),
     "modeling_vanilla_transformer": (
         "parallel_plans",
         "pretrained_model",
         "modeling_vanilla_transformer",
         "single_stacks",
+        "recognition",
         "predecessors",
     ),
 }

@@ -7,9 +7,10 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
 from .config.attention_kinds import ATTENTION_KINDS, check_attention_of_stacks
-from .config.auto_classes import AUTO_MODELS, whole_auto_map
+from .config.auto_classes import auto_models, whole_auto_map
 from .config.checks import check_head_widths, check_sizes, check_special_tokens, check_tied_embeddings
 from .config.errors import refusing_with_value_errors
+from .config.front_ends import FRONT_ENDS, check_front_end, reads_tokens
 from .config.kept_heads import HeadOptions, check_heads_by_layer
 from .config.kinds import check_sizes_of_options, documented, groups_of, name_in, nearest, options_of
 from .config.pooling import PoolingOptions, check_pooling
@@ -37,13 +38,13 @@ FOLLOWERS = {
 # Fields that only some kinds of models have: each group is a class beside what it belongs to.
 OPTION_GROUPS = (
     *(SharingOptions, HeadOptions, PoolingOptions),
-    *groups_of(POSITION_SCHEMES, ATTENTION_KINDS),
+    *groups_of(POSITION_SCHEMES, ATTENTION_KINDS, FRONT_ENDS),
 )
 # Fields of single variants; a saved config omits those that have their default values.
 VARIANT_FIELDS = (
     *(option.name for option in options_of(*OPTION_GROUPS)),
     *("encoder_attention_type", "decoder_attention_type", "cross_attention_type"),
-    *("type_vocab_size", "is_decoder", "classifier_dropout"),
+    *("type_vocab_size", "is_decoder", "classifier_dropout", "front_end"),
 )
 
 
@@ -76,9 +77,11 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
             `"sigmoid"` GLU, `"linear"` bilinear, `"relu"` ReGLU, `"gelu"` GEGLU, `"silu"` SwiGLU.
         type_vocab_size (`int`): Segments that `token_type_ids` of the source tell apart, as in pairs of sentences: a
             trained vector of each is added to the embeddings (arXiv 1810.04805, section 3.2). 0: none.
+        front_end (`str`): What a source is, and how it becomes the input of the encoder's first layer.
         scale_embedding (`bool`): Multiply embeddings by √d_model (section 3.4).
         layernorm_embedding (`bool`): Normalise the sum of embeddings and positions, before its dropout.
-        embedding_sharing (`str`): `"all"`: one matrix serves source, target and output (section 3.4);
+        embedding_sharing (`str`): `"all"`: one matrix serves source, target and output (section 3.4), or target and
+            output where the source has no tokens;
             `"decoder"`: target and output share one; `"none"`: three matrices.
         position_encoding (`str`): How the model knows the order of tokens. Sinusoids, learned and hierarchical
             positions are added to the embeddings; all others act in self-attention alone.
@@ -156,6 +159,7 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
     decoder_activation_function: str | None = None
     feed_forward_type: Literal["dense", "gated"] = "dense"
     type_vocab_size: int = 0
+    front_end: str = name_in(FRONT_ENDS, "front_end", default="tokens")
     scale_embedding: bool = True
     layernorm_embedding: bool = False
     embedding_sharing: Literal["all", "decoder", "none"] = "all"
@@ -282,7 +286,7 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
             if fields.get(name) == getattr(type(self), name):
                 fields.pop(name, None)
         fields[VERSION_FIELD] = VERSION
-        fields.update(whole_auto_map(fields.get("auto_map") or {}, AUTO_MODELS[self.stacks]))
+        fields.update(whole_auto_map(fields.get("auto_map") or {}, auto_models(self)))
         return fields
 
     @property
@@ -295,7 +299,7 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
     @property
     def auto_classes(self) -> dict[str, str]:
         """Auto class -> the class that opens a saved model without the package."""
-        return {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **AUTO_MODELS[self.stacks]}
+        return {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **auto_models(self)}
 
     @property
     def has_local_attention(self) -> bool:
@@ -304,8 +308,13 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
 
     @property
     def tied_matrices(self) -> Literal["all", "decoder", "none"]:
-        """Which embedding matrices are tied: `embedding_sharing`, unless `tie_word_embeddings=False` unties all."""
-        return self.embedding_sharing if self.tie_word_embeddings else "none"
+        """
+        Which embedding matrices are tied: `embedding_sharing`, unless `tie_word_embeddings=False` unties all. Where
+        the source has no tokens, all are those of target and output.
+        """
+        if not self.tie_word_embeddings:
+            return "none"
+        return self.embedding_sharing if self.embedding_sharing != "all" or reads_tokens(self) else "decoder"
 
     def validate_architecture(self) -> None:
         """
@@ -318,7 +327,7 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
         if self.is_encoder_decoder and self.is_decoder:
             raise ValueError("is_decoder=True with is_encoder_decoder=True: set is_encoder_decoder=False, too")
         check_sizes(self)
-        check_sizes_of_options(self, *groups_of(POSITION_SCHEMES, ATTENTION_KINDS))
+        check_sizes_of_options(self, *groups_of(POSITION_SCHEMES, ATTENTION_KINDS, FRONT_ENDS))
         check_head_widths(self)
         check_sharing(self)
         check_heads_by_layer(self)
@@ -327,16 +336,22 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
         check_positions_of_stacks(self)
         check_attention_of_stacks(self)
         check_pooling(self)
+        check_front_end(self)
         check_special_tokens(self)
 
 
 # What belongs to single kinds is said beside them. Values that the command line offers are the rows of the tables.
 VanillaTransformerConfig.__doc__ = documented(
     VanillaTransformerConfig.__doc__ or "",
-    {"position_encoding": POSITION_SCHEMES, "encoder_attention_type, decoder_attention_type": ATTENTION_KINDS},
+    {
+        "front_end": FRONT_ENDS,
+        "position_encoding": POSITION_SCHEMES,
+        "encoder_attention_type, decoder_attention_type": ATTENTION_KINDS,
+    },
     OPTION_GROUPS,
 )
 VanillaTransformerConfig.__annotations__ |= {
+    "front_end": Literal[(*FRONT_ENDS,)],
     "position_encoding": Literal[(*POSITION_SCHEMES,)],
     "decoder_position_encoding": Literal[(*POSITION_SCHEMES,)] | None,
     "encoder_attention_type": Literal[(*ATTENTION_KINDS,)],

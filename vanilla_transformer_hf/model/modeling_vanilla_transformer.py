@@ -34,10 +34,12 @@ from .attention.linformer import CROSS_ATTENTION_TYPES
 from .attention.pooling import encoder_attention, memory_padding, stages
 from .attention.types import ATTENTION_TYPES
 from .config.checks import check_stacks
+from .config.front_ends import check_class_of_front_end, input_name_of
 from .config.kept_heads import heads_of_layers
 from .config.sharing import FEED_FORWARD_OWNERS
 from .config.stacks import StackSizes, decoder_sizes, encoder_sizes
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .front_ends.base import FRONT_END_CLASSES
 from .layers.base_model import SharedEmbeddings, ShiftedLabels, missing_target, tied_output
 from .layers.dropout import Dropout
 from .layers.feed_forward import FEED_FORWARDS, FeedForwardProjections, SharedFeedForward
@@ -257,7 +259,10 @@ class VanillaTransformerStack(StackInputs, VanillaTransformerPreTrainedModel):
             config, width=stack.width, heads=stack.heads, longest=stack.longest, is_causal=stack.is_causal
         )
         self.embed_scale = math.sqrt(stack.width) if config.scale_embedding else 1.0
-        self.embed_tokens = nn.Embedding(stack.vocab_size, stack.width)
+        if stack.front_end == "tokens":
+            self.embed_tokens = nn.Embedding(stack.vocab_size, stack.width)
+        else:
+            self.front_end = FRONT_END_CLASSES[stack.front_end](config)
         self.embed_segments = segments(type_vocab_size, stack.width)
         self.embed_positions = embed_positions
         self.layernorm_embedding = norm() if config.layernorm_embedding else nn.Identity()
@@ -298,6 +303,7 @@ class VanillaTransformerEncoder(EncoderPlans, VanillaTransformerStack):
             feed_forward=SharedFeedForward.of_encoder(config),
             type_vocab_size=config.type_vocab_size,
         )
+        self.main_input_name = input_name_of(config)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -309,13 +315,22 @@ class VanillaTransformerEncoder(EncoderPlans, VanillaTransformerStack):
         position_ids: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         global_attention_mask: torch.Tensor | None = None,
+        input_features: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """
         Source ids (B, S), or embeddings (B, S, D), their segments, and which of them are global (B, S; 1 or 0, with
         `encoder_attention_type="window_global"`) to the encoder's output (B, S, D), which `encoder_pooling` shortens.
+        With another front end frames of speech (B, F, num_mel_bins), whose mask is (B, F), or pixels (B, C, H, W).
         """
-        embeddings = self.look_up_tokens(input_ids, inputs_embeds)
+        embeddings, attention_mask = self.read_source(
+            attention_mask,
+            inputs_embeds,
+            input_ids=input_ids,
+            input_features=input_features,
+            pixel_values=pixel_values,
+        )
         if position_ids is None:
             position_ids = positions(embeddings, attention_mask, past_length=0)
         attention = self.prepare_attention(
@@ -428,6 +443,7 @@ class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPre
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         check_stacks(config, "encoder_decoder", type(self).__name__)
+        self.main_input_name = input_name_of(config)
         self.encoder = VanillaTransformerEncoder(config)
         is_shared = FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder == "encoder"
         shared_from: Any = self.encoder.feed_forward if is_shared else None
@@ -451,10 +467,13 @@ class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPre
         use_cache: bool | None = None,
         token_type_ids: torch.Tensor | None = None,
         global_attention_mask: torch.Tensor | None = None,
+        input_features: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """
-        Source ids (B, S) and target ids (B, T), or embeddings of the same shape by D, to hidden states (B, T, D).
+        Source ids (B, S) and target ids (B, T), or embeddings of the same shape by D, to hidden states (B, T, D). With
+        another front end the source is `input_features` or `pixel_values`.
 
         Raises:
             ValueError: Neither target ids nor target embeddings are given; they are not derived from the source.
@@ -469,6 +488,8 @@ class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPre
                 position_ids=position_ids,
                 token_type_ids=token_type_ids,
                 global_attention_mask=global_attention_mask,
+                input_features=input_features,
+                pixel_values=pixel_values,
                 **kwargs,
             )
         if not isinstance(encoder_outputs, BaseModelOutput):
@@ -533,6 +554,7 @@ class VanillaTransformerForConditionalGeneration(
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
+        check_class_of_front_end(config, type(self))
         self.model = VanillaTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         self._tied_weights_keys = tied_output(config)

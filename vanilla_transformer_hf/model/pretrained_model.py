@@ -112,7 +112,7 @@ class VanillaTransformerPreTrainedModel(SharedBase):
             module.draw()
         elif isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
-        elif isinstance(module, nn.Linear):
+        elif isinstance(module, (nn.Linear, nn.Conv1d)):
             init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from transformers.masking_utils import create_bidirectional_mask
 
+from ..config.front_ends import shortened_padding
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..positions.base import ApplyRotary, PositionBias, no_rotary
 from .full import VanillaTransformerAttention
@@ -51,7 +52,11 @@ def pool(states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
 
 
 def memory_padding(config: VanillaTransformerConfig, padding: torch.Tensor | None) -> torch.Tensor | None:
-    """The padding of the encoder's output (B, S'), from that of the source (B, S): the same without pooling."""
+    """
+    The padding of the encoder's output (B, S'), from that of the source (B, S) or of its frames: the same unless the
+    front end or pooling shortens it.
+    """
+    padding = shortened_padding(config, padding)
     if padding is not None:
         for _ in config.encoder_pooling or []:
             padding = pooled_padding(padding)

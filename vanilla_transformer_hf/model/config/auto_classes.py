@@ -23,13 +23,33 @@ AUTO_MODELS = {
     },
 }
 
+# Front end -> the same for a model that reads something else than tokens.
+OF_SPEECH = {
+    "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
+    "AutoModelForSpeechSeq2Seq": "modeling_vanilla_transformer.VanillaTransformerForSpeechSeq2Seq",
+}
+AUTO_MODELS_OF_FRONT_ENDS = {
+    "speech": OF_SPEECH,
+    "speech_stacked": OF_SPEECH,
+    "image": {
+        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
+        "AutoModelForImageTextToText": "modeling_vanilla_transformer.VanillaTransformerForImageTextToText",
+    },
+}
+
+
+def auto_models(config: Any) -> dict[str, str]:
+    """Auto class -> the class that opens a model of this config without the package."""
+    return AUTO_MODELS_OF_FRONT_ENDS.get(config.front_end) or AUTO_MODELS[config.stacks]
+
 
 def whole_auto_map(auto_map: dict[str, str], models: dict[str, str]) -> dict[str, Any]:
     """
     The `auto_map` entry with all of `models`, the classes that can open the weights; nothing if it names none of them.
     transformers adds only the class that it saves, and keeps the entries of the model that training began with.
     """
-    classes = {reference.split(".")[1] for kind in AUTO_MODELS.values() for reference in kind.values()}
+    kinds = [*AUTO_MODELS.values(), *AUTO_MODELS_OF_FRONT_ENDS.values()]
+    classes = {reference.split(".")[1] for kind in kinds for reference in kind.values()}
     # Folders of earlier versions name the models of one stack in files of their own.
     files = [f"{name}_vanilla_transformer" for name in ("modeling", "causal_lm", "encoder_models")]
     ours = {f"{file}.{each}" for file in files for each in classes}

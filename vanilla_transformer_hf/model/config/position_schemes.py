@@ -115,6 +115,17 @@ def check_hierarchy(config: Any, stack: str) -> None:
         )
 
 
+def check_grid(config: Any, stack: str) -> None:
+    name, kind, *_ = stack_fields(config, stack)
+    if stack == "decoder" or config.front_end != "image":
+        raise ValueError(
+            f"{name}={kind!r}: only the encoder of an image has rows and columns; set another {name} or, in a model "
+            "of images, another decoder_position_encoding"
+        )
+    if config.encoder_d_model % 4:
+        raise ValueError(f"d_model={config.encoder_d_model}: {name}={kind!r} needs a multiple of 4")
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Rows: `position_encoding` or `decoder_position_encoding` -> what the config knows of it
 # ---------------------------------------------------------------------------------------------------------------------
@@ -127,6 +138,11 @@ POSITION_SCHEMES: dict[str, PositionScheme] = {
             "the same with frequencies 10000^(-i/(d_model/2 - 1)), which reach 1/10000 itself, as in tensor2tensor "
             "and fairseq"
         ),
+        even_width=4,
+    ),
+    "sinusoidal_grid": PositionScheme(
+        about="of an image's patches: sinusoids of the row in half of the features, of the column in the others",
+        check=check_grid,
         even_width=4,
     ),
     "learned": PositionScheme(about="a trained vector per position (Table 3, row E)"),

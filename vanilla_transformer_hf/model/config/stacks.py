@@ -14,6 +14,7 @@ class StackSizes(NamedTuple):
         longest: `max_position_embeddings`.
         layer_order: For each layer, the index of its set of weights.
         has_feed_forward: Whether its layers have one.
+        front_end: What makes its first layer's input.
     """
 
     name: Literal["encoder", "decoder"]
@@ -30,6 +31,7 @@ class StackSizes(NamedTuple):
     longest: int
     layer_order: list[int]
     has_feed_forward: bool = True
+    front_end: str = "tokens"
 
     @property
     def is_causal(self) -> bool:
@@ -53,6 +55,7 @@ def encoder_sizes(config: Any) -> StackSizes:
         position_encoding=config.position_encoding,
         longest=config.max_position_embeddings,
         layer_order=layer_order(config, "encoder"),
+        front_end=config.front_end,
     )
 
 

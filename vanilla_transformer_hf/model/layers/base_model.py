@@ -13,6 +13,7 @@ from torch import nn
 from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..config.front_ends import reads_tokens
 from ..saved_code import ModelSavesCode
 from ..stand_ins import stand_in_for
 from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smoothed_cross_entropy
@@ -106,9 +107,11 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         gradient can be added to rows of the output's: where both are one matrix, and the loss needs its product.
         torch would make another matrix of that size for each look-up, almost all of it zeros.
         """
+        if ids is None:  # a stack without token ids has no embeddings of them
+            return ids, embeddings
         embedding, head = stack.embed_tokens, self.lm_head
         plain = type(embedding) is nn.Embedding and is_unchanged(embedding) and is_plain(head)
-        if ids is None or not (self.training and plain and embedding.weight is head.weight):
+        if not (self.training and plain and embedding.weight is head.weight):
             return ids, embeddings
         # Accelerators add sparse gradients in any order. Ids out of range are left to the message about them.
         if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.max() >= len(head.weight) or ids.min() < 0:
@@ -121,7 +124,8 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         """Resize the target vocabulary, and the source's if they share one; ties are kept."""
         if self.config.tied_matrices == "all" or not self.config.is_encoder_decoder:
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        stacks = [self.get_decoder()] if self.config.source_vocab_size else [self.get_encoder(), self.get_decoder()]
+        has_own = self.config.source_vocab_size or not reads_tokens(self.config)
+        stacks = [self.get_decoder()] if has_own else [self.get_encoder(), self.get_decoder()]
         for stack in stacks:
             self._resize_stack(stack, new_num_tokens, pad_to_multiple_of, mean_resizing)
         if (head := self.get_output_embeddings()) is not None:
@@ -212,7 +216,7 @@ class SharedEmbeddings(SharedBase):
     @property
     def stack_names(self) -> tuple[str, ...]:
         """The stacks; the first has the input embeddings."""
-        return "encoder", "decoder"
+        return ("encoder", "decoder") if reads_tokens(self.config) else ("decoder",)
 
     def share_embeddings(self) -> None:
         """Make the one matrix, of which those of the stacks are other names."""

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache
 
+from ..config.front_ends import input_name_of, shortened_padding
+from ..front_ends.base import FrontEndBase
 from ..positions.base import ApplyRotary, PositionBias, PositionEncoding, look_up
 from .base_model import StackEmbeddings
 
@@ -34,6 +36,7 @@ class StackInputs(StackEmbeddings):
     """A stack whose layers and position scheme are given the same inputs."""
 
     embed_tokens: nn.Embedding
+    front_end: FrontEndBase
     embed_positions: PositionEncoding
     layers: nn.ModuleList
     layer_order: list[int]
@@ -66,6 +69,32 @@ class StackInputs(StackEmbeddings):
             return self.embed_tokens(input_ids)
         except IndexError:
             return look_up(self.embed_tokens.weight, input_ids, what="token id")
+
+    def read_source(
+        self, attention_mask: torch.Tensor | None, inputs_embeds: torch.Tensor | None, **sources: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """
+        A source to embeddings (B, S, D), unscaled, and their padding (B, S).
+
+        Args:
+            attention_mask: 1 for a token or frame, 0 for padding, or None.
+            inputs_embeds: In the place of token ids.
+            sources: The arguments that a source may be, of which the front end reads one.
+
+        Raises:
+            ValueError: Another one is given, or none.
+        """
+        name, model = input_name_of(self.config), type(self).__name__
+        wrong = [other for other, given in sources.items() if given is not None and other != name]
+        if inputs_embeds is not None and name != "input_ids":
+            wrong.append("inputs_embeds")
+        if wrong:
+            raise ValueError(f"{model}: {wrong[0]} given; front_end={self.config.front_end!r} reads {name}")
+        if name == "input_ids":
+            return self.look_up_tokens(sources[name], inputs_embeds), attention_mask
+        if (source := sources[name]) is None:
+            raise ValueError(f"{model}: no {name} given, which front_end={self.config.front_end!r} reads")
+        return self.front_end(source, attention_mask), shortened_padding(self.config, attention_mask)
 
     def prepare_attention(
         self,

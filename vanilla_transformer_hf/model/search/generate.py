@@ -22,6 +22,7 @@ from transformers.generation import (
 )
 
 from ..attention.linformer import attends_to_pieces
+from ..config.front_ends import reads_tokens, shortened_padding, source_length
 from ..config.generation import SEARCH_OPTIONS, SearchOptions, Settings, VanillaTransformerGenerationConfig
 from ..packing.packed import MAKERS, StepWeights
 from .beam import BeamSearch, DiverseBeamSearch
@@ -51,7 +52,7 @@ from .search import Search, run_together
 OF_SENTENCES = (
     "inputs", "input_ids", "inputs_embeds", "attention_mask", "encoder_outputs", "decoder_input_ids",
     "decoder_attention_mask", "position_ids", "token_type_ids", "global_attention_mask", "labels", "prefixes",
-    "required_phrases",
+    "required_phrases", "input_features", "pixel_values",
 )  # fmt: skip
 
 
@@ -193,7 +194,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         if requests and kwargs.get("custom_generate") is not None:
             raise ValueError(f"{next(iter(requests))}: not possible together with custom_generate")
         source_size, target_size = self.config.source_vocab_size or self.config.vocab_size, self.config.vocab_size
-        for ids in filter(torch.is_tensor, (inputs, kwargs.get("input_ids"))):
+        for ids in filter(torch.is_tensor, (inputs, kwargs.get("input_ids")) if reads_tokens(self.config) else ()):
             check_token_ids(ids, source_size, name="input_ids")
         if (prompt := kwargs.get("decoder_input_ids")) is not None:
             check_token_ids(prompt, target_size, name="decoder_input_ids")
@@ -253,11 +254,14 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
             is_added = start is not None and (prompt[:, 0] != torch.as_tensor(start, device=prompt.device)).all()
             prompt_length = prompt.shape[1] + int(is_added)
         if (mask := kwargs.get("attention_mask")) is not None:
-            return prompt_length, mask.sum(dim=-1)
-        encoded = kwargs.get("encoder_outputs")
-        given = (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), None if encoded is None else encoded[0])
+            return prompt_length, shortened_padding(self.config, mask).sum(dim=-1)
+        if (encoded := kwargs.get("encoder_outputs")) is not None:
+            return prompt_length, torch.full(encoded[0].shape[:1], encoded[0].shape[1], device=encoded[0].device)
+        given = (inputs, kwargs.get(self.main_input_name), kwargs.get("inputs_embeds"))
         source = next((tensor for tensor in given if tensor is not None), torch.zeros(1, 1, device=self.device))
-        return prompt_length, torch.full(source.shape[:1], source.shape[1], device=source.device)
+        return prompt_length, torch.full(
+            source.shape[:1], source_length(self.config, source.shape), device=source.device
+        )
 
     @torch.no_grad()
     def _read_source(
@@ -270,17 +274,18 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         Raises:
             ValueError: The ensemble does not fit.
         """
-        ids, embeddings = kwargs.get("input_ids") if inputs is None else inputs, kwargs.get("inputs_embeds")
+        name = self.main_input_name
+        given, embeddings = kwargs.get(name) if inputs is None else inputs, kwargs.get("inputs_embeds")
         is_read = kwargs.get("encoder_outputs") is not None
-        check_ensemble(self, request.ensemble, has_input_ids=ids is not None and not is_read)
+        check_ensemble(self, request.ensemble, has_source=given is not None and not is_read)
         extras = settings.get("output_attentions") or settings.get("output_hidden_states")
-        if is_read or (ids is None) == (embeddings is None) or extras or hasattr(self, "hf_device_map"):
+        if is_read or (given is None) == (embeddings is None) or extras or hasattr(self, "hf_device_map"):
             return ReadSource()
         # Of a subclass; and PEFT's prompt learning, for one, brings its own ways of reading a source.
         if "encoder_outputs" not in inspect.signature(self.forward).parameters or replaced_method(self) is not None:
             return ReadSource()
         names = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids", "global_attention_mask")
-        source = {"input_ids": ids, **{name: kwargs[name] for name in names if kwargs.get(name) is not None}}
+        source = {name: given, **{other: kwargs[other] for other in names if kwargs.get(other) is not None}}
         models = (self, *request.ensemble)
         weights = [
             None if model.training else StepWeights.of(model, quantization=request.quantization) for model in models

@@ -116,7 +116,7 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
         if request.options.coverage_penalty:
             raise ValueError("coverage_penalty: needs a model with an encoder, but this model is decoder-only")
         ids = kwargs.get("input_ids") if inputs is None else inputs
-        check_ensemble(self, request.ensemble, has_input_ids=ids is not None)
+        check_ensemble(self, request.ensemble, has_source=ids is not None)
         if self.training:
             return ReadSource()
         models = (self, *request.ensemble)

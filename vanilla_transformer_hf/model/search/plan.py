@@ -513,18 +513,19 @@ def ids_of(config: Any) -> dict[str, int]:
         "vocab_size": config.vocab_size,
         "source_vocab_size": config.source_vocab_size or config.vocab_size,
         "decoder_start_token_id": config.decoder_start_token_id,
+        "front_end": config.front_end,
     }
 
 
-def check_ensemble(model: Any, members: Any, has_input_ids: bool) -> None:
+def check_ensemble(model: Any, members: Any, has_source: bool) -> None:
     """
     Raises:
         ValueError: A member of the ensemble does not fit the model, or needs transformers' loop.
     """
     if not isinstance(members, (list, tuple)):
         raise ValueError(f"ensemble: must be a list of models, not {type(members).__name__}")
-    if members and not has_input_ids:
-        raise ValueError("ensemble: needs input_ids, so that each model reads the source itself")
+    if members and not has_source:
+        raise ValueError(f"ensemble: needs {model.main_input_name}, so that each model reads the source itself")
     for number, member in enumerate(members):
         name = f"ensemble[{number}]"
         if not hasattr(member, "generate_stream"):

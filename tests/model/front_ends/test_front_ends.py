@@ -1,0 +1,170 @@
+"""Front ends: shapes, padding, and the same numbers as the host's own modules with copied weights."""
+
+import pytest
+import torch
+from transformers import Speech2TextConfig, ViTConfig, WhisperConfig
+from transformers.models.speech_to_text.modeling_speech_to_text import Conv1dSubsampler
+from transformers.models.vit.modeling_vit import ViTPatchEmbeddings
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+from vanilla_transformer_hf import VanillaTransformerConfig
+from vanilla_transformer_hf.model.config.front_ends import FRONT_ENDS, shortened_padding, source_length
+from vanilla_transformer_hf.model.front_ends.base import FRONT_END_CLASSES, FrontEndBase
+
+
+MEL = {"num_mel_bins": 12}
+GATED = {"front_end": "speech", **MEL, "conv_activation": "glu", "conv_channels": 24, "conv_kernel_size": 5}
+WHISPER = {"front_end": "speech", **MEL, "conv_strides": [1, 2]}
+SPEECH = {
+    "convolutions": {"front_end": "speech", **MEL},
+    "gated": GATED,
+    "whisper": WHISPER,
+    "one": {"front_end": "speech", **MEL, "conv_strides": [3], "conv_kernel_size": 7},
+    "stacked": {"front_end": "speech_stacked", **MEL, "stacked_frames": 3},
+}
+IMAGE = {"front_end": "image", "num_channels": 2, "image_height": 6, "image_width": 8, "patch_height": 3}
+IMAGE |= {"patch_width": 2}
+
+
+@pytest.fixture
+def front_end():
+    """`front_end(**fields)`: a front end of width 16 with random biases, and its config."""
+
+    def make(**fields):
+        torch.manual_seed(0)
+        config = VanillaTransformerConfig(d_model=16, **fields)
+        made = FRONT_END_CLASSES[config.front_end](config)
+        for name, parameter in made.named_parameters():
+            if name.endswith("bias"):
+                torch.nn.init.normal_(parameter)
+        return made.requires_grad_(False), config
+
+    return make
+
+
+def test_every_row_but_that_of_tokens_has_a_class():
+    assert FRONT_END_CLASSES.keys() == FRONT_ENDS.keys() - {"tokens"}
+    with pytest.raises(ValueError, match="Smell: kind='smell' is not a row of FRONT_ENDS; add it there first"):
+
+        class Smell(FrontEndBase, kind="smell"):
+            pass
+
+
+@pytest.mark.parametrize("name", SPEECH)
+@pytest.mark.parametrize("frames", [1, 2, 3, 10, 11, 24])
+def test_padding_of_frames_changes_nothing(name, frames, front_end):
+    made, config = front_end(**SPEECH[name])
+    speech = torch.randn(1, frames, 12)
+    alone = made(speech, None)
+    for garbage in (0.0, 7.0):
+        padded = torch.cat((speech, torch.full((1, 9, 12), garbage)), dim=1)
+        mask = torch.tensor([[1] * frames + [0] * 9])
+        short = shortened_padding(config, mask)
+        found = made(padded, mask)
+        assert found.shape[:2] == short.shape == (1, source_length(config, padded.shape))
+        assert int(short.sum()) == alone.shape[1] == source_length(config, speech.shape)
+        torch.testing.assert_close(found[:, : alone.shape[1]], alone, atol=1e-6, rtol=0)
+
+
+def test_convolutions_equal_those_of_speech_to_text(front_end):
+    ours, _ = front_end(**GATED)
+    options = {"input_feat_per_channel": 12, "input_channels": 1, "conv_channels": 24, "conv_kernel_sizes": (5, 5)}
+    theirs = Conv1dSubsampler(Speech2TextConfig(**options, num_conv_layers=2, d_model=16))
+    for own, other in zip(ours.convolutions, theirs.conv_layers, strict=True):
+        other.load_state_dict(own.state_dict())
+    speech = torch.randn(2, 37, 12)
+    torch.testing.assert_close(ours(speech, None), theirs(speech), atol=1e-5, rtol=0)
+
+
+def test_convolutions_equal_those_of_whisper(front_end):
+    ours, _ = front_end(**WHISPER)
+    sizes = {"d_model": 16, "num_mel_bins": 12, "max_source_positions": 20, "encoder_attention_heads": 2}
+    theirs = WhisperEncoder(WhisperConfig(**sizes, encoder_layers=0, encoder_ffn_dim=8)).eval()
+    for own, other in zip(ours.convolutions, (theirs.conv1, theirs.conv2), strict=True):
+        other.load_state_dict(own.state_dict())
+    torch.nn.init.zeros_(theirs.embed_positions.weight)
+    theirs.layer_norm = torch.nn.Identity()
+    speech = torch.randn(2, 40, 12)
+    expected = theirs(speech.transpose(1, 2)).last_hidden_state
+    torch.testing.assert_close(ours(speech, None), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("patch", [(2, 2), (3, 3)])
+def test_patches_equal_those_of_vit(patch, front_end):
+    fields = {"num_channels": 3, "image_height": 6, "image_width": 12, "patch_height": patch[0]}
+    ours, config = front_end(front_end="image", **fields, patch_width=patch[1])
+    theirs = ViTPatchEmbeddings(ViTConfig(image_size=(6, 12), patch_size=patch, hidden_size=16))
+    weights = ours.projection
+    theirs.projection.load_state_dict({"weight": weights.weight.view(16, 3, *patch), "bias": weights.bias})
+    pixels = torch.randn(2, 3, 6, 12)
+    found = ours(pixels, None)
+    torch.testing.assert_close(found, theirs(pixels), atol=1e-5, rtol=0)
+    assert found.shape[1] == source_length(config, pixels.shape)
+
+
+@pytest.mark.parametrize(
+    ("fields", "shape", "mask", "message"),
+    [
+        (SPEECH["gated"], (2, 9), None, r"input_features: expected \(recordings, frames, 12\).*got.*\(2, 9\)"),
+        (SPEECH["gated"], (2, 9, 80), None, r"\(num_mel_bins=12\), got a tensor of shape \(2, 9, 80\)"),
+        (SPEECH["stacked"], (2, 0, 12), None, "with at least one frame"),
+        (SPEECH["stacked"], (2, 9, 12), (2, 3), r"attention_mask: expected 1 or 0 for each frame .*, \(2, 9\), got"),
+        (IMAGE, (1, 6, 8), None, r"pixel_values: expected \(images, 2, 6, 8\).*got a tensor of shape \(1, 6, 8\)"),
+        (IMAGE, (1, 3, 6, 8), None, "as num_channels, image_height, image_width, got"),
+        (IMAGE, (1, 2, 6, 8), (1, 6), r"attention_mask: expected 1 or 0 for each patch, \(1, 8\), got"),
+    ],
+)
+def test_wrong_shapes_are_named(fields, shape, mask, message, front_end):
+    made, _ = front_end(**fields)
+    with pytest.raises(ValueError, match=message) as error:
+        made(torch.zeros(shape), None if mask is None else torch.ones(mask))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"front_end": "smell"}, "front_end"),
+        ({"num_mel_bins": 40}, "num_mel_bins=40: only front_end='speech' or 'speech_stacked' has it, and here it is"),
+        ({"front_end": "image", "conv_strides": [2]}, r"conv_strides=\[2\]: only front_end='speech' has it"),
+        ({"front_end": "speech", "conv_kernel_size": 4}, "conv_kernel_size=4: must be odd"),
+        ({"front_end": "speech", "conv_strides": [2, 0]}, "must be one to eight numbers from 1 to 8"),
+        ({"front_end": "speech", "conv_strides": []}, "must be one to eight numbers from 1 to 8"),
+        ({"front_end": "speech", "conv_activation": "glue"}, r"did you mean 'glu'|must be 'glu' or one of"),
+        ({"front_end": "speech", "conv_activation": "glu", "conv_channels": 7}, "conv_channels=7: must be even"),
+        ({"front_end": "speech", "num_mel_bins": 0}, "num_mel_bins=0: must be greater than 0"),
+        ({"front_end": "image", "patch_width": 5}, "patch_width=5: must divide image_width=224"),
+        ({"front_end": "image", "source_vocab_size": 9}, "source_vocab_size=9: its source has no tokens"),
+        ({"front_end": "speech", "type_vocab_size": 2}, "type_vocab_size=2: its source has no tokens"),
+        ({"front_end": "speech", "is_encoder_decoder": False}, "only models with an encoder and a decoder have it"),
+        ({"position_encoding": "sinusoidal_grid"}, "only the encoder of an image has rows and columns"),
+        ({"front_end": "image", "position_encoding": "sinusoidal_grid"}, "or, in a model of images, another decoder_"),
+    ],
+)  # fmt: skip
+def test_configs_that_cannot_be_are_named(fields, message):
+    with pytest.raises(ValueError, match=message) as error:
+        VanillaTransformerConfig(**fields)
+    assert "\n" not in str(error.value)
+
+
+def test_a_config_of_text_has_none_of_it():
+    assert (
+        not {"front_end", "num_mel_bins", "conv_strides", "image_width"} & VanillaTransformerConfig().to_dict().keys()
+    )
+    config = VanillaTransformerConfig(**IMAGE)
+    assert VanillaTransformerConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
+    assert config.tied_matrices == "decoder"
+
+
+def test_positions_of_a_grid():
+    grid = {"position_encoding": "sinusoidal_grid", "decoder_position_encoding": "none"}
+    from vanilla_transformer_hf.model.positions.absolute import SinusoidalPositionEncoding
+    from vanilla_transformer_hf.model.positions.base import POSITION_ENCODINGS
+
+    config = VanillaTransformerConfig(d_model=16, **IMAGE, **grid)
+    scheme = POSITION_ENCODINGS["sinusoidal_grid"].of(config, width=16, heads=2, longest=9, is_causal=False)
+    found = scheme(torch.zeros(1, 8, 16), torch.arange(8)[None])[0]  # 2 rows of 4
+    one = SinusoidalPositionEncoding().encode(torch.arange(4), 8)
+    for row in range(2):
+        for column in range(4):
+            torch.testing.assert_close(found[4 * row + column], torch.cat((one[row], one[column])))

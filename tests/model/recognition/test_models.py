@@ -1,0 +1,275 @@
+"""Models of speech and images: training, padding, searches, saving, and opening with and without the package."""
+
+import copy
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import (
+    AutoModel,
+    AutoModelForImageTextToText,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
+    AutoProcessor,
+    Speech2TextProcessor,
+    TrOCRProcessor,
+    pipeline,
+)
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+from vanilla_transformer_hf import (
+    VanillaTransformerConfig,
+    VanillaTransformerFeatureExtractor,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerForImageTextToText,
+    VanillaTransformerForSpeechSeq2Seq,
+    VanillaTransformerModel,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer_hf.export.ctranslate2 import problems
+from vanilla_transformer_hf.training.checkpoints.averaging import average_checkpoints
+
+
+SIZES = {"vocab_size": 50, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2}
+SIZES |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+PRE = {"encoder_norm_position": "pre", "decoder_norm_position": "pre"}
+SPEECH = {"front_end": "speech", "num_mel_bins": 12}
+IMAGE = {"front_end": "image", "num_channels": 1, "image_height": 8, "image_width": 24, "patch_height": 4}
+IMAGE |= {"patch_width": 4}
+VARIANTS = {
+    "post": SPEECH,
+    "pre, Whisper's": {**SPEECH, "conv_strides": [1, 2], "position_encoding": "learned", **PRE},
+    "stacked, rotary": {"front_end": "speech_stacked", "num_mel_bins": 12, "position_encoding": "rotary", **PRE},
+    "alibi, eager": {**SPEECH, "position_encoding": "alibi"},
+    "t5_bias": {**SPEECH, "position_encoding": "t5_bias", "relative_buckets": 8, "max_relative_distance": 6},
+    "window, shaw": {**SPEECH, "encoder_attention_type": "window", "attention_window": 2, "position_encoding": "shaw"},
+    "window_global": {**SPEECH, "encoder_attention_type": "window_global", "attention_window": 2},
+    "pooling": {**SPEECH, "encoder_pooling": [1]},
+    "performer": {**SPEECH, "encoder_attention_type": "performer", **PRE},
+    "image": IMAGE,
+    "image, grid": {**IMAGE, "position_encoding": "sinusoidal_grid", "decoder_position_encoding": "sinusoidal", **PRE},
+}
+
+
+@pytest.fixture
+def make():
+    """`make(**fields)`: a model without dropout, in evaluation mode, and a batch of two sources of two lengths."""
+
+    def made(attn_implementation="sdpa", **fields):
+        torch.manual_seed(0)
+        config = VanillaTransformerConfig(**SIZES, dropout=0.0, **fields, attn_implementation=attn_implementation)
+        is_image = config.front_end == "image"
+        model = (VanillaTransformerForImageTextToText if is_image else VanillaTransformerForSpeechSeq2Seq)(config)
+        for name, parameter in model.named_parameters():
+            if "front_end" in name:
+                torch.nn.init.normal_(parameter, std=0.3)
+        if is_image:
+            return model.eval(), {"pixel_values": torch.randn(2, 1, 8, 24)}
+        mask = torch.ones(2, 29, dtype=torch.long)
+        mask[1, 18:] = 0
+        return model.eval(), {"input_features": torch.randn(2, 29, 12), "attention_mask": mask}
+
+    return made
+
+
+def host_search(model):
+    """The same weights, searched by transformers' loops: a subclass that our search does not run for."""
+
+    class Other(type(model)):
+        def forward(self, *args, **kwargs):
+            return super().forward(*args, **kwargs)
+
+    twin = Other(model.config).eval()
+    twin.load_state_dict(model.state_dict())
+    twin.generation_config = model.generation_config
+    return twin
+
+
+FAST = ("post", "stacked, rotary", "window, shaw", "image, grid")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+)
+def test_padding_changes_nothing_and_searches_equal_the_hosts(name, make):
+    model, batch = make("eager" if "eager" in name else "sdpa", **VARIANTS[name])
+    labels = torch.randint(3, 50, (2, 5))
+    with torch.no_grad():
+        together = model(**batch, labels=labels)
+        if "attention_mask" in batch:
+            alone = model(batch["input_features"][1:, :18], labels=labels[1:]).logits
+            tolerance = 1e-6 if model.config.encoder_attention_type == "full" else 1e-5
+            torch.testing.assert_close(together.logits[1:], alone, atol=5 * tolerance, rtol=0)
+    other = host_search(model)
+    for options in ({"num_beams": 1}, {"num_beams": 3, "length_penalty": 0.6}):
+        found = model.generate(**batch, max_new_tokens=7, **options)
+        expected = other.generate(**batch, max_new_tokens=7, **options)
+        assert torch.equal(found, expected), options
+        assert torch.equal(model.generate(next(iter(batch.values())), attention_mask=batch.get("attention_mask"),
+                                          max_new_tokens=7, **options), found)  # fmt: skip
+    streamed = [*model.generate_stream([batch, batch], max_new_tokens=7, num_beams=3, length_penalty=0.6)]
+    assert all(torch.equal(each, found) for each in streamed)
+    model.train()
+    loss = model(**batch, labels=labels, return_logits=False).loss
+    loss.backward()
+    plain = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    assert all(grad.abs().sum() > 0 for name, grad in plain.items() if "front_end" in name)
+    model.zero_grad()
+    model.activation_checkpointing_enable()
+    model(**batch, labels=labels).loss.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, plain[name], atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_limits_of_length_count_positions(make):
+    model, batch = make(**SPEECH)
+    model.generation_config.eos_token_id = None
+    assert model.generate(**batch).shape[1] == 1 + 8 + 50
+    model, batch = make(**IMAGE)
+    model.generation_config.eos_token_id = None
+    assert model.generate(**batch).shape[1] == 1 + 12 + 50
+
+
+def test_ensembles_and_int8(make):
+    model, batch = make(**SPEECH)
+    assert torch.equal(
+        model.generate(**batch, ensemble=[model], max_new_tokens=6), model.generate(**batch, max_new_tokens=6)
+    )
+    assert model.generate(**batch, quantization="int8", num_beams=2, max_new_tokens=6).shape[0] == 2
+    other, _ = make(**IMAGE)
+    with pytest.raises(ValueError, match="its front_end is image and the model's is speech"):
+        model.generate(**batch, ensemble=[other])
+
+
+def test_the_wrong_source_is_named(make):
+    model, batch = make(**SPEECH)
+    labels = torch.randint(3, 50, (2, 5))
+    for given, name in (({"input_ids": labels}, "input_ids"), ({"pixel_values": labels}, "pixel_values")):
+        with pytest.raises(ValueError, match=f"{name} given; front_end='speech' reads input_features"):
+            model(**given, labels=labels)
+    with pytest.raises(ValueError, match="inputs_embeds given; front_end='speech' reads input_features"):
+        model(inputs_embeds=torch.randn(2, 5, 16), labels=labels)
+    with pytest.raises(ValueError, match="no input_features given"):
+        model(labels=labels)
+    text = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES))
+    with pytest.raises(ValueError, match="input_features given; front_end='tokens' reads input_ids"):
+        text(labels, labels=labels, **batch)
+    with pytest.raises(ValueError, match="reads input_ids, and the config's front_end='speech' reads input_features; "
+                       "open it with AutoModelForSpeechSeq2Seq"):  # fmt: skip
+        VanillaTransformerForConditionalGeneration(model.config)
+    with pytest.raises(ValueError, match="open it with AutoModelForSeq2SeqLM"):
+        VanillaTransformerForSpeechSeq2Seq(text.config)
+    assert any("front_end='speech': must be 'tokens'" in line for line in problems(model.config))
+
+
+@pytest.mark.parametrize("fields", [SPEECH, IMAGE], ids=["speech", "image"])
+def test_is_saved_opened_averaged_and_resized(fields, make, tmp_path):
+    model, batch = make(**fields)
+    labels = torch.randint(3, 50, (2, 5))
+    expected = model(**batch, labels=labels).logits
+    for number in (1, 2):
+        model.save_pretrained(tmp_path / f"checkpoint-{number}")
+    opens = AutoModelForImageTextToText if fields is IMAGE else AutoModelForSpeechSeq2Seq
+    again = opens.from_pretrained(tmp_path / "checkpoint-1")
+    assert type(again) is type(model)
+    torch.testing.assert_close(again(**batch, labels=labels).logits, expected, atol=0, rtol=0)
+    with pytest.raises(ValueError, match="open it with"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "checkpoint-1")
+    bare = AutoModel.from_pretrained(tmp_path / "checkpoint-1")
+    assert type(bare) is VanillaTransformerModel and bare.main_input_name == model.main_input_name
+    states = bare(**batch, decoder_input_ids=labels).last_hidden_state
+    assert states.shape == (2, 5, 16)
+    assert bare.get_input_embeddings() is bare.decoder.embed_tokens
+    average_checkpoints([tmp_path / "checkpoint-1", tmp_path / "checkpoint-2"], tmp_path / "average")
+    average = opens.from_pretrained(tmp_path / "average")
+    torch.testing.assert_close(average(**batch, labels=labels).logits, expected)
+    again.resize_token_embeddings(53)
+    assert (
+        again(**batch, labels=labels).logits.shape[-1] == 53
+        and again.lm_head.weight is again.get_input_embeddings().weight
+    )
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    assert half(**batch, labels=labels).logits.dtype == torch.bfloat16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [SPEECH, IMAGE], ids=["speech", "image"])
+def test_exports(fields, make):
+    model, batch = make(**fields)
+    labels = torch.randint(3, 50, (2, 5))
+
+    class Logits(torch.nn.Module):
+        def forward(self, source, target):
+            return model(source, decoder_input_ids=target, use_cache=False).logits
+
+    source = batch[model.main_input_name]
+    program = torch.export.export(Logits(), (source, labels)).module()
+    torch.testing.assert_close(program(source, labels), model(source, decoder_input_ids=labels).logits)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A saved speech model and a saved image model, each with its processor."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = VanillaTransformerTokenizer.train(["zero one two three"], vocab_size=280, show_progress=False)
+    sizes = {**SIZES, "vocab_size": len(tokenizer)}
+    model = VanillaTransformerForSpeechSeq2Seq(VanillaTransformerConfig(**sizes, **SPEECH))
+    model.save_pretrained(folder / "speech")
+    Speech2TextProcessor(VanillaTransformerFeatureExtractor(12, 8000), tokenizer).save_pretrained(folder / "speech")
+    VanillaTransformerForImageTextToText(VanillaTransformerConfig(**sizes, **IMAGE)).save_pretrained(folder / "image")
+    size = {"height": 8, "width": 24}
+    options = {"do_resize": False, "size": size, "do_pad": True, "pad_size": size}
+    images = ViTImageProcessorPil(**options, image_mean=[0.5], image_std=[0.5])
+    TrOCRProcessor(images, tokenizer).save_pretrained(folder / "image")
+    return folder
+
+
+OPENED = """
+import sys
+sys.modules["vanilla_transformer_hf"] = None
+import numpy as np
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor, pipeline
+folder, trust = sys.argv[1], {"trust_remote_code": True}
+tone = np.sin(np.arange(4000.0))
+reads = pipeline("automatic-speech-recognition", model=f"{folder}/speech", **trust)
+print(repr(reads({"raw": tone, "sampling_rate": 8000}, max_new_tokens=5)["text"]))
+processor = AutoProcessor.from_pretrained(f"{folder}/image", **trust)
+model = AutoModelForImageTextToText.from_pretrained(f"{folder}/image", **trust)
+pixels = processor(images=Image.fromarray(np.arange(160, dtype="uint8").reshape(8, 20)), return_tensors="pt")
+print(repr(processor.batch_decode(model.generate(**pixels, max_new_tokens=5))[0]))
+processor.save_pretrained(f"{folder}/again")
+AutoProcessor.from_pretrained(f"{folder}/speech", **trust).save_pretrained(f"{folder}/again-speech")
+"""
+
+
+def texts_with_the_package(folder):
+    reads = pipeline("automatic-speech-recognition", model=str(folder / "speech"))
+    assert reads.type == "seq2seq"
+    speech = reads({"raw": np.sin(np.arange(4000.0)), "sampling_rate": 8000}, max_new_tokens=5)["text"]
+    processor = AutoProcessor.from_pretrained(folder / "image")
+    model = AutoModelForImageTextToText.from_pretrained(folder / "image")
+    pixels = processor(images=Image.fromarray(np.arange(160, dtype="uint8").reshape(8, 20)), return_tensors="pt")
+    assert pixels["pixel_values"].shape == (1, 1, 8, 24)
+    return [speech, processor.batch_decode(model.generate(**pixels, max_new_tokens=5))[0]]
+
+
+def test_pipelines_and_processors_with_the_package(folders):
+    assert all(isinstance(text, str) for text in texts_with_the_package(folders))
+    files = {path.name for path in (folders / "speech").iterdir()}
+    assert "feature_extraction_vanilla_transformer.py" in files and len([n for n in files if n.endswith(".py")]) == 6
+    assert len([*(folders / "image").glob("*.py")]) == 5
+
+
+@pytest.mark.slow
+def test_pipelines_and_processors_without_the_package(folders, tmp_path):
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", OPENED, str(folders)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-2:] == [repr(text) for text in texts_with_the_package(folders)]
+    assert (folders / "again-speech" / "feature_extraction_vanilla_transformer.py").is_file()

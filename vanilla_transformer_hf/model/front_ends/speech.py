@@ -1,0 +1,88 @@
+"""
+Front ends of speech: frames of a spectrogram, shortened to positions.
+
+Shapes: B recordings, F frames, S positions, D = encoder_d_model, M = num_mel_bins.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.activations import ACT2FN
+
+from ..config.front_ends import strides_of_convolutions
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..stand_ins import stand_in_for
+from .base import FrontEndBase, shape_error
+
+
+def check_frames(frames: torch.Tensor, padding: torch.Tensor | None, bins: int) -> None:
+    """
+    Raises:
+        ValueError: The frames are not (B, F, M) with at least one frame, or the mask is not (B, F).
+    """
+    if frames.dim() != 3 or frames.shape[1] == 0 or frames.shape[2] != bins:
+        raise shape_error(
+            "input_features", f"(recordings, frames, {bins}) with at least one frame (num_mel_bins={bins})", frames
+        )
+    if padding is not None and padding.shape != frames.shape[:2]:
+        raise shape_error(
+            "attention_mask", f"1 or 0 for each frame of input_features, ({len(frames)}, {frames.shape[1]})", padding
+        )
+
+
+def without_padding(frames: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+    """Frames (B, F, ·) with zeros in the place of padding (B, F), as behind the end of a recording alone."""
+    return frames if padding is None else frames * padding.to(frames.dtype)[:, :, None]
+
+
+class ConvolutionFrontEnd(FrontEndBase, kind="speech"):
+    """
+    Convolutions over time, an activation behind each: two of stride 2 as in Dong et al. 2018 and Speech2Text
+    (arXiv 2010.05171), or strides 1 and 2 as in Whisper (Radford et al. 2022, arXiv 2212.04356).
+    """
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        strides, kernel, gates = (
+            strides_of_convolutions(config),
+            config.conv_kernel_size,
+            config.conv_activation == "glu",
+        )
+        inner, width = config.conv_channels or config.encoder_d_model, config.encoder_d_model
+        # A gated convolution has twice the outputs, of which the gate leaves half.
+        outputs = [inner] * (len(strides) - 1) + [2 * width if gates else width]
+        inputs = [config.num_mel_bins] + [size // 2 if gates else size for size in outputs[:-1]]
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(size, out, kernel, stride=stride, padding=kernel // 2)
+            for size, out, stride in zip(inputs, outputs, strides, strict=True)
+        )
+        self.activation = nn.GLU(dim=1) if gates else ACT2FN[config.conv_activation]
+        self.bins = config.num_mel_bins
+
+    def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+        """Frames (B, F, M) and their padding (B, F) to embeddings (B, S, D)."""
+        check_frames(source, padding, self.bins)
+        states = source.to(self.convolutions[0].weight.dtype)
+        for convolution in self.convolutions:
+            # Between convolutions, too: a bias would make something of padding, and the next would read it.
+            states = without_padding(states, padding).transpose(1, 2)
+            states = self.activation(convolution(states)).transpose(1, 2)
+            padding = None if padding is None else padding[:, :: convolution.stride[0]]
+        return states
+
+
+class StackedFramesFrontEnd(FrontEndBase, kind="speech_stacked"):
+    """A linear map of n = `stacked_frames` neighbouring frames, as in Sak et al. 2015, arXiv 1507.06947."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.projection = nn.Linear(config.stacked_frames * config.num_mel_bins, config.encoder_d_model)
+        self.count, self.bins = config.stacked_frames, config.num_mel_bins
+
+    def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+        """Frames (B, F, M) and their padding (B, F) to embeddings (B, ⌈F / n⌉, D)."""
+        check_frames(source, padding, self.bins)
+        frames = without_padding(source.to(self.projection.weight.dtype), padding)
+        frames = F.pad(frames, (0, 0, 0, -frames.shape[1] % self.count))
+        embeddings: torch.Tensor = stand_in_for(self.projection)(frames.unflatten(1, (-1, self.count)).flatten(2))
+        return embeddings

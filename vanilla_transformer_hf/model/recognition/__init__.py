@@ -1,0 +1,1 @@
+"""Models that read speech or images and write text."""
