@@ -2,7 +2,7 @@
 
 import pytest
 
-from vanilla_transformer_hf.evaluation.scores import score_translations, write_predictions
+from vanilla_transformer_hf.evaluation.scores import error_rates, score_translations, write_predictions
 
 
 def test_scores_carry_sacrebleu_signatures():
@@ -53,3 +53,12 @@ def test_translations_stand_beside_their_references(tmp_path):
     write_predictions(tmp_path / "a.tsv", [("a\tb", "c\\d", "e\nf"), ("g", "", "h")])
     lines = (tmp_path / "a.tsv").read_text(encoding="utf-8").split("\n")
     assert lines == ["source\ttranslation\treference", r"a\tb" "\t" r"c\\d" "\t" r"e\nf", "g\t\th", ""]
+
+
+def test_error_rates_are_those_of_edits():
+    found = error_rates(["one two", "three four four"], ["one two", "three five"])
+    assert found["wer"] == pytest.approx(100 * 2 / 4)  # one substitution and one insertion of four words
+    assert error_rates(["abd"], ["abc"]) == {"wer": 100.0, "cer": pytest.approx(100 / 3)}
+    for texts, references in ((["a"], []), (["a"], [""])):
+        with pytest.raises(ValueError, match="expected as many, none empty"):
+            error_rates(texts, references)

@@ -1,13 +1,16 @@
 """
-Score given translations by a model: log-probability and perplexity, one pair of sentences per line.
+Score given translations by a model: log-probability and perplexity, one pair of sentences per line. A model that reads
+recordings or images is given a folder of these with texts.tsv, and its error rates are printed.
 
     vanilla-transformer score outputs/quickstart numbers.en numbers.de > scores.txt    # log-probabilities
     vanilla-transformer score outputs/quickstart numbers.en numbers.de --format tsv    # with the perplexity
     vanilla-transformer score outputs/quickstart numbers.en numbers.de --format jsonl --output scores.jsonl
     vanilla-transformer score outputs/quickstart numbers.en numbers.de --quantization int8 > scores.txt
+    vanilla-transformer score outputs/spoken-digits outputs/spoken-digits-data/test    # word and character error rate
 """
 
 import argparse
+from pathlib import Path
 from typing import get_args
 
 from ..common.command_line import make_parser
@@ -20,8 +23,8 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
-    parser.add_argument("source", help="UTF-8 text, also .gz")
-    parser.add_argument("target", help="the translations, line by line")
+    parser.add_argument("source", help="UTF-8 text, also .gz; or a folder of recordings or images with texts.tsv")
+    parser.add_argument("target", nargs="?", help="the translations, line by line; not with a folder")
     parser.add_argument(
         "--format",
         default="text",
@@ -49,9 +52,29 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
+    if (is_folder := Path(arguments.source).is_dir()) == (arguments.target is not None):
+        raise ValueError(
+            f"{arguments.source} is {'a folder: leave out the' if is_folder else 'a text: name its'} target"
+        )
+    if is_folder:
+        return _score_folder(arguments)
     from ..translation.streams.command import run_command
     from ..translation.streams.work import LineWork
 
     options = {"too_long": arguments.too_long, **split_sentences_option(arguments)}
     work = LineWork("score", arguments.format, options)
     run_command(arguments, work, [arguments.source, arguments.target])
+
+
+def _score_folder(arguments: argparse.Namespace) -> None:
+    from ..evaluation.scores import error_rates
+    from ..translation.recognition import Recognizer, read_texts
+
+    rows = read_texts(Path(arguments.source))
+    search = {} if arguments.quantization is None else {"quantization": arguments.quantization}
+    reader = Recognizer(arguments.model, device=arguments.device)
+    references = [text for _, text in rows]
+    texts = list(reader.texts([path for path, _ in rows], arguments.batch_size or 32, **search))
+    rates = error_rates(texts, references)
+    exact = 100 * sum(text == reference for text, reference in zip(texts, references)) / len(rows)
+    print(f"WER {rates['wer']:.2f} %, CER {rates['cer']:.2f} %, exact match {exact:.2f} % of {len(rows):,} files")

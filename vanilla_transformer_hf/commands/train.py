@@ -95,6 +95,7 @@ def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None
     """Train as `run` says, and end the process as `train` does; `compression` is a sentence for the model's card."""
     # datasets and others, which --help does without.
     from ..training.checkpoints.files import TrainingInterrupted
+    from ..training.recognition.run import MODELS, run_recognition
     from ..training.run import prepare_job, run_job
     from ..training.stacks.run import run_task
 
@@ -108,7 +109,10 @@ def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None
     except (*ERRORS, RuntimeError) as error:
         sys.exit(f"{prog}: {' '.join(message_of(error).split())}")
     try:
-        run_task(run, settings) if job is None else run_job(job)
+        if job is not None:
+            run_job(job)
+        else:
+            (run_recognition if run.data.task in MODELS else run_task)(run, settings)
     except ValueError as error:
         if job is not None:
             raise

@@ -9,6 +9,8 @@ Translate text, one sentence per line.
     vanilla-transformer translate outputs/quickstart --input page.html --output page.de.html --format html
     vanilla-transformer translate outputs/quickstart --quantization int8 < numbers.en > numbers.de
     vanilla-transformer translate outputs/quickstart --engine ctranslate2 < numbers.en > numbers.de
+    vanilla-transformer translate outputs/spoken-digits --audio one.wav two.wav
+    vanilla-transformer translate outputs/digit-strips --image strip.png
     vanilla-transformer translate outputs/quickstart --constraints --num_beams 8 < phrases.tsv    # with tabs
 
 Order, empty lines and white space at the edges of lines are kept, memory does not grow with the input. A run that was
@@ -16,6 +18,8 @@ killed leaves whole lines in FILE.partial; the same command continues it, and FI
 """
 
 import argparse
+import sys
+from contextlib import nullcontext
 from typing import Any, get_args
 
 from ..common.command_line import make_parser
@@ -133,7 +137,10 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
-    parser.add_argument("--input", metavar="FILE", help="UTF-8 text, also .gz (default: standard input)")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--input", metavar="FILE", help="UTF-8 text, also .gz (default: standard input)")
+    source.add_argument("--audio", nargs="+", metavar="FILE", help="recordings, for a model that reads speech")
+    source.add_argument("--image", nargs="+", metavar="FILE", help="images, for a model that reads them")
     parser.add_argument(
         "--format",
         choices=["text", "tsv", "jsonl", "html"],
@@ -173,6 +180,8 @@ def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
+    if arguments.audio or arguments.image:
+        return _recognize(arguments)
     if arguments.format == "html":
         return _translate_page(arguments)
     from ..translation.streams.command import run_command
@@ -183,6 +192,30 @@ def main(prog: str, argv: list[str]) -> None:
     inputs = [arguments.input, arguments.prefixes] if arguments.prefixes else [arguments.input]
     work = LineWork("translate", form, options, arguments.constraints)
     run_command(arguments, work, inputs, arguments.ensemble, arguments.shortlist)
+
+
+def _recognize(arguments: argparse.Namespace) -> None:
+    of_text = ("format", "n_best", "alignment", "constraints", "prefixes", "shortlist", "ensemble", "target_lang_tag")
+    if given := [f"--{name}" for name in of_text if getattr(arguments, name)]:
+        raise ValueError(f"--audio and --image write one text of each file: leave out {', '.join(given)}")
+    if arguments.engine != "ours":
+        raise ValueError(f"--engine {arguments.engine}: it has no models of speech or images; leave it out")
+    from ..common.files import open_output
+    from ..translation.recognition import Recognizer
+
+    names = (*SEARCH_OF_FILES, "quantization")
+    search = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    reader = Recognizer(arguments.model, "input_features" if arguments.audio else "pixel_values", arguments.device)
+    with nullcontext(sys.stdout.buffer) if arguments.output is None else open_output(arguments.output) as output:
+        for text in reader.texts(arguments.audio or arguments.image, arguments.batch_size or 32, **search):
+            output.write(f"{text}\n".encode())
+
+
+# Options of the search that recordings and images have, too.
+SEARCH_OF_FILES = (
+    *("num_beams", "length_penalty", "length_penalty_type", "max_new_tokens", "no_repeat_ngram_size"),
+    *("repetition_penalty", "num_beam_groups", "diversity_penalty"),
+)
 
 
 def _translate_page(arguments: argparse.Namespace) -> None:

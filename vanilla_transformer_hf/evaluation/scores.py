@@ -80,6 +80,24 @@ def score_translations(
     return Scores(**found)
 
 
+def error_rates(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """
+    The word error rate and the character error rate of recognised texts, in percent, by jiwer: insertions, deletions
+    and substitutions, divided by the words or characters of the references. Texts are compared as they are.
+
+    Raises:
+        ValueError: A reference is empty, the two lists differ in length, or jiwer is not installed.
+    """
+    try:
+        import jiwer
+    except ImportError as error:
+        raise ValueError("error rates need jiwer: pip install 'vanilla_transformer_hf[recognition]'") from error
+    if len(texts) != len(references) or not all(references):
+        raise ValueError(f"{len(texts):,} texts and {len(references):,} references: expected as many, none empty")
+    rates = {"wer": jiwer.wer, "cer": jiwer.cer}
+    return {name: 100 * rate(list(references), list(texts)) for name, rate in rates.items()}
+
+
 def sentence_chrf(translation: str, reference: str) -> float:
     """chrF2 of one translation, 0 to 100, as sacreBLEU computes it for sentences."""
     return _chrf().sentence_score(translation, [reference]).score

@@ -55,7 +55,20 @@ class Task:
     auto_class: str
     does: str
     call: str = "{example}"
+    usage: str = ""  # in the place of the usual example
 
+
+SPEECH_USAGE = """from transformers import pipeline
+
+reader = pipeline("automatic-speech-recognition", model="{name}")
+print(reader("recording.wav"))  # needs ffmpeg; without it: {{"raw": samples, "sampling_rate": rate}}"""
+IMAGE_USAGE = """from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+processor = AutoProcessor.from_pretrained("{name}")
+model = AutoModelForImageTextToText.from_pretrained("{name}")
+pixels = processor(images=[Image.open("image.png")], return_tensors="pt")
+print(processor.batch_decode(model.generate(**pixels), skip_special_tokens=True))"""
 
 # Class of a model -> its task.
 TRANSLATION = Task("translation", "AutoModelForSeq2SeqLM", "Translates {direction} with the encoder–decoder")
@@ -77,6 +90,18 @@ TASKS = {
     ),
     "VanillaTransformerForCausalLM": Task(
         "text-generation", "AutoModelForCausalLM", "Continues texts with the decoder"
+    ),
+    "VanillaTransformerForSpeechSeq2Seq": Task(
+        "automatic-speech-recognition",
+        "AutoModelForSpeechSeq2Seq",
+        "Writes what recordings say with the encoder–decoder",
+        usage=SPEECH_USAGE,
+    ),
+    "VanillaTransformerForImageTextToText": Task(
+        "image-to-text",
+        "AutoModelForImageTextToText",
+        "Writes what images show with the encoder–decoder",
+        usage=IMAGE_USAGE,
     ),
     "VanillaTransformerEncoderModel": Task("feature-extraction", "AutoModel", "Represents texts with the encoder"),
     "VanillaTransformerDecoderModel": Task("feature-extraction", "AutoModel", "Represents texts with the decoder"),

@@ -18,9 +18,12 @@ def _help(text: str, default: Any = None) -> Any:
 class DataArguments:
     """The parallel text and the limits of its sentences."""
 
-    task: Literal["translation", "masked_lm", "causal_lm", "classification", "token_classification"] = _help(
-        "what is learned; the last four train one stack on plain-text lines (train_source), for classification with "
-        "the class of each line in train_target, for token_classification with the classes of its words",
+    task: Literal[
+        "translation", "masked_lm", "causal_lm", "classification", "token_classification", "speech", "image"
+    ] = _help(
+        "what is learned; masked_lm to token_classification train one stack on plain-text lines (train_source), for "
+        "classification with the class of each line in train_target, for token_classification with the classes of "
+        "its words; speech and image learn the texts of recordings or images, from folders with files and texts.tsv",
         "translation",
     )
     train_source: str | None = _help(
@@ -70,6 +73,10 @@ class DataArguments:
     bpe_dropout: float = _help(
         "probability of skipping a merge, which varies the pieces of each epoch (BPE-dropout)", 0.0
     )
+    time_masks: int = _help("bands of frames that are masked in each recording (SpecAugment, task speech)", 0)
+    longest_time_mask: int = _help("most frames of such a band", 20)
+    frequency_masks: int = _help("bands of mel filters that are masked in each recording, likewise", 0)
+    widest_frequency_mask: int = _help("most mel filters of such a band", 8)
     preprocessing_num_workers: int | None = _help("processes that tokenize")
 
 

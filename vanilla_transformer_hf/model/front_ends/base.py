@@ -5,6 +5,7 @@ Shapes: B sources, S positions, D = encoder_d_model.
 """
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,6 +38,15 @@ class FrontEndBase(nn.Module):
         Raises:
             ValueError: The shape is not that of the config.
         """
+
+
+def drawn_as_embeddings(last: Any, config: VanillaTransformerConfig) -> Any:
+    """
+    The last map of a front end, to be drawn so that what it makes is as small as embeddings, where these are scaled by
+    √D: positions of another size than the rest of the sum would be found late.
+    """
+    last.init_gain = config.encoder_d_model**-0.5 if config.scale_embedding else 1.0
+    return last
 
 
 # `front_end` -> its class; each adds itself.

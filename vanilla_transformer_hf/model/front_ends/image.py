@@ -10,7 +10,7 @@ from torch import nn
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..stand_ins import stand_in_for
-from .base import FrontEndBase, shape_error
+from .base import FrontEndBase, drawn_as_embeddings, shape_error
 
 
 class PatchFrontEnd(FrontEndBase, kind="image"):
@@ -21,7 +21,7 @@ class PatchFrontEnd(FrontEndBase, kind="image"):
         self.patch = config.patch_height, config.patch_width
         self.shape = config.num_channels, config.image_height, config.image_width
         pixels = config.num_channels * config.patch_height * config.patch_width
-        self.projection = nn.Linear(pixels, config.encoder_d_model)
+        self.projection = drawn_as_embeddings(nn.Linear(pixels, config.encoder_d_model), config)
 
     def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """Pixels (B, C, H, W), and 1 or 0 for each patch (B, S) or None, to embeddings (B, S, D)."""

@@ -12,7 +12,7 @@ from transformers.activations import ACT2FN
 from ..config.front_ends import strides_of_convolutions
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..stand_ins import stand_in_for
-from .base import FrontEndBase, shape_error
+from .base import FrontEndBase, drawn_as_embeddings, shape_error
 
 
 def check_frames(frames: torch.Tensor, padding: torch.Tensor | None, bins: int) -> None:
@@ -56,6 +56,7 @@ class ConvolutionFrontEnd(FrontEndBase, kind="speech"):
             nn.Conv1d(size, out, kernel, stride=stride, padding=kernel // 2)
             for size, out, stride in zip(inputs, outputs, strides, strict=True)
         )
+        drawn_as_embeddings(self.convolutions[-1], config)
         self.activation = nn.GLU(dim=1) if gates else ACT2FN[config.conv_activation]
         self.bins = config.num_mel_bins
 
@@ -76,7 +77,8 @@ class StackedFramesFrontEnd(FrontEndBase, kind="speech_stacked"):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        self.projection = nn.Linear(config.stacked_frames * config.num_mel_bins, config.encoder_d_model)
+        frames = nn.Linear(config.stacked_frames * config.num_mel_bins, config.encoder_d_model)
+        self.projection = drawn_as_embeddings(frames, config)
         self.count, self.bins = config.stacked_frames, config.num_mel_bins
 
     def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:

@@ -37,7 +37,8 @@ from transformers.trainer_utils import (
 )
 
 from ...common.files import UNFINISHED
-from ...evaluation.scores import Scores, score_translations
+from ...evaluation.scores import Scores, error_rates, score_translations
+from ...model.config.front_ends import reads_tokens
 from ...model.layers.loss import RowLoss
 from ...model.search.search import NaNScoresError
 from ...publishing.model_card import CardFacts
@@ -557,7 +558,8 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         token_ids = np.asarray(prediction.predictions)[: len(self.references)]
         self.translations = decode_predictions(self.processing_class, token_ids)
         self.scores = score_translations(self.translations, self.references, self.target_lang, self.args.bleu_tokenize)
-        return {"bleu": self.scores.bleu, "chrf": self.scores.chrf, "exact_match": self.scores.exact_match}
+        found = {"bleu": self.scores.bleu, "chrf": self.scores.chrf, "exact_match": self.scores.exact_match}
+        return found if reads_tokens(self.model.config) else found | error_rates(self.translations, self.references)
 
     def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> EvalLoopOutput:
         # transformers' loop, but the loss is the mean over tokens, as in training, not over sentences.
@@ -610,7 +612,8 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
                     raise
                 # The next step of training fails, too, and says on which sentences.
                 loss, _, _ = super().prediction_step(model, inputs, True)
-                generated = inputs["input_ids"].new_full((len(inputs["input_ids"]), 1), -100)
+                source = inputs[self.model.main_input_name]
+                generated = torch.full((len(source), 1), -100, device=source.device)
                 labels = inputs.get("labels")
         if loss is not None:
             tokens = int((inputs["labels"] != -100).sum())

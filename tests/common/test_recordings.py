@@ -1,0 +1,57 @@
+"""Recordings in files: widths of samples, channels, and one line for each file that is none."""
+
+import wave
+
+import numpy as np
+import pytest
+
+from vanilla_transformer_hf.common.recordings import read_recording, write_wave
+
+
+def write(path, content, channels=1, width=2, rate=8000):
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(content)
+
+
+def test_samples_are_read_as_they_were_written(tmp_path):
+    samples = np.sin(np.arange(50.0))
+    write_wave(tmp_path / "a.wav", samples, 8000)
+    found, rate = read_recording(tmp_path / "a.wav")
+    assert rate == 8000
+    np.testing.assert_allclose(found, samples, atol=1e-4)
+    write(tmp_path / "b.WAV", bytes([0, 128, 255]), width=1)
+    np.testing.assert_allclose(read_recording(tmp_path / "b.WAV")[0], [-1, 0, 127 / 128])
+    write(tmp_path / "c.wav", np.array([2**31 - 1, 0, -(2**31)], "<i4").tobytes(), width=4)
+    np.testing.assert_allclose(read_recording(tmp_path / "c.wav")[0], [1, 0, -1])
+    write(tmp_path / "d.wav", np.array([[1000, 3000], [0, -2000]], "<i2").tobytes(), channels=2)
+    np.testing.assert_allclose(read_recording(tmp_path / "d.wav")[0] * 2**15, [2000, -1000])
+
+
+def test_other_formats_are_read_by_soundfile(tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    samples = np.sin(np.arange(500.0)) / 2
+    soundfile.write(tmp_path / "a.flac", samples, 16000)
+    found, rate = read_recording(tmp_path / "a.flac")
+    assert rate == 16000
+    np.testing.assert_allclose(found, samples, atol=1e-4)
+    (tmp_path / "b.flac").write_bytes(b"no music")
+    with pytest.raises(ValueError, match="flac is not a recording that soundfile reads"):
+        read_recording(tmp_path / "b.flac")
+
+
+def test_files_that_are_no_recordings_are_named(tmp_path):
+    write(tmp_path / "empty.wav", b"")
+    with pytest.raises(ValueError, match="is empty: expected at least one sample"):
+        read_recording(tmp_path / "empty.wav")
+    for content in (b"", b"RIFF", b"RIFF\x10\0\0\0WAVE", b"text"):
+        (tmp_path / "x.wav").write_bytes(content)
+        with pytest.raises(ValueError, match="is not a WAV file of plain samples"):
+            read_recording(tmp_path / "x.wav")
+    write(tmp_path / "y.wav", bytes(6), width=3)
+    with pytest.raises(ValueError, match="24 bits a sample; expected 8, 16 or 32"):
+        read_recording(tmp_path / "y.wav")
+    with pytest.raises(FileNotFoundError):
+        read_recording(tmp_path / "nowhere.wav")

@@ -1,0 +1,152 @@
+"""Training on recordings and on images: what a run leaves, how it goes on, and commands."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoProcessor
+
+from vanilla_transformer_hf import VanillaTransformerForSpeechSeq2Seq
+from vanilla_transformer_hf.commands.main import main
+from vanilla_transformer_hf.common.checksums import verify_folder
+from vanilla_transformer_hf.common.recordings import read_recording, write_wave
+from vanilla_transformer_hf.training.recipe import RecipeParser
+from vanilla_transformer_hf.training.recognition.collator import Masks, RecognitionCollator
+from vanilla_transformer_hf.training.recognition.corpus import SourcesWithTexts
+from vanilla_transformer_hf.training.recognition.digit_strips import write_digit_strips
+from vanilla_transformer_hf.training.recognition.run import run_recognition
+from vanilla_transformer_hf.training.recognition.spoken_digits import read_digits, write_spoken_digits
+
+
+SIZES = "--vocab_size 290 --d_model 16 --encoder_layers 1 --decoder_layers 1 --encoder_attention_heads 2"
+SIZES += " --decoder_attention_heads 2 --encoder_ffn_dim 16 --decoder_ffn_dim 16 --max_steps 2 --save_steps 1"
+SIZES += " --eval_steps 1 --per_device_train_batch_size 4 --use_cpu true --disable_tqdm true --num_beams 2"
+SIZES += " --max_target_length 4"
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory):
+    """Digits that are tones, by two speakers, joined into a corpus."""
+    folder = tmp_path_factory.mktemp("tones")
+    (folder / "single").mkdir()
+    for speaker, octave in (("ann", 1), ("bob", 2)):
+        for digit in range(2):
+            for number in (0, 5, 8, 9):
+                tone = np.sin(2 * np.pi * 300 * octave * (1 + digit) * np.arange(600) / 8000)
+                write_wave(folder / "single" / f"{digit}_{speaker}_{number}.wav", tone, 8000)
+    options = {"language": "de", "left_out": "bob", "train_size": 6, "test_size": 3, "seed": 0}
+    write_spoken_digits(folder / "single", folder / "corpus", **options)
+    return folder
+
+
+def test_spoken_digits(spoken):
+    parts = {path.name for path in (spoken / "corpus").iterdir()}
+    assert parts == {"train", "validation", "test", "unseen"}
+    lines = (spoken / "corpus" / "unseen" / "texts.tsv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 3 and all("_bob.wav" in line for line in lines)
+    words = [line.split("\t")[1].split() for line in lines]
+    assert all(3 <= len(each) <= 8 and {*each} <= {"null", "eins"} for each in words)
+    assert "bob" not in (spoken / "corpus" / "train" / "texts.tsv").read_text()
+    with pytest.raises(ValueError, match="left_out=eve: must be one of ann, bob"):
+        write_spoken_digits(
+            spoken / "single", spoken / "x", language="en", left_out="eve", train_size=1, test_size=1, seed=0
+        )
+    (spoken / "nothing").mkdir()
+    with pytest.raises(ValueError, match="has no recordings such as 7_jackson"):
+        read_digits(spoken / "nothing")
+
+
+def test_a_run_on_speech(spoken, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    corpus = spoken / "corpus"
+    texts = " ".join(f"--{role}_source {corpus / role}" for role in ("train", "validation", "test"))
+    main(["train", "spoken_digits", *f"{texts} {SIZES} --output_dir model".split()])
+    told = capsys.readouterr().out
+    assert "test: wer " in told and "model card written" in told
+    model = VanillaTransformerForSpeechSeq2Seq.from_pretrained("model")
+    assert model.config.front_end == "speech" and model.generation_config.num_beams == 2
+    assert verify_folder(tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: automatic-speech-recognition" in card and "wer" in card
+    assert len((tmp_path / "model" / "predictions.test.tsv").read_text().splitlines()) == 4
+    files = [str(corpus / "test" / f"0000{number}_ann.wav") for number in range(3)]
+    main(["translate", "model", "--audio", *files, "--output", "texts", "--max_new_tokens", "4"])
+    read = (tmp_path / "texts").read_text(encoding="utf-8").split("\n")[:-1]
+    processor = AutoProcessor.from_pretrained("model")
+    batch = processor([read_recording(file)[0] for file in files], sampling_rate=8000)
+    found = processor.batch_decode(model.generate(**batch, max_new_tokens=4), skip_special_tokens=True)
+    assert read == found
+    main(["score", "model", str(corpus / "test")])
+    assert " % of 3 files" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_to_the_same_weights(spoken, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = " ".join(f"--{role}_source {spoken / 'corpus' / role}" for role in ("train", "validation"))
+    command = ["train", "spoken_digits", *f"{texts} {SIZES} --unset test_source --output_dir model".split()]
+    main(command)
+    weights = VanillaTransformerForSpeechSeq2Seq.from_pretrained("model").state_dict()
+    shutil.rmtree("model/checkpoints/checkpoint-2")
+    Path("model/model.safetensors").unlink()
+    main(command)
+    again = VanillaTransformerForSpeechSeq2Seq.from_pretrained("model").state_dict()
+    for name, value in weights.items():
+        assert torch.equal(value, again[name]), name
+
+
+@pytest.mark.slow
+def test_a_run_on_images(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    write_digit_strips(tmp_path / "data", language="en", train_size=6, test_size=3, seed=0)
+    with Image.open(tmp_path / "data" / "train" / "00000.png") as image:
+        assert image.height == 10 and 24 <= image.width <= 80 and image.mode == "L"
+    texts = " ".join(f"--{role}_source data/{role}" for role in ("train", "validation", "test"))
+    main(["train", "digit_strips", *f"{texts} {SIZES} --output_dir model".split()])
+    assert "test: wer " in capsys.readouterr().out
+    main(["translate", "model", "--image", "data/test/00000.png", "data/test/00001.png"])
+    assert len(capsys.readouterr().out.split("\n")) >= 2
+    main(["score", "model", "data/test"])
+    assert " % of 3 files" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["translate", "model", "--audio", "data/test/00000.png"])
+    assert "model is a model that reads pixel_values, not input_features" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"task": "speech"}, "train_source is not given"),
+        ({"task": "speech", "train_source": "x", "front_end": "image"}, "must be speech or speech_stacked"),
+        ({"task": "image", "train_source": "x", "front_end": "image", "time_masks": 2}, "only task=speech has it"),
+        (
+            {"task": "image", "train_source": "x", "front_end": "image", "tokens_per_step": 99},
+            "has no effect with task",
+        ),
+        ({"task": "speech", "train_source": "nowhere", "front_end": "speech"}, "nowhere/texts.tsv does not exist"),
+    ],
+)
+def test_what_a_run_refuses(fields, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = [text for name, value in fields.items() for text in (f"--{name}", str(value))]
+    run, settings = RecipeParser(prog="train").parse([*options, "--output_dir", "out", "--use_cpu", "true"])
+    with pytest.raises((ValueError, OSError), match=message):
+        run_recognition(run, settings)
+
+
+def test_masks_depend_on_seed_and_rows_alone():
+    frames = [torch.ones(length, 12) for length in (40, 25)]
+    rows = SourcesWithTexts(frames, [[3, 1], [4, 5, 1]], ["a", "b c"], is_masked=True)
+    assert len(rows) == 2 and rows["length"] == [40, 25] and rows["target"] == ["a", "b c"]
+    collate = RecognitionCollator("input_features", Masks(2, 6, 2, 3), seed=1)
+    batch = collate([rows[0], rows[1]])
+    assert batch["labels"].tolist() == [[3, 1, -100], [4, 5, 1]] and batch["line"].tolist() == [0, 1]
+    assert batch["attention_mask"].sum(dim=1).tolist() == [40, 25]
+    torch.testing.assert_close(collate([rows[0], rows[1]]), batch)
+    assert not torch.equal(collate([rows[1], rows[0]])["input_features"][1], batch["input_features"][0])
+    zeros = batch["input_features"][0] == 0
+    assert zeros.all(dim=1).sum() <= 12 and zeros.all(dim=0).sum() <= 6 and zeros.any()
+    assert all(each.all() for each in frames), "the corpus itself stays as it is"
+    plain = SourcesWithTexts(frames, [[3, 1], [4, 5, 1]], ["a", "b c"])
+    assert collate([plain[0], plain[1]])["input_features"][0].all()

@@ -1,0 +1,67 @@
+"""Recordings in files: WAV by the standard library, other formats by soundfile where it is installed."""
+
+import os
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+# Bytes of a sample -> its type in a WAV file.
+SAMPLE_TYPES = {1: np.dtype("u1"), 2: np.dtype("<i2"), 4: np.dtype("<i4")}
+
+
+def read_recording(path: str | os.PathLike[str]) -> tuple[np.ndarray, int]:
+    """
+    The samples of a recording (N), from -1 to 1, of several channels their mean, and samples per second.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is no recording, or has no samples.
+    """
+    if Path(path).suffix.lower() in (".wav", ".wave"):
+        try:
+            samples, rate = _read_wave(path)
+        except (wave.Error, EOFError) as error:
+            raise ValueError(f"{path} is not a WAV file of plain samples ({error or 'it ends too soon'})") from error
+    else:
+        samples, rate = _read_others(path)
+    if samples.size == 0:
+        raise ValueError(f"{path} is empty: expected at least one sample")
+    return samples.mean(axis=1), rate
+
+
+def _read_wave(path: str | os.PathLike[str]) -> tuple[np.ndarray, int]:
+    with wave.open(os.fspath(path), "rb") as file:
+        width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
+        if width not in SAMPLE_TYPES:
+            raise wave.Error(f"{8 * width} bits a sample; expected 8, 16 or 32")
+        content = file.readframes(file.getnframes())
+    values = np.frombuffer(content, SAMPLE_TYPES[width]).reshape(-1, channels).astype(np.float64)
+    return (values - 128) / 128 if width == 1 else values / 2 ** (8 * width - 1), rate
+
+
+def _read_others(path: str | os.PathLike[str]) -> tuple[np.ndarray, int]:
+    try:
+        import soundfile
+    except ImportError as error:
+        raise ValueError(
+            f"{path}: only WAV files are read without soundfile; pip install 'vanilla_transformer_hf[recognition]'"
+        ) from error
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path} does not exist")
+    try:
+        samples, rate = soundfile.read(os.fspath(path), always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise ValueError(f"{path} is not a recording that soundfile reads ({error})") from error
+    return samples, rate
+
+
+def write_wave(path: str | os.PathLike[str], samples: Any, rate: int) -> None:
+    """Write samples (N) from -1 to 1 as a WAV file of 16 bits; those beyond are cut off."""
+    with wave.open(os.fspath(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())

@@ -1,0 +1,1 @@
+"""Training of models that read speech or images: corpora of files, batches, runs."""

@@ -1,0 +1,71 @@
+"""
+Batches of recordings or images with their texts, and the masks of SpecAugment.
+
+Shapes: B sources, F frames, M mel bins, T target positions.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from ...translation.recognition import batch_of
+from ..data.collators import IGNORED_LABEL
+
+
+@dataclass(frozen=True)
+class Masks:
+    """
+    Bands of frames and of mel bins that are set to their mean, zero, in training: SpecAugment, Park et al. 2019, arXiv
+    1904.08779, without time warping.
+
+    Attributes:
+        time_masks, frequency_masks: Bands of each recording.
+        longest_time_mask, widest_frequency_mask: A band has a random number of frames or bins up to this.
+    """
+
+    time_masks: int = 0
+    longest_time_mask: int = 20
+    frequency_masks: int = 0
+    widest_frequency_mask: int = 8
+
+    def apply(self, frames: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+        """Frames (F, M) with bands set to zero."""
+        frames = frames.clone()
+        for count, widest, axis in (
+            (self.time_masks, self.longest_time_mask, 0),
+            (self.frequency_masks, self.widest_frequency_mask, 1),
+        ):
+            size = frames.shape[axis]
+            for _ in range(count):
+                width = int(rng.integers(0, min(widest, size) + 1))
+                frames.narrow(axis, int(rng.integers(0, size - width + 1)), width).zero_()
+        return frames
+
+
+@dataclass
+class RecognitionCollator:
+    """
+    Rows of `SourcesWithTexts` to the model's arguments: `input_features` (B, F, M), padded with zeros on the right,
+    and `attention_mask` (B, F), or `pixel_values` (B, C, H, W); and `labels` (B, T), padded with -100.
+
+    Args:
+        input_name: The model's argument for a source.
+        masks: Of the rows that are to be masked (`is_masked`).
+        seed: Masks depend on it and on the rows of a batch alone, so that a run continues exactly.
+    """
+
+    input_name: str
+    masks: Masks = Masks()
+    seed: int = 0
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        lines = [row["line"] for row in rows]
+        labels = [torch.tensor(row["labels"]) for row in rows]
+        batch = {"labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED_LABEL)}
+        batch["line"] = torch.tensor(lines)
+        rng = np.random.default_rng([self.seed, *lines])
+        sources = [self.masks.apply(row["source"], rng) if row["is_masked"] else row["source"] for row in rows]
+        return {**batch, **batch_of(self.input_name, sources)}

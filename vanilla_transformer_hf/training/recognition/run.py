@@ -1,0 +1,224 @@
+"""Training of a model that reads recordings or images: from folders of files to a folder ready to be used."""
+
+import copy
+from contextlib import nullcontext
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Speech2TextProcessor, TrOCRProcessor, set_seed
+
+from ...common.files import new_file, new_folder
+from ...common.recordings import read_recording
+from ...evaluation.scores import error_rates, write_predictions
+from ...model.config.front_ends import FRONT_ENDS
+from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ...model.feature_extraction_vanilla_transformer import VanillaTransformerFeatureExtractor
+from ...model.recognition.models import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
+from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ...publishing.model_card import CardFacts, public_settings
+from ...translation.recognition import READERS, read_texts
+from ..checkpoints.record import find_data_sums
+from ..checkpoints.resume import find_start, lock_folder, prepare_folder
+from ..console import quiet_libraries, say
+from ..finishing import LaterParts, write_final_card, write_model
+from ..model import choose_attention, make_generation_config, new_config, paper_learning_rate
+from ..recipe import FIELDS_OF_OTHERS, RunArguments
+from ..trainer.translation import TranslationTrainer
+from .collator import Masks, RecognitionCollator
+from .corpus import SourcesWithTexts
+
+
+ROLES = ("train", "validation", "test")
+# Task -> the class of its model, which says what it reads.
+MODELS: dict[str, Any] = {"speech": VanillaTransformerForSpeechSeq2Seq, "image": VanillaTransformerForImageTextToText}
+# Fields that only translation uses.
+TRANSLATION_FIELDS = (
+    *("train_target", "validation_target", "test_target", "target_lang_tags", "source_tags", "target_column"),
+    *("source_column", "dataset_config_name", "streaming", "max_source_length", "max_length_ratio"),
+    *("drop_duplicates", "bpe_dropout", "model_name_or_path", "separate_vocabularies", "tokens_per_step", "r_drop"),
+    *("teacher", "head_gates", "average_last", "average_best", "moving_average", "early_stopping_patience"),
+    *("push_to_hub", "model_type", "reverse", *FIELDS_OF_OTHERS["vanilla_transformer"]),
+)
+
+
+def check_recognition(run: RunArguments, settings: dict[str, Any]) -> None:
+    """
+    Raises:
+        ValueError: The corpus or the front end is not named, or a field has no effect in this task.
+    """
+    task = run.data.task
+    if not run.data.train_source:
+        raise ValueError("train_source is not given: name the folder of files and texts.tsv to train on.")
+    for name in TRANSLATION_FIELDS:
+        if name in settings:
+            raise ValueError(f"{name}={settings[name]} has no effect with task={task}: remove it.")
+    expected, front_end = MODELS[task].main_input_name, run.config.get("front_end", "tokens")
+    allowed = [name for name, row in FRONT_ENDS.items() if row.input_name == expected]
+    if front_end not in allowed:
+        raise ValueError(f"front_end={front_end} with task={task}: must be {' or '.join(allowed)}.")
+    for each in fields(Masks):
+        value = getattr(run.data, each.name)
+        if value < 0 or (each.name in settings and task != "speech"):
+            raise ValueError(f"{each.name}={value}: must be 0 or more, and only task=speech has it.")
+    error_rates(["a"], ["a"])  # is jiwer there?
+
+
+def get_tokenizer(run: RunArguments, texts: list[str], folder: Path) -> Any:
+    """The named tokenizer; else a new one of the training texts, trained once and kept in `folder`."""
+    if run.model.tokenizer_name_or_path:
+        return VanillaTransformerTokenizer.from_pretrained(run.model.tokenizer_name_or_path)
+    if not folder.exists():
+        tokenizer = VanillaTransformerTokenizer.train(
+            texts,
+            vocab_size=run.config.get("vocab_size", VanillaTransformerConfig.vocab_size),
+            model=run.model.tokenizer_model,
+            unicode_normalization=run.model.normal_form,
+            show_progress=False,
+        )
+        with new_folder(folder) as unfinished:
+            tokenizer.save_pretrained(unfinished)
+    return VanillaTransformerTokenizer.from_pretrained(folder)
+
+
+def make_processor(run: RunArguments, config: VanillaTransformerConfig, first: Path, tokenizer: Any) -> Any:
+    """
+    The processor that makes the model's input of files such as the first: for images, of their size in grey or
+    colours, padded on the right and at the bottom to that of the config.
+    """
+    if run.data.task == "speech":
+        _, rate = read_recording(first)
+        return Speech2TextProcessor(VanillaTransformerFeatureExtractor(config.num_mel_bins, rate), tokenizer)
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+    size = {"height": config.image_height, "width": config.image_width}
+    scale = {"image_mean": [0.5] * config.num_channels, "image_std": [0.5] * config.num_channels}
+    return TrOCRProcessor(
+        ViTImageProcessorPil(do_resize=False, size=size, do_pad=True, pad_size=size, **scale), tokenizer
+    )
+
+
+def make_model(run: RunArguments, tokenizer: Any) -> Any:
+    """A new model of the named size for this tokenizer, with the search of the recipe."""
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
+    config = new_config(run, vocab_size=len(tokenizer), **ids)
+    config._attn_implementation = choose_attention(run, config).get("attn_implementation")
+    model = MODELS[run.data.task](config)
+    model.generation_config = make_generation_config(run, model.config, None)
+    return model
+
+
+def read_corpora(run: RunArguments, processor: Any, rows: dict[str, Any]) -> dict[str, SourcesWithTexts]:
+    """Role -> its files, read, with the ids of their texts."""
+    read = READERS[MODELS[run.data.task].main_input_name]
+    found = {}
+    for role, pairs in rows.items():
+        texts = [text for _, text in pairs]
+        labels = processor.tokenizer(text_target=texts)["input_ids"]
+        sources = [read(path, processor) for path, _ in pairs]
+        found[role] = SourcesWithTexts(sources, labels, texts, is_masked=role == "train")
+    return found
+
+
+def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """
+    Train a model that reads recordings or images, write it with its processor into `output_dir`, and measure its error
+    rates on the held-out files. The same settings continue an interrupted run.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: A file does not exist or cannot be used; arguments contradict each
+            other; or `output_dir` belongs to another run.
+        TrainingInterrupted: After SIGTERM or Ctrl-C, when a checkpoint is saved.
+    """
+    check_recognition(run, settings)
+    training, folder = copy.copy(run.training), Path(str(run.training.output_dir))
+    checkpoints = folder / "checkpoints"
+    training.output_dir, training.resume_from_checkpoint = str(checkpoints), None
+    training.predict_with_generate, training.generation_max_length = True, None
+    training.remove_unused_columns = False
+    with quiet_libraries():
+        named = {role: getattr(run.data, f"{role}_source") for role in ROLES}
+        rows = {role: read_texts(Path(name)) for role, name in named.items() if name}
+        sums = find_data_sums(run.data)
+        lock = lock_folder(checkpoints) if training.process_index == 0 else None
+        start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
+        prepare_folder(checkpoints, start, settings, sums, "default")
+        for note in start.notes:
+            say(training, note)
+        tokenizer = get_tokenizer(run, [text for _, text in rows["train"]], checkpoints / "tokenizer")
+        set_seed(training.seed)
+        model = make_model(run, tokenizer)
+        processor = make_processor(run, model.config, rows["train"][0][0], tokenizer)
+        data = read_corpora(run, processor, rows)
+        if training.learning_rate is None:
+            training.learning_rate = paper_learning_rate(model.config.d_model, training.warmup_steps)
+        masks = Masks(**{each.name: getattr(run.data, each.name) for each in fields(Masks)})
+        trainer = TranslationTrainer(
+            model=model,
+            args=training,
+            train_dataset=data["train"],
+            eval_dataset=data.get("validation"),
+            processing_class=tokenizer,
+            target_lang=run.data.target_lang,
+            data_collator=RecognitionCollator(model.main_input_name, masks, training.seed),
+            facts=_facts(run, settings, folder, training, pairs=len(data["train"])),
+        )
+    say(training, f"{run.data.task}: {model.num_parameters():,} parameters, {len(data['train']):,} files.")
+    checkpoint = None if start.checkpoint is None else str(start.checkpoint)
+    with lock or nullcontext(), quiet_libraries(), trainer.signals.listening():
+        result = trainer.train(resume_from_checkpoint=checkpoint)
+        facts, weights = trainer.facts, trainer.gather_weights()
+        facts.minutes = result.metrics["train_runtime"] / 60 if checkpoint is None else None
+        facts.steps, facts.epochs = trainer.state.global_step, float(trainer.state.epoch or 0)
+        if trainer.is_world_process_zero():
+            write_model(folder, trainer, weights)
+            processor.save_pretrained(folder)
+            say(training, f"{folder}: model and processor written.")
+        trainer.accelerator.wait_for_everyone()
+        with trainer.stopping_at_once(f"its model is written in {folder}, but not all that belongs to it."):
+            return _finish(folder, trainer, {role: data[role] for role in data if role != "train"}, rows, facts)
+
+
+def _facts(run: RunArguments, settings: dict[str, Any], folder: Path, training: Any, pairs: int) -> CardFacts:
+    return CardFacts(
+        name=folder.resolve().name,
+        corpus=run.data.corpus_name or Path(str(run.data.train_source)).name,
+        pairs=pairs,
+        source_lang=run.data.source_lang,
+        target_lang=run.data.target_lang,
+        license=run.model.license,
+        project_url=run.model.project_url,
+        settings=public_settings(settings),
+        device=f"{torch.get_num_threads()} CPU threads" if training.device.type == "cpu" else str(training.device),
+    )
+
+
+def _finish(
+    folder: Path, trainer: TranslationTrainer, data: dict[str, Any], rows: dict[str, Any], facts: CardFacts
+) -> dict[str, dict[str, float]]:
+    """
+    The error rates of the held-out files, and the card of the model that is written already.
+
+    Raises:
+        UnfinishedRunError: One of these has failed.
+    """
+    parts = LaterParts(folder, trainer.args.world_size)
+    for role, sources in data.items():
+        with parts.part(f"scored on the {role} files"):
+            found = trainer.predict(
+                sources, metric_key_prefix=role, num_beams=trainer.model.generation_config.num_beams
+            )
+            scores = {name: found.metrics[f"{role}_{name}"] for name in ("wer", "cer", "exact_match")}
+            facts.measured[role] = scores
+            say(trainer.args, f"{role}: " + ", ".join(f"{name} {value:.2f} %" for name, value in scores.items()))
+            if trainer.is_world_process_zero():
+                names = [str(path.name) for path, _ in rows[role]]
+                with new_file(folder / f"predictions.{role}.tsv") as unfinished:
+                    write_predictions(unfinished, zip(names, trainer.translations, sources["target"], strict=True))
+    if trainer.is_world_process_zero():
+        with parts.part("given a model card"):
+            write_final_card(folder, trainer, facts)
+            say(trainer.args, f"{folder}: model card written.")
+    parts.tell()
+    return facts.measured

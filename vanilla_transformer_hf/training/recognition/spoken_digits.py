@@ -1,0 +1,106 @@
+"""
+A corpus of spoken digits: strings of three to eight, joined from recordings of single digits by one speaker each, and
+their words in English or German.
+
+The recordings are those of the free-spoken-digit-dataset: `{digit}_{speaker}_{number}.wav`, 8 kHz, in a folder or a
+tar archive. Its official test recordings are those with the numbers 0 to 4.
+"""
+
+import tarfile
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ...common.files import new_folder
+from ...common.recordings import read_recording, write_wave
+from ...translation.recognition import TEXTS_FILE
+
+
+WORDS = {
+    "en": ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+    "de": ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"),
+}
+RATE = 8000
+# Role -> the numbers of its recordings; of the speaker who is left out, `unseen` has all.
+NUMBERS = {"train": range(8, 50), "validation": range(5, 8), "test": range(5)}
+FEWEST, MOST = 3, 8
+Digits = dict[str, list[tuple[int, int, np.ndarray]]]  # speaker -> digit, number and samples of each recording
+
+
+def read_digits(source: Path) -> Digits:
+    """
+    The recordings of single digits.
+
+    Raises:
+        OSError: There is no such folder or archive.
+        ValueError: It has no recordings of that form.
+    """
+    found: Digits = defaultdict(list)
+    with tempfile.TemporaryDirectory() as unpacked:
+        if not source.is_dir():
+            with tarfile.open(source) as archive:
+                archive.extractall(unpacked, filter="data")
+        for path in sorted((source if source.is_dir() else Path(unpacked)).rglob("?_*_*.wav")):
+            digit, speaker, number = path.stem.split("_")
+            samples, rate = read_recording(path)
+            if rate != RATE:
+                raise ValueError(f"{path.name} in {source} has {rate:,} samples per second: expected {RATE:,}")
+            found[speaker].append((int(digit), int(number), samples))
+    if not found:
+        raise ValueError(f"{source} has no recordings such as 7_jackson_32.wav")
+    return {speaker: sorted(found[speaker], key=lambda each: each[:2]) for speaker in sorted(found)}
+
+
+def join(recordings: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    """Recordings behind each other, at a level that varies, with silence of up to 0.2 seconds around each."""
+    level = rng.uniform(0.3, 1.0)
+    parts = []
+    for samples in recordings:
+        parts += [np.zeros(rng.integers(0, RATE // 5)), samples / np.abs(samples).max() * rng.uniform(0.7, 1.0)]
+    whole = level * np.concatenate([*parts, np.zeros(rng.integers(0, RATE // 5))])
+    noise: np.ndarray = rng.normal(scale=10 ** rng.uniform(-4, -2.5), size=len(whole))
+    return whole + noise
+
+
+def write_spoken_digits(
+    source: Path, folder: Path, *, language: str, left_out: str | None, train_size: int, test_size: int, seed: int
+) -> None:
+    """
+    Write the folders train, validation, test and, of the speaker who is left out, unseen.
+
+    Raises:
+        FileNotFoundError, ValueError: The recordings or the speaker are not there.
+    """
+    digits = read_digits(source)
+    if left_out is not None and left_out not in digits:
+        raise ValueError(f"left_out={left_out}: must be one of {', '.join(digits)}")
+    known = {speaker: rows for speaker, rows in digits.items() if speaker != left_out}
+    parts: dict[str, tuple[Digits, int]] = {}
+    for role, numbers in NUMBERS.items():
+        rows = {speaker: [row for row in all_of if row[1] in numbers] for speaker, all_of in known.items()}
+        parts[role] = rows, train_size if role == "train" else test_size
+    if left_out is not None:
+        parts["unseen"] = {left_out: digits[left_out]}, test_size
+    for place, (role, (rows, size)) in enumerate(parts.items()):
+        with new_folder(folder / role) as unfinished:
+            _write_part(unfinished, rows, WORDS[language], size, np.random.default_rng([seed, place]))
+
+
+def _write_part(folder: Path, rows: Digits, words: Sequence[str], size: int, rng: np.random.Generator) -> None:
+    """Strings until there are `size`, each recording about as often as the others."""
+    speakers, lines = list(rows), []
+    order: dict[str, list[int]] = {speaker: [] for speaker in speakers}
+    for number in range(size):
+        speaker = speakers[number % len(speakers)]
+        chosen = []
+        for _ in range(rng.integers(FEWEST, MOST + 1)):
+            if not order[speaker]:
+                order[speaker] = rng.permutation(len(rows[speaker])).tolist()
+            chosen.append(rows[speaker][order[speaker].pop()])
+        name = f"{number:05d}_{speaker}.wav"
+        write_wave(folder / name, join([samples for *_, samples in chosen], rng), RATE)
+        lines.append(f"{name}\t{' '.join(words[digit] for digit, *_ in chosen)}\n")
+    (folder / TEXTS_FILE).write_text("".join(lines), encoding="utf-8", newline="\n")
