@@ -37,6 +37,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.commands.main import COMMANDS, main
+from vanilla_transformer_hf.common.recordings import write_wave
 from vanilla_transformer_hf.conversion.targets import export
 from vanilla_transformer_hf.model import modeling_vanilla_transformer
 from vanilla_transformer_hf.training.comparison import comparison
@@ -77,6 +78,8 @@ BLOCKS = [command for page in PAGES.values() for block in page.blocks("bash") fo
 SENTENCES = [span for page in PAGES.values() for span in page.spans if span.split()[0] in ("make", "pip", "python")]
 
 RUN = "--max_steps 2 --vocab_size 300 --max_source_length 16 --max_target_length 16 --num_beams 1"
+# Of recordings and images, which have no length in tokens.
+SMALL = "--max_steps 1 --vocab_size 300 --max_target_length 4 --num_beams 1 --d_model 16 --encoder_layers 1"
 ANY = " ".join(f"--keep {rule}" for rule in RULES)
 TURN = "--rounds 1 --seconds 0 --threads 1 --dtypes bfloat16 --beams 1 --against marian"
 # How a command begins -> what is added to it, so that it ends soon.
@@ -97,6 +100,10 @@ SMALL = {
     " --tasks forward layer --rounds 1",
     f"{BENCHMARKS} predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
     f"{PROG} train multi30k_raw --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
+    "python scripts/make_digit_strips.py": "--train_size 8 --test_size 2",
+    "python scripts/make_spoken_digits.py": "--train_size 8 --test_size 2",
+    f"{PROG} train digit_strips": SMALL,
+    f"{PROG} train spoken_digits": SMALL,
     f"{PROG} train look_up": "--max_steps 1 --vocab_size 300 --max_source_length 64",
     f"{PROG} train": RUN,
     f"{PROG} clean": "--keep held_out",  # the workspace's texts are all the same
@@ -111,6 +118,7 @@ SMALL = {
 FOREIGN = {
     "--config_file": "accelerate launch",
     "--imports": "scripts/draw_architecture.py",
+    "--language": "scripts/make_spoken_digits.py",
     "--model": "lm_eval",
     "--model_args": "lm_eval",
     "--token": "a secret in a text",
@@ -141,6 +149,10 @@ def workspace(tmp_path_factory):
             (folder / f"test_2016_flickr{kind}.{language}").write_text(text, encoding="utf-8")
         for name in ("train", "val"):
             (folder / f"{name}.{language}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    (folder / "recordings").mkdir()
+    for speaker in ("theo", "jackson"):
+        for number in (0, 5, 8):
+            write_wave(folder / "recordings" / f"7_{speaker}_{number}.wav", np.sin(np.arange(400.0)), rate=8000)
     tokenizer = VanillaTransformerTokenizer.train(ENGLISH, GERMAN, vocab_size=300, show_progress=False)
     sizes = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
     config = VanillaTransformerConfig(vocab_size=len(tokenizer), d_model=16, **sizes)

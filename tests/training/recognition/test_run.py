@@ -1,5 +1,8 @@
 """Training on recordings and on images: what a run leaves, how it goes on, and commands."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -56,6 +59,7 @@ def test_spoken_digits(spoken):
         read_digits(spoken / "nothing")
 
 
+@pytest.mark.slow
 def test_a_run_on_speech(spoken, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     corpus = spoken / "corpus"
