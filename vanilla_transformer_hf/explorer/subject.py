@@ -9,7 +9,7 @@ import torch
 
 from ..common.opening import is_own
 from ..common.white_space import normalize_space
-from ..model.attention.linformer import attends_to_pieces
+from ..model.config.attention_kinds import attends_to_pieces
 from ..translation.scoring.alignment import with_eager_attention
 from ..translation.scoring.scoring import shift_right
 from ..translation.text.texts import TARGET_LANG_TAGS
