@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--clock",
         choices=CLOCKS,
         default="wall",
-        help="time that passes (default), or that of the processor, which other programs disturb less",
+        help="wall-clock time (default), or CPU time, which other programs disturb less",
     )
     parser.add_argument(
         "--matmul",

@@ -45,7 +45,7 @@ def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.ArgumentParser
             f"--{side}",
             metavar="FILE",
             action="append",
-            help=f"{what}, a sentence on each line; again for further files",
+            help=f"{what}, a sentence on each line; give it again for more files",
         )
     parser.add_argument(
         "--text_dir", metavar="DIR", help="folder of the synthetic text (default: OUTPUT_DIR/back_translation)"

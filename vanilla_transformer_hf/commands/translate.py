@@ -125,7 +125,7 @@ def add_search_arguments(search: argparse._ArgumentGroup) -> None:
     )
     add_engine_arguments(search)
     add_without_letters(search)
-    search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its pieces")
+    search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its tokens")
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:

@@ -140,7 +140,7 @@ class CardFacts:
     """
     Facts about a model beyond its files; None or empty: neither measured nor given.
 
-    `datasets` and `base_model` are ids on the Hub; `further`: training began with a model that was there. `settings`
+    `datasets` and `base_model` are ids on the Hub; `further`: training fine-tuned an existing model. `settings`
     is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
     that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
     `project_url` is the address of a git repository from which a reader can install this package;
@@ -218,7 +218,7 @@ def read_emissions(folder: str | os.PathLike, further: bool, device: str | None)
 
     Args:
         folder: Where `--report_to codecarbon` has it write.
-        further: Whether training began with a model that was there.
+        further: Whether an existing model was fine-tuned.
         device: What the run was computed on.
     """
     path = Path(folder, EMISSIONS_FILE)

@@ -117,7 +117,7 @@ def make_generation_config(
     run: RunArguments, config: PreTrainedConfig, base: GenerationConfig | None
 ) -> GenerationConfig:
     """
-    The search of the recipe, otherwise that of the model that is trained further (`base`), with a limit of length:
+    The search of the recipe, otherwise that of the model that is fine-tuned (`base`), with a limit of length:
     transformers' default would cut every translation at 20 tokens.
 
     Raises:

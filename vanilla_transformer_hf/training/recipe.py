@@ -143,7 +143,7 @@ SENTENCE_FIELDS = (
 TOKEN_FIELDS = ("tokens_per_step", "per_device_train_tokens", "bpe_dropout", "streaming", "shuffle_buffer_size")
 # Kinds of attention with the weights of full attention; of `window_global`, those with shared projections.
 KINDS_OF_ONE_WEIGHT = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.has_weights_of_full)
-# Fields of the config that may change when a model is trained further; its weights depend on the others.
+# Fields of the config that may change when a model is fine-tuned; its weights depend on the others.
 CHANGEABLE_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing"),
     *("encoder_attention_type", "decoder_attention_type", "attention_window", "attention_block", "chunk_summary"),

@@ -151,7 +151,7 @@ def toolkit_model(checkpoint: Checkpoint, known: Collection[str]) -> Any:
 
 
 def tokenizer_of(checkpoint: Checkpoint, host: Any, names: tuple[str, ...]) -> VanillaTransformerTokenizer | None:
-    """Our tokenizer for the tokenizer of class `host` in the folder; None if its files are missing."""
+    """Our tokenizer for that of the class `host` of transformers in the folder; None if files are missing."""
     folder = checkpoint.folder
     if not (folder / "tokenizer.json").is_file() and not all((folder / name).is_file() for name in names):
         return None

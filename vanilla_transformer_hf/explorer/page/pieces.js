@@ -1,6 +1,6 @@
-// Pieces as labels, and pieces joined to words.
+// Tokens as labels, and tokens joined to words.
 
-/** What a piece is called: one that goes on with a word begins with "·". */
+/** What a token is called: one that goes on with a word begins with "·". */
 export function label(piece) {
   return piece.continues ? `·${piece.text}` : piece.text;
 }

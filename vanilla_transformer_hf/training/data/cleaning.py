@@ -39,7 +39,7 @@ RULES = {
 
 USUAL = 10_000  # pairs at the beginning, whose median is the usual ratio of lengths
 SHORT = 20  # characters: the ratio of shorter texts says little
-BATCH = 1000  # pairs whose languages are found at once, by all processors
+BATCH = 1000  # pairs whose languages are found at once, by all CPU cores
 # Probability of the expected language below which a text is in another one. On news in English, Yoruba, Zulu and
 # Luganda, this finds the Portuguese, Welsh and untranslated sentences among them, and names that stand alone.
 UNLIKELY = 0.01

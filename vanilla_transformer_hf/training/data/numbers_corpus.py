@@ -24,7 +24,7 @@ HELD_OUT = {"valid": 500, "test": 1_000}
 FULL_STOP_EVERY, LIST_EVERY, LONGEST_LIST = 4, 6, 3
 BETWEEN_PHRASES = (". ", "; ", ", ", " ")
 LISTS = 12_000  # lines of a corpus of lists of numbers
-# Texts of the look-up, the letters of its table, and their values. An entry such as "cx" becomes one piece; one with a
+# Texts of the look-up, the letters of its table, and their values. An entry such as "cx" becomes one token; one with a
 # digit would not, and then an entry takes two steps to read.
 LOOK_UPS, LETTERS, VALUES = 3_500, "abcdefghijklmnop", "wxyz"
 

@@ -590,7 +590,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, *args: Any, **gen_kwargs: Any
     ) -> tuple[Any, Any, Any]:
         """`prediction_step`, which counts the batch's loss and its tokens."""
-        # Without labels, transformers' collator has labels=None, for which the host would compute a loss.
+        # Without labels, transformers' collator has labels=None, for which transformers would compute a loss.
         inputs = {name: value for name, value in inputs.items() if value is not None and name != "line"}
         if self.args.world_size > 1 and "labels" in inputs and has_length(self._evaluation_data):
             # Repeated sentences only pad the last round of several processes.

@@ -66,5 +66,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         choices=["auto", "default", "onednn"],
         help="library of float32 matrix products on a CPU (default: torch's own, unless oneDNN is clearly faster on "
-        "this processor, as measured once, and does not round)",
+        "this CPU, as measured once, and does not round)",
     )

@@ -196,7 +196,7 @@ class Cluster(NamedTuple):
 
     Args:
         address: Of a running Ray cluster, such as "auto" or "ray://host:10001"; None starts Ray on this machine.
-        actors: How many processes translate; None: as many as there are accelerators, or else processors.
+        actors: How many processes translate; None: as many as there are accelerators, or else CPU cores.
         cpus, gpus: Of an actor; None: an accelerator if the cluster has some.
     """
 

@@ -486,7 +486,7 @@ def pad_rows(rows: Sequence[Sequence[int]], value: int) -> tuple[torch.Tensor, t
 
 def token_reader(tokenizer: Any) -> Callable[[Sequence[str]], list[str]]:
     """
-    A function from pieces of the target vocabulary to readable text: pieces of byte-level vocabularies ("dreiÃŁig")
+    A function from tokens of the target vocabulary to readable text: tokens of byte-level vocabularies ("dreiÃŁig")
     are decoded one by one, with the bytes of incomplete characters as in SentencePiece, "<0xC3>"; others are
     unchanged.
     """
