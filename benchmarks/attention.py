@@ -46,7 +46,7 @@ from .generation_engine import forget_peak
 from .turns import CLOCKS, peak_memory
 
 
-# Large pages on Linux: torch asks for them once, at its first tensor.
+# Large pages on Linux: torch reads this once, at its first tensor.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 TASKS = ("forward", "training step", "token", "layer")
@@ -115,7 +115,7 @@ def fresh_processes() -> ProcessPoolExecutor:
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """
-    A row for each task, length, width and kind: `over` says which of length and width is varied; `seconds`; `mib`
+    A row for each task, length, width and kind: `over` is which of length and width is varied; `seconds`; `mib`
     unless it is a layer; relative to those of `BASELINES` that were measured, `speed` and `memory` by the baseline's
     name.
     """

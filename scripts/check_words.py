@@ -1,7 +1,7 @@
 """
 Find words that CONTRIBUTING.md replaces by others ("Words") in the pages and in the prose of the package: `make lint`.
 
-codespell knows single words and their typing errors; these are phrases. Exit status 1 and a line for each place.
+codespell finds typing errors in single words; these are phrases. Exit status 1 and a line for each place.
 """
 
 import re

@@ -22,7 +22,7 @@ from vanilla_transformer_hf.training.recipe import CONFIG_GROUPS, all_options
 
 
 ROOT = Path(__file__).resolve().parents[2]
-# Page of the API reference -> its title and its public names. `api_pages` refuses to leave one out.
+# Page of the API reference -> its title and its public names. `api_pages` raises an error if one is missing.
 API = {
     "translating": (
         "Translating",
@@ -148,7 +148,7 @@ def linked_file(path: str) -> str:
 
 
 def api_pages() -> dict[str, str]:
-    """Path -> text of the API reference; mkdocstrings fills in what the docstrings say."""
+    """Path -> text of the API reference; mkdocstrings fills in the docstrings."""
     names = [name for _, group in API.values() for name in group]
     if missing := set(vanilla_transformer_hf.__all__) - set(names) - {"__version__"}:
         raise ValueError(f"{Path(__file__).name}: API has no page for {', '.join(sorted(missing))}; add the names.")
@@ -162,7 +162,7 @@ def api_pages() -> dict[str, str]:
 
 
 def config_page() -> str:
-    """The fields of both configs as tables, by group, with what their docstrings say."""
+    """The fields of both configs as tables, by group, with their docstrings."""
     lines = [
         "# Config fields",
         "Each is an argument of `VanillaTransformerConfig` (the last group: of `RecurrentSeq2SeqConfig`), a field of "
@@ -213,7 +213,7 @@ def help_of(arguments: list[str], option: str = "--help") -> str:
     """What a command answers to --help, without the folder of this machine."""
     shown = io.StringIO()
     before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "88"  # argparse asks for it
+    os.environ["COLUMNS"] = "88"  # argparse reads it
     try:
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
             main([*arguments, option])

@@ -35,7 +35,7 @@ MARGIN = 10.0
 ACCEPTED_AT_ONCE, BACKLOG = 16, 1024
 # Descriptors that are kept for files and for connections that have been accepted, but are not counted yet.
 SPARE_DESCRIPTORS = 6 * ACCEPTED_AT_ONCE
-# Errors that say that no connection can be accepted now, and seconds between two log lines about them.
+# Errors after which no connection can be accepted for a while, and seconds between two log lines about them.
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 LOG_INTERVAL = 60.0
 

@@ -1,5 +1,5 @@
 """
-Open translation models with their tokenizers from folders and from the Hub; refuse incomplete or mismatched
+Open translation models with their tokenizers from folders and from the Hub; errors for incomplete or mismatched
 ones.
 """
 

@@ -255,7 +255,7 @@ class VanillaTransformerLoader(converter.ModelLoader):
         self.set_layer_norm(spec.ffn.layer_norm, layer.final_layer_norm)
 
     def fill_attention(self, spec: Any, attention: VanillaTransformerAttention, parts: list[int]):
-        """Projections of one attention; `parts` says how many of queries, keys and values stand in one matrix."""
+        """Projections of one attention; `parts` is how many of queries, keys and values stand in one matrix."""
         width = max(attention.d_k, attention.d_v)
         inputs = []
         for name, own_width in attention.roles:

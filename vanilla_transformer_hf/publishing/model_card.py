@@ -146,7 +146,7 @@ class CardFacts:
     `project_url` is the address of a git repository from which a reader can install this package;
     `compression` are sentences about how the model was made smaller;
     `measured` are scores of other tasks than translation, by held-out text and name; `card_sha256` is that of the card
-    that was written, which tells whether it was edited.
+    that was written, which shows whether it was edited.
     """
 
     name: str | None = None
@@ -286,7 +286,7 @@ def _languages(facts: CardFacts, folder: _Folder) -> list[str]:
 
 
 def _codes(languages: list[str]) -> list[str]:
-    # The Hub knows codes, not every name that a user may have chosen.
+    # The Hub accepts codes, not every name that a user may have chosen.
     return [name for name in dict.fromkeys(languages) if re.fullmatch(r"[a-z]{2,3}", name)]
 
 
@@ -457,7 +457,7 @@ def is_repo_id(name: str) -> bool:
 
 def check_metadata(data: CardData) -> list[str]:
     """
-    Metadata of a card that the Hub would refuse, a sentence each.
+    Metadata of a card that the Hub would reject, a sentence each.
 
     These are the checks that are possible without the Hub, which has the list of licences.
     """

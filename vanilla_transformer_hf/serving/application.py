@@ -123,7 +123,7 @@ class Service:
 
     Args:
         models: At least one; the first answers POST / without languages.
-        limits: What a request may ask for.
+        limits: Bounds of what a request may contain.
         api_keys: Keys of which a request must have one; None: requests need no key.
         logs_texts: Whether the texts of requests and their translations are logged.
     """
@@ -354,7 +354,7 @@ class Service:
         )
 
     async def frontend_settings(self, request: Request) -> Response:
-        """GET /frontend/settings: what LibreTranslate's page asks before it shows anything."""
+        """GET /frontend/settings: what LibreTranslate's page requests before it shows anything."""
         targets = [target for _, target in self._pairs]
         code = targets[0] if targets else ""
         needs_key = self.api_keys is not None
@@ -413,7 +413,7 @@ class Service:
     async def _fields(self, request: Request, forms: bool = False) -> Mapping[str, Any]:
         """
         The fields of a request. A body that is a JSON object is read as such under every content type: some clients
-        (`curl -d`, urllib) call all bodies forms unless they are told otherwise.
+        (`curl -d`, urllib) send all bodies as forms unless a header is given.
 
         Raises:
             RequestError: The body is too large, too slow, or does not match its content type.
@@ -487,7 +487,7 @@ class Service:
 
 
 def _are_tagged(model: ServedModel, wanted: TranslationRequest) -> bool:
-    """Whether each text of a request says by a tag which language it is to be translated to."""
+    """Whether each text of a request begins with the tag of its target language."""
     tags = model.batcher.translator.language_tags
     return all(not text.strip() or tags.before(text) for text in wanted.texts)
 
@@ -604,7 +604,7 @@ def create_application(
         service.is_ready = False
         watching.cancel()
         for model in models:
-            # Requests have been answered by now; what still runs is needed by nobody.
+            # Requests have been answered by now; what still runs is not needed.
             await asyncio.to_thread(model.batcher.stop, False, STOP_SECONDS)
 
     routes = [

@@ -143,7 +143,7 @@ class OwnTrainingArguments:
     save_total_limit: int | None = _help("checkpoints to keep, the last and the best; all if not given")
     load_best_model_at_end: bool = _help("publish the best checkpoint by metric_for_best_model, not the last", False)
     metric_for_best_model: str | None = _help(
-        "score of the validation text that says which checkpoint is best, such as bleu, chrf, exact_match or loss; "
+        "score of the validation text that chooses the best checkpoint, such as bleu, chrf, exact_match or loss; "
         "loss if not given"
     )
     push_to_hub: bool = _help("publish on the Hugging Face Hub, at the end and with each checkpoint", False)
@@ -155,7 +155,7 @@ class OwnTrainingArguments:
         "same settings"
     )
     logging_nan_inf_filter: bool = _help("without effect: NaN and infinite losses stop the run", True)
-    label_smoothing_factor: float = _help("refused: the model smooths labels itself; set label_smoothing", 0.0)
+    label_smoothing_factor: float = _help("an error: the model smooths labels itself; set label_smoothing", 0.0)
     learning_rate: float | None = _help(
         "peak of the learning rate; if not given, the paper's d_model^-0.5 * warmup_steps^-0.5"
     )

@@ -27,7 +27,7 @@ SAMPLE = 100_000  # pairs at the beginning that are compared
 
 def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
     """
-    Sentences about the text of a run, each of which says what to do.
+    Warnings about the text of a run, each with what to do.
 
     Args:
         run: The arguments.

@@ -1,4 +1,4 @@
-"""What a run knows of itself before it begins, for the card of its model."""
+"""The facts of a run that are known before it begins, for the card of its model."""
 
 from pathlib import Path
 from typing import Any

@@ -144,7 +144,7 @@ def make_generation_config(
         bos_token_id=config.bos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
     )
-    if generation_config.num_beams == 1:  # transformers refuses settings of a beam search where there is none
+    if generation_config.num_beams == 1:  # where settings of a beam search are an error in transformers
         generation_config.length_penalty = generation_config.early_stopping = None
     generation_config.validate(strict=True)
     return generation_config

@@ -38,7 +38,7 @@ _DERIVED_FIELDS = {"source_vocab_size", "tie_word_embeddings", "is_encoder_decod
 
 
 def _config_arguments() -> type:
-    """A dataclass with the fields of the configs that a user may set; None: what the preset says."""
+    """A dataclass with the fields of the configs that a user may set; None: the preset's value."""
     columns = []
     for name, hint in {**RecurrentSeq2SeqConfig.__annotations__, **VanillaTransformerConfig.__annotations__}.items():
         if name in _DERIVED_FIELDS or name.endswith("_id"):

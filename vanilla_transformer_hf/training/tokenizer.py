@@ -1,4 +1,4 @@
-"""The tokenizer of a run: opened, or trained once, with what the training text says of its translations."""
+"""The tokenizer of a run: opened, or trained once, with what the training text shows of its translations."""
 
 import math
 import sys
@@ -110,7 +110,7 @@ def _without_tags(texts: Iterator[str], found: dict[str, int], others: Iterable[
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> str:
-    """The sizes of its vocabularies, in one line, and whether a new one is smaller than it was asked to be."""
+    """The sizes of its vocabularies, in one line, and whether a new one is smaller than requested."""
     sizes = vocabulary_sizes(tokenizer)
     text = f"vocabulary: {sizes[1]:,} tokens"
     if getattr(tokenizer, "source_vocab_size", None):

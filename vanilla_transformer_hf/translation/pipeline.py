@@ -40,8 +40,8 @@ class TranslationPipeline(ChunkPipeline):
     translate to, of a model for several, or its tag, which is put before each text), and those of `generate()`. For
     such a model, `pipeline("translation_en_to_de")` sets `target_lang_tag="de"`.
 
-    Further arguments of transformers 4: `src_lang` and `tgt_lang` must be the model's languages, where its tokenizer
-    knows them (of a model for several, `tgt_lang` is `target_lang_tag`); `truncation=True`, or the name of a strategy,
+    Other arguments of transformers 4: `src_lang` and `tgt_lang` must be the model's languages, where its tokenizer
+    has them (of a model for several, `tgt_lang` is `target_lang_tag`); `truncation=True`, or the name of a strategy,
     cuts texts that are too long instead of splitting them; `clean_up_tokenization_spaces=True` removes the spaces
     before punctuation marks; `return_text=True` beside `return_tensors=True` gives both.
 

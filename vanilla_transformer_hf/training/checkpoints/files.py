@@ -156,7 +156,7 @@ class TrainingInterrupted(KeyboardInterrupt):
     """
     Training was stopped by a signal, and what it has done is saved.
 
-    `signal` is the number of the signal, `step` the last step that was done; `saved` says what is saved.
+    `signal` is the number of the signal, `step` the last step that was done; `saved` describes what is saved.
     """
 
     def __init__(self, number: int, step: int, saved: str = "its checkpoint is saved."):

@@ -85,7 +85,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
     transformers' `Seq2SeqTrainer`, with scores of generated text against the "target" column of the data.
 
     Afterwards `translations` holds the generated texts in the order of the data and `scores` the scores with their
-    signatures. `evaluate` generates if `predict_with_generate` says so, `predict` always, also for data without
+    signatures. `evaluate` generates with `predict_with_generate`, `predict` always, also for data without
     labels and "target", which gets translations and no scores. The models of one stack are evaluated by transformers.
 
     With `tokens_per_step` batches are filled by tokens; `train_dataset` then has the column "length", may be a stream
@@ -316,7 +316,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         super()._run_epoch(model, epoch, train_dataloader, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     # Stopping and continuing. An evaluation that a signal stops, or would delay, comes after the checkpoint: a
-    # checkpoint that lacks the evaluation of its step says so, and the run makes up for it when it goes on.
+    # checkpoint that lacks the evaluation of its step records that, and the continued run makes up for it.
 
     @contextmanager
     def stopping_at_once(self, saved: str) -> Iterator[None]:
@@ -324,13 +324,13 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         In this context, where everything is saved that would be lost, a signal ends the run at once.
 
         Raises:
-            TrainingInterrupted: A signal has come, also before; `saved` says what is saved.
+            TrainingInterrupted: A signal has come, also before; `saved` describes what is saved.
         """
         with self.signals.at_once(lambda number: TrainingInterrupted(number, self.state.global_step, saved)):
             yield
 
     def _continue(self, ignore_keys: list[str] | None) -> None:
-        """Restore what the checkpoint knows beside transformers' own state."""
+        """Restore what the checkpoint has beside transformers' own state."""
         states: Any = self.state.stateful_callbacks or {}
         unlogged = states.get(UNLOGGED_LOSS)
         if self.state.global_step and unlogged is not None:
@@ -608,7 +608,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             except NaNScoresError:
                 if not self.is_in_train:
                     raise
-                # The next step of training fails, too, and says on which sentences.
+                # The next step of training fails, too, and names the sentences.
                 loss, _, _ = super().prediction_step(model, inputs, True)
                 generated = inputs["input_ids"].new_full((len(inputs["input_ids"]), 1), -100)
                 labels = inputs.get("labels")

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="tokens of the longest source line that goes through the model at once (default: that of training, if "
-        "the tokenizer says it, else the model's positions)",
+        "the tokenizer records it, else the model's positions)",
     )
     parser.add_argument(
         "--target_lang_tag",

@@ -99,7 +99,7 @@ def plan(paths: Sequence[str], size: int, column: str = "text") -> list[CorpusWi
     The windows of all files, in their order. Text files are read once, of Parquet files the metadata.
 
     Args:
-        paths: Files; their endings .jsonl, .ndjson and .parquet say what they are, others are text.
+        paths: Files; their endings .jsonl, .ndjson and .parquet give their kind, others are text.
         size: Lines of a window.
         column: Field or column with the text.
 
@@ -209,7 +209,7 @@ class Cluster(NamedTuple):
 @contextmanager
 def connected(cluster: Cluster) -> Iterator[dict[str, Any]]:
     """
-    Inside, Ray runs. Yields the arguments of `map_batches` that say how many actors there are.
+    Inside, Ray runs. Yields the arguments of `map_batches` that set how many actors there are.
 
     Raises:
         OSError: The cluster cannot be reached.
