@@ -13,7 +13,7 @@ tokens, over the width. The exponents are fitted to the times: an exponent of 2 
     python -m benchmarks attention --kinds full window --clock processor --threads 1   # on a busy machine
 
 All kinds and peers run alike with the library of float32 products that --matmul chooses, as train chooses it, and in
-large pages of memory, as train asks for them. "full" is torch's fused kernel, which keeps no n × n scores; it is
+large pages of memory, as in train. "full" is torch's fused kernel, which keeps no n × n scores; it is
 measured with the other library, too, and speeds are relative to the faster of both. "eager" keeps the scores.
 "chunk_mean" is `chunk` with chunk_summary="mean"; "recurrent" reads segments of as many positions as --window, with a
 memory of as many, and a prompt in one pass. Peers are the local attention of LongT5 in transformers and, if they

@@ -3,7 +3,7 @@ Registration with transformers: Auto classes, the "translation" pipeline; and wi
 where it is installed. PEFT's defaults for our models are entered with the first model.
 
 Importing the package costs little more than importing transformers' Auto classes. So the models stand in their tables
-by name, and a table that is heavy to import is filled only where somebody has imported it: at once, or as soon as a
+by name, and a table that is heavy to import is filled only if it has been imported: at once, or as soon as a
 config of ours is made, with which every opening of a folder begins.
 """
 
@@ -43,7 +43,7 @@ class ModelByName:
         self.config_class = config_class
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what Python itself asks of objects: copies, pickles
+        if name.startswith("__"):  # what Python itself looks up in objects: copies, pickles
             raise AttributeError(name)
         return getattr(self.load(), name)
 

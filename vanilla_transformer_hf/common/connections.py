@@ -154,7 +154,7 @@ def end_process_after(seconds: float, status: int = 1) -> threading.Timer:
     """A timer that ends the process, whatever its other threads wait for."""
 
     def end() -> None:
-        logger.error("the process still works %g seconds after it was told to stop: it ends now", seconds)
+        logger.error("the process still works %g seconds after it was stopped: it ends now", seconds)
         logging.shutdown()
         os._exit(status)
 

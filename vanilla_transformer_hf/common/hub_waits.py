@@ -29,8 +29,8 @@ def wanted_wait(headers: Any) -> float:
 @contextmanager
 def bounded_waits() -> Iterator[None]:
     """
-    A context in which a request fails that the Hub asks to repeat after more than `LONGEST_WAIT` seconds. The client
-    itself waits as long as it is told, be it for days, before it repeats uploads and downloads.
+    A context in which a request fails if its `Retry-After` exceeds `LONGEST_WAIT` seconds. The client itself
+    waits as long as that header has it, be it for days, before it repeats uploads and downloads.
 
     Raises:
         HfHubHTTPError: In place of such a wait.

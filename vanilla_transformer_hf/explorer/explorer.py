@@ -1,4 +1,4 @@
-"""The questions that the page asks, by name, and the models that answer."""
+"""The questions of the page, by name, and the models that answer."""
 
 import os
 import threading

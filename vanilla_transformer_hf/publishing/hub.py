@@ -283,7 +283,7 @@ REFUSALS = {
     404: "not found for this token",
     409: "it exists already",
     413: "a file is larger than the Hub takes",
-    429: "too many requests: the Hub asks to wait",
+    429: "too many requests: the Hub requires a wait",
 }
 
 

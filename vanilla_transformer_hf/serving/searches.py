@@ -17,7 +17,7 @@ from ..translation.translator import Translator
 from .turns import CallInTurns, Stopped
 
 
-# Seconds for which a step of a separate search has the turn alone; a longer one goes on beside the other searches.
+# Seconds for which a step of a separate search has the turn alone; a longer one continues beside the other searches.
 PATIENCE = 0.05
 # The same for an engine that cannot pause, and so always works beside the others: it is looked at between their steps.
 PATIENCE_BESIDE = 0.005

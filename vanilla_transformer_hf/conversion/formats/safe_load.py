@@ -274,7 +274,7 @@ def load_torch(path: Path, trust: bool = False) -> Any:
                 refused.append(name)
         if refused:
             raise ConversionError(
-                f"{path} asks for {', '.join(refused)}, which is not on the list of what a checkpoint may hold; "
+                f"{path} refers to {', '.join(refused)}, which is not on the list of what a checkpoint may hold; "
                 "nothing was run. If you know who made the file, --i-trust-this-file unpickles it all the same and "
                 "runs what it contains."
             )

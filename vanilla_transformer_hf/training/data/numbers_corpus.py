@@ -147,7 +147,7 @@ def make_tagged(seed: int = 0) -> list[tuple[str, str]]:
 def make_look_up(words: int, seed: int = 0) -> list[tuple[str, str]]:
     """
     (text, classes of its words): a text begins with a table of all letters in random order, each with a value, such as
-    "cz aw by", and goes on with letters alone. The class of a letter is its value in the table, that of an entry of
+    "cz aw by", and continues with letters alone. The class of a letter is its value in the table, that of an entry of
     the table is "entry". Held-out texts have so many words; those for training 1/32 to all of them, because the task
     is learnt from short texts.
 

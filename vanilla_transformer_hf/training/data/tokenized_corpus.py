@@ -154,7 +154,7 @@ def tokenize_corpus(
 ) -> TokenizedCorpus:
     """
     Tokenize a corpus in `num_proc` processes into a cached, memory-mapped table, without the pairs that `rules`
-    refuse. Texts are read as translation reads them, with `normalize_space`.
+    leave out. Texts are read as translation reads them, with `normalize_space`.
 
     Args:
         keep_text: Keep the columns "source" and "target", with normalised white space.

@@ -120,7 +120,7 @@ class WorkerPool:
             while not exhausted and len(held) < 2 * self._count:
                 try:
                     window = next(windows, None)
-                except ValueError as error:  # told when what came before is done
+                except ValueError as error:  # reported when what came before is done
                     window, unreadable = None, error
                 if window is None:
                     exhausted = True

@@ -478,7 +478,7 @@ def with_translations(
 def aligner(translator: Any, source_prefix: str | None = None) -> Align:
     """
     The alignment by a translator's model, in the layer before its last (Garg et al. 2019, arXiv 1909.02074); with one
-    that tells none, words keep their order.
+    that has none, words keep their order.
 
     Args:
         translator: A [`Translator`].

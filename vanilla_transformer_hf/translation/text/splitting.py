@@ -190,7 +190,7 @@ def _ends_sentence(text: str, found: re.Match[str], start: int, language: str | 
         found: A match of `SENTENCE_ENDS`.
         start: Where the sentence begins.
         language: Code of the text's language, if known.
-        is_lower: Whether the text has no upper-case letter, so that lower case does not mean that a sentence goes on.
+        is_lower: Whether the text has no upper-case letter, so that lower case does not mean that it continues.
     """
     if any(end in found[0] for end in LINE_ENDS):
         return True

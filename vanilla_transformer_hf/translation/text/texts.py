@@ -346,7 +346,7 @@ class TextEncoder:
 def without_empty(parts: Sequence[Part]) -> tuple[list[Part], str]:
     """
     The parts that have tokens. What stands in place of the others (white space at the beginning of lines, what is
-    handed through) comes before the next one, and what is left over is the second result.
+    copied) comes before the next one, and what is left over is the second result.
     """
     kept, before = list[Part](), ""
     for part in parts:
