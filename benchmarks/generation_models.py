@@ -47,8 +47,8 @@ def random_model(config: VanillaTransformerConfig, seed: int = 0) -> VanillaTran
 
 def as_marianmt(model: VanillaTransformerForConditionalGeneration) -> VanillaTransformerForConditionalGeneration:
     """
-    The same function as a MarianMT model. Its attention has biases, which are zeros here if ours has none. It puts all
-    sines of a position before all cosines, so the features of the residual stream are reordered.
+    A MarianMT model that computes the same function. Its attention has biases, which are zeros here if ours has none.
+    It puts all sines of a position before all cosines, so the features of the residual stream are reordered.
     """
     config = model.config
     order = torch.arange(config.d_model)

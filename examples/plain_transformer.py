@@ -214,7 +214,7 @@ def build(values: dict[str, Any], weights: dict[str, torch.Tensor]) -> Transform
     given = {(name, tensor.shape) for name, tensor in weights.items()}
     expected = {(name, tensor.shape) for name, tensor in model.state_dict().items()}
     if wrong := sorted({name for name, _ in given ^ expected}):
-        raise ValueError(f"unexpected or missing weights, or weights of another shape: {', '.join(wrong)}")
+        raise ValueError(f"unexpected or missing keys, or weights of another shape: {', '.join(wrong)}")
     model.load_state_dict(weights)
     return model.eval()
 

@@ -256,8 +256,8 @@ class Service:
 
     async def _submit(self, batcher: Batcher, arguments: tuple[Any, ...]) -> Ticket:
         """
-        The ticket of a request. The time limit holds here, too: if it passes, the thread that encodes the texts goes
-        on, and its ticket is cancelled.
+        The ticket of a request. The time limit holds here, too: if it passes, the ticket is cancelled, while the
+        thread that encodes the texts ends its work.
 
         Raises:
             RequestError: The queue is full, the options are wrong, the time is over, or the server stops.

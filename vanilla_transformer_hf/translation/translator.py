@@ -50,7 +50,7 @@ class Translator(ForcedDecoding):
     Args:
         model: An encoder–decoder that can `generate()`. It is put into evaluation mode and stays on its device.
         tokenizer: The tokenizer it was trained with.
-        matmul_backend: Library of float32 matrix products on a CPU (`matmul.py`), save in the search of our
+        matmul_backend: Library of float32 matrix products on a CPU (`matmul.py`), except in the search of our
             models, which has its own: "auto" measures for 50 ms and takes the fastest that does not round, or
             "default", or "onednn".
         ensemble: Other models with the same vocabularies; the search uses the mean of all probabilities. Scores and

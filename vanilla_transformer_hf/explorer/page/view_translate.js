@@ -108,7 +108,7 @@ export function translateView(context) {
     ),
     section(
       "Probability of each token",
-      html("p", { class: "small" }, isMasked ? `Write ${model.mask} where a token is missing; choose one to put it in.` : "Choose an alternative, and the translation goes on from there."),
+      html("p", { class: "small" }, isMasked ? `Write ${model.mask} where a token is missing; choose one to put it in.` : "Choose an alternative, and the translation continues from there."),
       html("ol", { class: "steps", tabindex: 0, "aria-label": "steps of the decoder" }, chosen.steps.map((step, place) => stepCard(step, place, choose))),
     ),
     translation.hypotheses.length > 1 ? section("Best hypotheses", nBest(context)) : null,

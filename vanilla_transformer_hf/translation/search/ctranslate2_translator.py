@@ -76,7 +76,7 @@ class CTranslate2Translator(TokenTranslator):
 
     def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
         """
-        As in the base.
+        The options of a call, checked as in the base class.
 
         Raises:
             ValueError: The options exclude each other, are out of range, or are not possible with CTranslate2.
