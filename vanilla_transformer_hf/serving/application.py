@@ -86,6 +86,18 @@ class ServedModel:
         batcher: What translates.
         source: Code of its source language; None if unknown.
         targets: Codes of its target languages, each with the tag put before a source text, or None.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import Translator
+    >>> from vanilla_transformer_hf.serving.application import ServedModel
+    >>> from vanilla_transformer_hf.serving.batcher import Batcher
+    >>> batcher = Batcher(Translator.from_pretrained("model_cards/multi30k_raw_en_de"))
+    >>> ServedModel("captions", batcher, source="en", targets={"de": None}).pairs
+    [('en', 'de')]
+
+    ```
     """
 
     name: str
@@ -588,6 +600,22 @@ def create_application(
 
     Raises:
         ValueError: `models` is empty, or two models have the same name.
+
+    Example:
+
+    ```python
+    >>> from starlette.testclient import TestClient
+    >>> from vanilla_transformer_hf import Translator
+    >>> from vanilla_transformer_hf.serving.application import ServedModel, create_application
+    >>> from vanilla_transformer_hf.serving.batcher import Batcher
+    >>> batcher = Batcher(Translator.from_pretrained("model_cards/multi30k_raw_en_de"))
+    >>> application = create_application([ServedModel("captions", batcher, "en", {"de": None})])
+    >>> with TestClient(application) as client:
+    ...     request = {"q": "Two dogs are playing.", "source": "en", "target": "de"}
+    ...     client.post("/translate", json=request).json()
+    {'translatedText': 'Zwei Hunde spielen.'}
+
+    ```
     """
     if not models or len({model.name for model in models}) < len(models):
         names = ", ".join(model.name for model in models)

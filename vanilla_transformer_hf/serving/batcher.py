@@ -254,6 +254,22 @@ class Batcher:
 
     Attributes:
         running: Parts of texts that are searched.
+
+    Raises:
+        ValueError: A bound is less than 1.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import Translator
+    >>> from vanilla_transformer_hf.serving.batcher import Batcher
+    >>> batcher = Batcher(Translator.from_pretrained("model_cards/multi30k_raw_en_de"))
+    >>> batcher.start()
+    >>> batcher.submit(["Two dogs are playing."], {"num_beams": 4}).future.result()  # an n-best list for each text
+    [['Zwei Hunde spielen.']]
+    >>> batcher.stop()
+
+    ```
     """
 
     def __init__(

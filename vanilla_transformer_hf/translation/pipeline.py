@@ -157,6 +157,12 @@ class TranslationPipeline(ChunkPipeline):
         too_long: TooLongToTranslate = "split",
         **parameters: Any,
     ) -> Iterator[dict[str, Any]]:
+        """
+        The parts of a text as batches of one source, with `input_ids` and `attention_mask` (1, S).
+
+        Raises:
+            ValueError: The text has constraints, or a language is not the model's.
+        """
         if is_constrained(input_):
             raise ValueError(f"{input_[:40]!r}: the pipeline does not support constraints; use `Translator.translate`")
         self._check_own(src_lang=src_lang, tgt_lang=tgt_lang)
@@ -184,8 +190,11 @@ class TranslationPipeline(ChunkPipeline):
         **parameters: Any,
     ) -> list[dict[str, Any]]:
         """
+        The translations of a text, best first, from those of its parts: `translation_text`, `translation_token_ids`
+        and `score`, as requested.
+
         Raises:
-            ValueError: Neither text nor tensors are wanted.
+            ValueError: Neither text nor tensors are requested.
         """
         if return_text is None:
             return_text = not return_tensors

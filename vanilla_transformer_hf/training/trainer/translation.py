@@ -100,6 +100,35 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         FloatingPointError: From `train`, when a loss is NaN or infinite, before the weights are changed.
         TrainingInterrupted: From `train`, after SIGTERM or Ctrl-C, once a checkpoint is saved.
         OSError: A checkpoint cannot be written. Those before it are intact.
+
+    Example:
+
+    ```python
+    >>> from tempfile import TemporaryDirectory
+    >>> from datasets import Dataset
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+    >>> from vanilla_transformer_hf import VanillaTransformerTokenizer
+    >>> from vanilla_transformer_hf.training.data.collators import TranslationCollator
+    >>> from vanilla_transformer_hf.training.recipe import TranslationTrainingArguments
+    >>> from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
+    >>> texts, references = ["one two", "two three"], ["eins zwei", "zwei drei"]
+    >>> tokenizer = VanillaTransformerTokenizer.train(texts, references, vocab_size=280, show_progress=False)
+    >>> data = Dataset.from_dict({**tokenizer(texts, text_target=references), "target": references})
+    >>> size = len(tokenizer)
+    >>> config = VanillaTransformerConfig(vocab_size=size, d_model=32, encoder_layers=1, decoder_layers=1)
+    >>> parts = {
+    ...     "model": VanillaTransformerForConditionalGeneration(config),
+    ...     "processing_class": tokenizer,
+    ...     "data_collator": TranslationCollator(tokenizer, source_vocab_size=size, target_vocab_size=size),
+    ... }
+    >>> with TemporaryDirectory() as folder:
+    ...     steps = {"max_steps": 8, "warmup_steps": 1, "learning_rate": 0.001}
+    ...     arguments = TranslationTrainingArguments(folder, report_to="none", **steps)
+    ...     trainer = TranslationTrainer(args=arguments, train_dataset=data, **parts)
+    ...     print(trainer.train().global_step)
+    8
+
+    ```
     """
 
     # Defaults for arguments that transformers does not set.
