@@ -1,4 +1,4 @@
-"""What a run knows of itself before it begins, for the card of its model."""
+"""The facts of a run that are known before it begins, for the card of its model."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def facts_of_run(run: RunArguments, settings: dict[str, Any], folder: Path, pair
         pairs: The number of sentence pairs, or of texts; None of a stream.
     """
     data, model, source = run.data, run.model.model_name_or_path, str(run.data.train_source)
-    # Pruning and distillation, from the card of the model that is trained further.
+    # Pruning and distillation, from the card of the model that is fine-tuned.
     compression = CardFacts.read(Path(model)).compression if model is not None and Path(model).is_dir() else []
     return CardFacts(
         name=folder.resolve().name,

@@ -117,7 +117,7 @@ def make_generation_config(
     run: RunArguments, config: PreTrainedConfig, base: GenerationConfig | None
 ) -> GenerationConfig:
     """
-    The search of the recipe, otherwise that of the model that is trained further (`base`), with a limit of length:
+    The search of the recipe, otherwise that of the model that is fine-tuned (`base`), with a limit of length:
     transformers' default would cut every translation at 20 tokens.
 
     Raises:
@@ -144,7 +144,7 @@ def make_generation_config(
         bos_token_id=config.bos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
     )
-    if generation_config.num_beams == 1:  # transformers refuses settings of a beam search where there is none
+    if generation_config.num_beams == 1:  # where settings of a beam search are an error in transformers
         generation_config.length_penalty = generation_config.early_stopping = None
     generation_config.validate(strict=True)
     return generation_config

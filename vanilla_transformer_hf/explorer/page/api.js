@@ -1,4 +1,4 @@
-// Questions to the server, each asked once. A page that was kept has the answers with it.
+// Questions to the server, each sent once. A page that was kept has the answers with it.
 
 const answers = new Map();
 const kept = document.getElementById("answers");

@@ -1,4 +1,4 @@
-// Lines between two columns of pieces, as in BertViz. Only lines of rows that are seen are drawn.
+// Lines between two columns of tokens, as in BertViz. Only lines of rows that are seen are drawn.
 
 import { announce, contextOf, html, oncePerFrame, percent, themed } from "./dom.js";
 import { pictureButtons } from "./keep.js";
@@ -22,7 +22,7 @@ export function attentionLines({ title, maps, rowLabels, columnLabels, threshold
     return wanted.column >= 0 ? column === wanted.column : true;
   };
 
-  /** What a piece attends to most, or what attends to it. */
+  /** What a token attends to most, or what attends to it. */
   function describe(side, place) {
     const values = maps[0].values, others = side === "row" ? columns : rows;
     const found = Array.from({ length: others }, (_, other) => {
@@ -97,7 +97,7 @@ export function attentionLines({ title, maps, rowLabels, columnLabels, threshold
   if (pinned >= 0 && pinned < rows) readout.textContent = describe("row", pinned);
   else if (pinnedColumn >= 0 && pinnedColumn < columns) readout.textContent = describe("column", pinnedColumn);
 
-  /** All of it in one picture, with the pieces. */
+  /** All of it in one picture, with the tokens. */
   function paintWhole(context, side, width, tall) {
     context.fillStyle = themed("paper");
     context.fillRect(0, 0, width, tall);

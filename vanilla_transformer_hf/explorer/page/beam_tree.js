@@ -5,7 +5,7 @@ import { pictureButtons } from "./keep.js";
 import { label } from "./pieces.js";
 
 const COLUMN = 178, ROW = 32, BOX = { width: 146, height: 24 }, LETTERS = 13;
-const STATES = { running: "went on", finished: "finished", dead: "pruned", open: "ran until the end" };
+const STATES = { running: "continued", finished: "finished", dead: "pruned", open: "ran until the end" };
 
 /** The row of each node in the column of its step: in the order of its parent, then of its score. */
 function places(tree, isShown) {
@@ -52,7 +52,7 @@ export function beamTree({ state, set, translation }) {
     announce(text);
     details.replaceChildren(
       html("span", {}, text),
-      button("Go on from here", () => set({ prefix: path.join(","), hypothesis: 0, ids: "" })),
+      button("Continue from here", () => set({ prefix: path.join(","), hypothesis: 0, ids: "" })),
       button("See its attention", () => set({ ids: path.join(","), view: "attention" })),
     );
   }
@@ -85,6 +85,6 @@ export function beamTree({ state, set, translation }) {
     );
   }
   const picture = svg("svg", { width: 16 + steps * COLUMN + BOX.width, height: 16 + count * ROW, class: "tree", role: "group", "aria-label": "tree of the beam search" }, lines, boxes);
-  const legend = html("p", { class: "small legend" }, html("span", { class: "key best" }, "chosen"), html("span", { class: "key running" }, "went on"), html("span", { class: "key finished" }, "finished"), html("span", { class: "key dead" }, "pruned"), " numbers: log-probability so far ", pictureButtons("beam-tree", () => picture));
+  const legend = html("p", { class: "small legend" }, html("span", { class: "key best" }, "chosen"), html("span", { class: "key running" }, "continued"), html("span", { class: "key finished" }, "finished"), html("span", { class: "key dead" }, "pruned"), " numbers: log-probability so far ", pictureButtons("beam-tree", () => picture));
   return html("div", {}, legend, html("div", { class: "scroll tall", tabindex: 0, "aria-label": "beam tree, scrolls" }, picture), details);
 }

@@ -1,4 +1,4 @@
-// Elements: HTML and SVG made by calls, and what a screen reader is told.
+// Elements: HTML and SVG made by calls, and what screen readers announce.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -53,7 +53,7 @@ export function section(title, ...children) {
   return html("section", {}, html("h2", {}, title), ...children);
 }
 
-/** Say something to screen readers. */
+/** Announce a text to screen readers. */
 export function announce(text) {
   document.getElementById("announcer").textContent = text;
 }

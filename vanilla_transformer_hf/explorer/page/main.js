@@ -27,7 +27,7 @@ function theme(name) {
 }
 
 function drawHeader() {
-  const deed = ACTION_LABELS[models.find((model) => model.name === state.model).kind];
+  const action = ACTION_LABELS[models.find((model) => model.name === state.model).kind];
   const names = models.map((model) => [model.name, model.name]);
   const input = html("textarea", { id: "text", rows: 2, value: state.text, spellcheck: "false", lang: "", placeholder: models.find((model) => model.name === state.model).mask ? "A sentence with a mask token where a token is missing" : "A sentence" });
   const submit = (event) => {
@@ -38,7 +38,7 @@ function drawHeader() {
     if (event.key === "Enter" && !event.shiftKey) submit(event);
   });
   const tabs = VIEWS.map((one) =>
-    button(one.name === "translate" ? deed : one.title, () => set({ view: one.name }), {
+    button(one.name === "translate" ? action : one.title, () => set({ view: one.name }), {
       role: "tab",
       id: `tab-${one.name}`,
       "aria-selected": String(one.name === state.view),
@@ -61,7 +61,7 @@ function drawHeader() {
       { class: "sentence", submit },
       models.length > 1 ? choice("Model", state.model, names, (model) => set({ model })) : html("p", { class: "name" }, state.model),
       labelled("Sentence", input),
-      html("button", { type: "submit", class: "primary", id: "translate" }, deed),
+      html("button", { type: "submit", class: "primary", id: "translate" }, action),
     ),
     html(
       "div",

@@ -1,4 +1,4 @@
-// Translate: settings of the search, the probability of every piece with its alternatives, the n-best list, the tree.
+// Translate: settings of the search, the probability of every token with its alternatives, the n-best list, the tree.
 
 import { beamTree } from "./beam_tree.js";
 import { button, checkbox, choice, html, labelled, number, percent, section } from "./dom.js";
@@ -32,7 +32,7 @@ export function searchControls({ state, set, model }) {
   );
 }
 
-/** A step of the decoder: the piece, its probability, and what else was probable. */
+/** A step of the decoder: the token, its probability, and what else was probable. */
 function stepCard(step, place, choose) {
   const listed = step.alternatives.slice(0, SHOWN_ALTERNATIVES);
   const rows = listed.map((one) => {
@@ -80,7 +80,7 @@ function nBest({ state, set, translation }) {
   return html("div", { class: "scroll" }, html("table", { class: "n-best" }, html("thead", {}, html("tr", {}, heads)), html("tbody", {}, rows)));
 }
 
-/** The text with a piece in place of the mask token with this number. */
+/** The text with a token in place of the mask token with this number. */
 function replaceMask(text, mask, number, piece) {
   const parts = text.split(mask);
   return `${parts.slice(0, number + 1).join(mask)}${piece}${parts.slice(number + 1).join(mask)}`;
@@ -91,7 +91,7 @@ export function translateView(context) {
   const chosen = translation.hypotheses[state.hypothesis] ?? translation.hypotheses[0];
   const given = numbersOf(state.prefix).length;
   const isMasked = model.kind === "masked";
-  // A language model of gaps gets the piece into its text, the others go on behind it.
+  // A language model of gaps gets the token into its text, the others go on behind it.
   const choose = (one, place) =>
     isMasked
       ? set({ text: replaceMask(state.text, model.mask, place, one.text) })
@@ -108,7 +108,7 @@ export function translateView(context) {
     ),
     section(
       "Probability of each token",
-      html("p", { class: "small" }, isMasked ? `Write ${model.mask} where a token is missing; choose one to put it in.` : "Choose an alternative, and the translation goes on from there."),
+      html("p", { class: "small" }, isMasked ? `Write ${model.mask} where a token is missing; choose one to put it in.` : "Choose an alternative, and the translation continues from there."),
       html("ol", { class: "steps", tabindex: 0, "aria-label": "steps of the decoder" }, chosen.steps.map((step, place) => stepCard(step, place, choose))),
     ),
     translation.hypotheses.length > 1 ? section("Best hypotheses", nBest(context)) : null,

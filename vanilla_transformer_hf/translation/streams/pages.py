@@ -13,7 +13,7 @@ from ..text.tally import ProgressBar
 from .command import opener
 
 
-# What `decode` is told for each `--on_bad_bytes`.
+# The argument of `decode` for each `--on_bad_bytes`.
 ERRORS = {"error": "strict", "replace": "replace", "skip": "ignore"}
 
 
