@@ -16,6 +16,8 @@ from transformers import (
 from ..common.opening import check_fit, naming, open_weights
 from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .pretraining.denoising import DENOISING
+from .pretraining.warm_start import fields_of_origins, find_origins
 from .recipe import CONFIGS, FIELDS_OF_OTHERS, RunArguments
 
 
@@ -46,6 +48,8 @@ def new_config(run: RunArguments, **fields: Any) -> Any:
         value = run.config.get(name, getattr(run.model, name, None))
         if value is not None:
             raise ValueError(f"{name}={value}: models of type {kind} do not have this field; remove it.")
+    if origins := find_origins(run.model):
+        return VanillaTransformerConfig(**{**fields_of_origins(origins, run.config), **fields})
     fields = {**run.config, **fields}
     if kind == VanillaTransformerConfig.model_type:
         return VanillaTransformerConfig.from_preset(run.model.preset or "base", **fields)
@@ -70,7 +74,7 @@ def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrai
         ValueError: The tokenizer does not fit the model, or the model does not support the search.
     """
     model = _open_model(run) if run.model.model_name_or_path else _new_model(run, tokenizer)
-    if run.data.source_tags and model.config.vocab_size < len(tokenizer):
+    if (run.data.source_tags or run.data.task == DENOISING) and model.config.vocab_size < len(tokenizer):
         model.resize_token_embeddings(len(tokenizer))
     check_fit(model, tokenizer)
     base = None if run.model.model_name_or_path is None else model.generation_config
@@ -94,6 +98,8 @@ def _open_model(run: RunArguments) -> PreTrainedModel:
 def _new_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     # A newly trained vocabulary may be smaller than requested.
     wanted = run.config.get("vocab_size") if run.model.tokenizer_name_or_path else None
+    if run.model.encoder_from or run.model.decoder_from:
+        wanted = max(plan_config(run).vocab_size, len(tokenizer))  # models may have more rows than there are pieces
     config = new_config(
         run,
         vocab_size=wanted or len(tokenizer),

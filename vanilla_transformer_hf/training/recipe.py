@@ -149,6 +149,16 @@ CHANGEABLE_FIELDS = (
     *("encoder_attention_type", "decoder_attention_type", "attention_window", "attention_block", "chunk_summary"),
     *("global_tokens", "global_projections"),
 )
+
+
+def _replaced_by_stack(free: str) -> tuple[str, ...]:
+    """The fields that a stack of another model decides; those of the other stack begin with `free`."""
+    names = ("model_name_or_path", "tokenizer_name_or_path", "model_type", "preset", "tokenizer_model")
+    fixed = set(ConfigArguments.__annotations__) - {*CHANGEABLE_FIELDS, "embedding_sharing"}
+    names += ("separate_vocabularies", "target_lang_tags")
+    return *names, *sorted(name for name in fixed if not name.startswith(free))
+
+
 # A field -> those that it excludes.
 EXCLUDED = {
     "tokens_per_step": SENTENCE_FIELDS,
@@ -159,12 +169,17 @@ EXCLUDED = {
     "average_best": ("average_last", "moving_average", "load_best_model_at_end"),
     "moving_average": ("average_last", "average_best"),
     "load_best_model_at_end": ("average_last", "average_best"),
-    "tokenizer_name_or_path": ("tokenizer_model", "separate_vocabularies", "target_lang_tags"),
+    "tokenizer_name_or_path": (
+        *("tokenizer_model", "separate_vocabularies", "target_lang_tags", "encoder_from", "decoder_from"),
+    ),
     "model_name_or_path": (
         *("model_type", "preset", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
+        *("encoder_from", "decoder_from"),
         *(name for name in ConfigArguments.__annotations__ if name not in CHANGEABLE_FIELDS),
     ),
-    "preset": ("model_name_or_path",),
+    "preset": ("model_name_or_path", "encoder_from", "decoder_from"),
+    "encoder_from": _replaced_by_stack(free="decoder_"),
+    "decoder_from": _replaced_by_stack(free="encoder_"),
     "teacher": ("r_drop", "vocab_size", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
     "r_drop": ("teacher",),
 }
@@ -175,7 +190,7 @@ FIELDS_OF_OTHERS = {
     kind: tuple(name for name in ConfigArguments.__annotations__ if name not in config.__annotations__)
     for kind, config in CONFIGS.items()
 }
-FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", *OWN_SEARCH_FIELDS)
+FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", "encoder_from", "decoder_from", *OWN_SEARCH_FIELDS)
 # Fields that need evaluations.
 EVALUATION_FIELDS = (
     *("eval_steps", "load_best_model_at_end", "metric_for_best_model", "average_best", "early_stopping_patience"),

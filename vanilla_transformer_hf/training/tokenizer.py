@@ -22,6 +22,8 @@ from .checkpoints.resume import Start
 from .data.collators import vocabulary_sizes
 from .data.corpus import iterate_texts
 from .model import plan_config
+from .pretraining.denoising import add_noise_tokens, noise_tokens
+from .pretraining.warm_start import find_origins, open_common_tokenizer
 from .recipe import RunArguments
 
 
@@ -36,18 +38,20 @@ COMMON = 90
 def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | None = None) -> PreTrainedTokenizerBase:
     """
     The tokenizer of the checkpoint that the run continues from, unless another one is named; else the named one or
-    that of the named model; else a new one, trained once and kept in `folder`.
+    that of the model, or of the models, that the run begins with; else a new one, trained once and kept in `folder`.
 
     Raises:
         OSError: The tokenizer cannot be opened.
     """
-    name = run.model.tokenizer_name_or_path or run.model.model_name_or_path
+    name, origins = run.model.tokenizer_from, find_origins(run.model)
     if start is not None and start.checkpoint is not None:
-        is_same = not {"tokenizer_name_or_path", "model_name_or_path"} & start.changes.settings.keys()
+        names = {"tokenizer_name_or_path", "model_name_or_path", "encoder_from", "decoder_from"}
+        is_same = not names & start.changes.settings.keys()
         if is_same and (start.checkpoint / "tokenizer_config.json").is_file():
-            name = str(start.checkpoint)
+            name, origins = str(start.checkpoint), []
     if name is not None:
-        return add_source_tags(open_tokenizer(name), run.data.source_tags)
+        tokenizer = open_common_tokenizer(origins) if origins else open_tokenizer(name)
+        return add_noise_tokens(add_source_tags(tokenizer, run.data.source_tags), run.data)
     if not folder.exists():
         tokenizer = _train_tokenizer(run, corpus)
         with new_folder(folder) as unfinished:
@@ -65,7 +69,7 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:
     tokenizer = VanillaTransformerTokenizer.train(
         _without_tags(iterate_texts(corpus, "source"), found, others),
         iterate_texts(corpus, "target"),
-        vocab_size=plan_config(run).vocab_size - len(tags) - len(others),
+        vocab_size=plan_config(run).vocab_size - len(tags) - len(others) - len(noise_tokens(run.data)),
         model=run.model.tokenizer_model,
         unicode_normalization=run.model.normal_form,
         normalize_white_space=True,
@@ -85,7 +89,7 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:
         added = [AddedToken(tag, special=True, normalized=False, rstrip=True) for tag in tags.values()]
         tokenizer.add_tokens(added, special_tokens=True)
         tokenizer.init_kwargs[TARGET_LANG_TAGS] = tags  # saved with the tokenizer
-    return add_source_tags(tokenizer, others)
+    return add_noise_tokens(add_source_tags(tokenizer, others), run.data)
 
 
 def add_source_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str] | None) -> PreTrainedTokenizerBase:
@@ -115,7 +119,7 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) ->
     text = f"vocabulary: {sizes[1]:,} pieces"
     if getattr(tokenizer, "source_vocab_size", None):
         text = f"vocabularies: {sizes[0]:,} source pieces and {sizes[1]:,} target pieces"
-    is_new = not (run.model.tokenizer_name_or_path or run.model.model_name_or_path)
+    is_new = run.model.tokenizer_from is None
     if is_new and min(sizes) < (wanted := plan_config(run).vocab_size):
         text += f"; vocab_size is {wanted:,}, but the training text has too few different words for that many"
     return f"{text}."
