@@ -97,6 +97,7 @@ SMALL = {
     " --tasks forward layer --rounds 1",
     f"{BENCHMARKS} predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
     f"{PROG} train multi30k_raw --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
+    f"{PROG} train low_resource --model_name_or_path": RUN.replace("--vocab_size 300 ", "--vocab_size 280 "),
     f"{PROG} train look_up": "--max_steps 1 --vocab_size 300 --max_source_length 64",
     f"{PROG} train": RUN,
     f"{PROG} clean": "--keep held_out",  # the workspace's texts are all the same

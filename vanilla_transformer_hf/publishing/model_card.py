@@ -144,7 +144,8 @@ class CardFacts:
     is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
     that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
     `project_url` is the address of a git repository from which a reader can install this package;
-    `compression` are sentences about how the model was made smaller;
+    `origin` are sentences about the weights that training began with, `compression` about how the model was made
+    smaller;
     `measured` are scores of other tasks than translation, by held-out text and name; `card_sha256` is that of the card
     that was written, which tells whether it was edited.
     """
@@ -170,6 +171,7 @@ class CardFacts:
     epochs: float = 0.0
     co2: dict[str, Any] | None = None
     average_of: list[str] = field(default_factory=list)
+    origin: list[str] = field(default_factory=list)
     compression: list[str] = field(default_factory=list)
     scored: list[ScoredText] = field(default_factory=list)
     measured: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -83,6 +83,10 @@ class ModelArguments:
     preset: str | None = _help(f"size of a new model: {', '.join(PRESETS)}; base if not given")
     model_name_or_path: str | None = _help("model to train further, instead of a new one")
     tokenizer_name_or_path: str | None = _help("tokenizer to use; if not given, the model's, or a new one is trained")
+    tokenizer: Literal["new"] | None = _help(
+        "new: the model that is fine-tuned gets a tokenizer that is trained on the text of this run (transfer to "
+        "another language); pieces that its own tokenizer has, too, keep their vectors"
+    )
     tokenizer_model: Literal["bpe", "wordpiece"] = _help("kind of a newly trained tokenizer", "bpe")
     unicode_normalization: Literal["NFC", "NFKC", "NFD", "NFKD", "none"] = _help(
         "Unicode normal form of texts in a newly trained tokenizer, in training and in use", "NFC"
@@ -108,6 +112,11 @@ class ModelArguments:
     license: str | None = _help("licence of the model for its card, such as apache-2.0; never assumed")
     card_example: str | None = _help("source sentence of the usage example in the model card")
     project_url: str | None = _help("https address of the git repository of this package, for the model card")
+
+    @property
+    def trains_tokenizer(self) -> bool:
+        """Whether the run has a tokenizer of its own text."""
+        return self.tokenizer == "new" or not (self.tokenizer_name_or_path or self.model_name_or_path)
 
     @property
     def normal_form(self) -> Any:

@@ -1,5 +1,6 @@
 """What a run knows of itself before it begins, for the card of its model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ from .machine import describe_hardware
 from .recipe import RunArguments
 
 
-def facts_of_run(run: RunArguments, settings: dict[str, Any], folder: Path, pairs: int | None) -> CardFacts:
+def facts_of_run(
+    run: RunArguments, settings: dict[str, Any], folder: Path, pairs: int | None, origin: Sequence[str] = ()
+) -> CardFacts:
     """
     The facts for the card of a run's model.
 
@@ -17,6 +20,7 @@ def facts_of_run(run: RunArguments, settings: dict[str, Any], folder: Path, pair
         settings: The settings that the card lists.
         folder: The folder of the model, which names it.
         pairs: The number of sentence pairs, or of texts; None of a stream.
+        origin: Sentences about the weights that the model began with.
     """
     data, model, source = run.data, run.model.model_name_or_path, str(run.data.train_source)
     # Pruning and distillation, from the card of the model that is trained further.
@@ -32,6 +36,7 @@ def facts_of_run(run: RunArguments, settings: dict[str, Any], folder: Path, pair
         # A local folder has no name that others could look up.
         base_model=None if model is None or Path(model).exists() else model,
         further=model is not None,
+        origin=list(origin),
         compression=[sentence.replace(NOT_TRAINED, TRAINED) for sentence in compression],
         example=run.model.card_example,
         project_url=run.model.project_url,

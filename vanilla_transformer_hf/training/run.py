@@ -26,6 +26,7 @@ from .recipe import RunArguments, TranslationTrainingArguments
 from .tokenizer import describe_tokenizer, get_tokenizer, record_longest_source, record_sentences
 from .trainer.callbacks import make_callbacks
 from .trainer.translation import TranslationTrainer
+from .transfer import describe_transfer
 
 
 @dataclass
@@ -77,6 +78,9 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         start, lock = _find_start(run, settings, training, corpora)
         tokenizer = get_tokenizer(run, corpora["train"], checkpoints / "tokenizer", start)
         say(training, describe_tokenizer(tokenizer, run))
+        origin = describe_transfer(run, tokenizer)
+        for sentence in origin:
+            say(training, sentence)
         data = tokenize(corpora, tokenizer, run)
         record_longest_source(tokenizer, run, data["train"])
         record_sentences(tokenizer, run, corpora["train"])
@@ -105,7 +109,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         target_lang=run.data.target_lang,
         callbacks=make_callbacks(training, start.checkpoint),
         teacher=teacher,
-        facts=facts_of_run(run, told, folder, pairs=None if run.data.streaming else len(data["train"])),
+        facts=facts_of_run(run, told, folder, pairs=None if run.data.streaming else len(data["train"]), origin=origin),
         **make_collators(run, model, tokenizer),
     )
     return TrainingJob(run, settings, folder, start, trainer, scored_data, earlier, lock)
