@@ -97,6 +97,7 @@ SMALL = {
     " --tasks forward layer --rounds 1",
     f"{BENCHMARKS} predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
     f"{PROG} train multi30k_raw --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
+    f"{PROG} train low_resource --model_name_or_path outputs/quickstart": RUN.replace("300", "280"),  # a tokenizer's
     f"{PROG} train low_resource --": RUN.replace("--vocab_size 300 ", ""),  # from a model
     f"{PROG} train denoising": f"{RUN} --d_model 16 --decoder_layers 1",
     **{f"{PROG} train {task}": "--max_steps 1 --eval_steps 1 --save_steps 1" for task in ("masked_lm", "causal_lm")},

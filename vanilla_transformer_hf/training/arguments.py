@@ -117,6 +117,10 @@ class ModelArguments:
         "with; attention to the source is new"
     )
     tokenizer_name_or_path: str | None = _help("tokenizer to use; if not given, the model's, or a new one is trained")
+    tokenizer: Literal["new"] | None = _help(
+        "new: the model that is fine-tuned gets a tokenizer that is trained on the text of this run (transfer to "
+        "another language); pieces that its own tokenizer has, too, keep their vectors"
+    )
     tokenizer_model: Literal["bpe", "wordpiece"] = _help("kind of a newly trained tokenizer", "bpe")
     unicode_normalization: Literal["NFC", "NFKC", "NFD", "NFKD", "none"] = _help(
         "Unicode normal form of texts in a newly trained tokenizer, in training and in use", "NFC"
@@ -151,7 +155,12 @@ class ModelArguments:
     @property
     def tokenizer_from(self) -> str | None:
         """The folder or Hub id that the tokenizer is opened from; None: a new one is trained."""
-        return self.tokenizer_name_or_path or self.begins_with
+        return None if self.tokenizer == "new" else self.tokenizer_name_or_path or self.begins_with
+
+    @property
+    def trains_tokenizer(self) -> bool:
+        """Whether the run has a tokenizer of its own text."""
+        return self.tokenizer_from is None
 
     @property
     def normal_form(self) -> Any:

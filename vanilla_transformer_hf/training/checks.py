@@ -20,6 +20,7 @@ from .checkpoints.moving_average import check_decay
 from .model import make_generation_config, paper_learning_rate, plan_config
 from .pretraining.denoising import DENOISING, NOISE_FIELDS, PAIR_FIELDS, check_denoising
 from .recipe import CHANGEABLE_FIELDS, KINDS_OF_ONE_WEIGHT, SENTENCE_FIELDS, RunArguments, TranslationTrainingArguments
+from .transfer import check_transfer
 
 
 # Metrics for the best checkpoint.
@@ -80,7 +81,9 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
         reasons["per_device_train_tokens"] = "it needs tokens_per_step"
     if not run.data.streaming:
         reasons["shuffle_buffer_size"] = "it needs streaming"
-    if run.model.tokenizer_from:
+    if run.model.model_name_or_path is None:
+        reasons["tokenizer"] = "it needs model_name_or_path; a new model has a new tokenizer anyway"
+    if not run.model.trains_tokenizer:
         given = "the tokenizer is that of tokenizer_name_or_path or of the model, and none is trained"
         reasons |= dict.fromkeys(FIELDS_OF_NEW_TOKENIZERS, given)
     if training.teacher is None:
@@ -150,7 +153,9 @@ def _check_tokenizer(run: RunArguments) -> None:
     probability = run.data.bpe_dropout
     if not 0 <= probability <= 1:
         raise ValueError(f"bpe_dropout={probability}: must be a probability from 0 to 1.")
-    if probability and not run.model.tokenizer_from and run.model.tokenizer_model != "bpe":
+    if run.model.tokenizer == "new" and run.model.tokenizer_name_or_path:
+        raise ValueError("tokenizer=new and tokenizer_name_or_path exclude each other: remove one of them.")
+    if probability and run.model.trains_tokenizer and run.model.tokenizer_model != "bpe":
         raise ValueError(f"bpe_dropout={probability} needs tokenizer_model=bpe, got {run.model.tokenizer_model}.")
 
 
@@ -173,6 +178,12 @@ def _check_model(run: RunArguments) -> None:
             )
         config = open_config(name)
         _check_config_fields(run, config)
+        if run.model.tokenizer == "new":
+            check_transfer(config, name)
+            if run.model.separate_vocabularies and config.source_vocab_size is None:
+                raise ValueError(
+                    f"separate_vocabularies=True contradicts {name}, whose languages share a vocabulary; remove it."
+                )
     if run.training.head_gates:
         _check_head_gates(run, config)
     if run.training.learning_rate is None:
@@ -183,7 +194,7 @@ def _check_config_fields(run: RunArguments, config: PreTrainedConfig) -> None:
     """Fields of the config that the weights depend on are those of the model."""
     name = run.model.model_name_or_path
     for field, value in run.config.items():
-        if field in CHANGEABLE_FIELDS:
+        if field in CHANGEABLE_FIELDS or (field == "vocab_size" and run.model.tokenizer == "new"):
             continue
         if not hasattr(config, field):
             raise ValueError(f"{field}={value}: the config of {name} ({config.model_type}) has no such field.")

@@ -153,7 +153,7 @@ CHANGEABLE_FIELDS = (
 
 def _replaced_by_stack(free: str) -> tuple[str, ...]:
     """The fields that a stack of another model decides; those of the other stack begin with `free`."""
-    names = ("model_name_or_path", "tokenizer_name_or_path", "model_type", "preset", "tokenizer_model")
+    names = ("model_name_or_path", "tokenizer", "tokenizer_name_or_path", "model_type", "preset", "tokenizer_model")
     fixed = set(ConfigArguments.__annotations__) - {*CHANGEABLE_FIELDS, "embedding_sharing"}
     names += ("separate_vocabularies", "target_lang_tags")
     return *names, *sorted(name for name in fixed if not name.startswith(free))
@@ -169,8 +169,9 @@ EXCLUDED = {
     "average_best": ("average_last", "moving_average", "load_best_model_at_end"),
     "moving_average": ("average_last", "average_best"),
     "load_best_model_at_end": ("average_last", "average_best"),
+    "tokenizer": ("tokenizer_name_or_path",),
     "tokenizer_name_or_path": (
-        *("tokenizer_model", "separate_vocabularies", "target_lang_tags", "encoder_from", "decoder_from"),
+        *("tokenizer", "tokenizer_model", "separate_vocabularies", "target_lang_tags", "encoder_from", "decoder_from"),
     ),
     "model_name_or_path": (
         *("model_type", "preset", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
@@ -183,6 +184,8 @@ EXCLUDED = {
     "teacher": ("r_drop", "vocab_size", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
     "r_drop": ("teacher",),
 }
+# Fields that the model of a run does not decide if the run has a tokenizer of its own (tokenizer=new).
+FIELDS_OF_TRANSFER = ("vocab_size", "tokenizer_model", "target_lang_tags")
 # Options of this package's search, which transformers' own, with which recurrent models generate, does not have.
 OWN_SEARCH_FIELDS = ("length_penalty_type", "max_extra_tokens")
 # Type of a model -> fields that it does not have.
@@ -286,7 +289,9 @@ class RecipeParser(HfArgumentParser):
                 self.error(self._unknown(name, "--unset"))
             recipe.pop(name, None)
         for name, value in given.items():
-            if replaced := [each for each in replaced_by(name, value) if each in recipe and each not in given]:
+            kept = FIELDS_OF_TRANSFER if (recipe | given).get("tokenizer") == "new" else ()
+            excluded = (each for each in replaced_by(name, value) if each not in kept)
+            if replaced := [each for each in excluded if each in recipe and each not in given]:
                 _print_once(f"{self.prog}: --{name} replaces {', '.join(replaced)} of the recipe.")
                 recipe = {each: value for each, value in recipe.items() if each not in replaced}
         values = recipe | given

@@ -29,6 +29,7 @@ from .recipe import RunArguments, TranslationTrainingArguments
 from .tokenizer import describe_tokenizer, get_tokenizer, record_longest_source, record_sentences
 from .trainer.callbacks import make_callbacks
 from .trainer.translation import TranslationTrainer
+from .transfer import describe_transfer
 
 
 @dataclass
@@ -82,6 +83,9 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         start, lock = _find_start(run, settings, training, corpora)
         tokenizer = get_tokenizer(run, corpora["train"], checkpoints / "tokenizer", start)
         say(training, describe_tokenizer(tokenizer, run))
+        origin = describe_transfer(run, tokenizer)
+        for sentence in origin:
+            say(training, sentence)
         data = tokenize(corpora, tokenizer, run)
         if not denoises:  # what translation has to know of its sentences
             record_longest_source(tokenizer, run, data["train"])
@@ -96,9 +100,10 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     set_seed(training.seed)
     with quiet_libraries():
         model = make_model(run, tokenizer)
-        origin = begin_with(origins, model) if (origins := find_origins(run.model)) else []
-        for sentence in origin:
-            say(training, sentence)
+        if origins := find_origins(run.model):
+            origin = begin_with(origins, model)
+            for sentence in origin:
+                say(training, sentence)
         teacher = None
         if training.teacher is not None:
             teacher = open_teacher(training.teacher, model, tokenizer, training.device)
