@@ -50,14 +50,19 @@ def offline_page(answers: dict[str, Any] | None = None, state: str = "") -> str:
             text = re.sub(r'from "\./', 'from "explorer/', str(page_file(name)))
             encoded = base64.b64encode(text.encode()).decode()
             addresses[f"explorer/{name}"] = f"data:text/javascript;base64,{encoded}"
-    html, style = str(page_file("index.html")), str(page_file("style.css"))
-    html = html.replace('<link rel="stylesheet" href="/page/style.css">', f"<style>{style}</style>")
-    html = html.replace(
-        '<script type="module" src="/page/main.js"></script>',
-        f'<script type="importmap">{json.dumps({"imports": addresses})}</script>\n'
-        f"{ANSWERS.format(as_script({'state': state, 'answers': answers or {}}))}\n"
-        '<script type="module">import "explorer/main.js";</script>',
-    )
+    parts = {
+        '<link rel="stylesheet" href="/page/style.css" />': f"<style>{page_file('style.css')}</style>",
+        '<script type="module" src="/page/main.js"></script>': (
+            f'<script type="importmap">{json.dumps({"imports": addresses})}</script>\n'
+            f"{ANSWERS.format(as_script({'state': state, 'answers': answers or {}}))}\n"
+            '<script type="module">import "explorer/main.js";</script>'
+        ),
+    }
+    html = str(page_file("index.html"))
+    for element, instead in parts.items():
+        if element not in html:
+            raise AssertionError(f"index.html has no {element}")  # its files would be missing
+        html = html.replace(element, instead)
     return html
 
 
