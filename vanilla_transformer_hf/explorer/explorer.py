@@ -79,6 +79,7 @@ def describe_stack(config: Any, side: str) -> StackInfo:
         positions=sizes.position_encoding,
         width=sizes.width,
         inner=sizes.ffn_dim,
+        activation=sizes.activation_function,
     )
 
 

@@ -50,6 +50,7 @@ class StackInfo:
         positions: Position scheme, as in the config.
         width: D.
         inner: Width of the feed-forward.
+        activation: Function of the feed-forward, as in the config.
     """
 
     norm: str
@@ -61,6 +62,7 @@ class StackInfo:
     positions: str
     width: int
     inner: int
+    activation: str
 
 
 @dataclass
