@@ -33,6 +33,12 @@ function weightsOf(stack, number, say) {
   return isShared ? ` · ${say("figure.weights", { letter })}` : "";
 }
 
+/** The layers of a stack that are on. */
+function stackLayers(boxes, side) {
+  const isOutput = (box) => box.name.startsWith(`${side}.`) && box.name.endsWith(".output");
+  return [...boxes.values()].filter(isOutput).map((box) => box.layer);
+}
+
 /** Draws one stack from the bottom to the top. */
 class Stack {
   constructor({ side, place, boxes, model, state, say, isWide }) {
@@ -42,6 +48,10 @@ class Stack {
     this.column = new Column(side, place);
     const [boxSide, layer] = state.box.split(".");
     if (boxSide === side && /^\d+$/.test(layer)) opened[side] = Number(layer);
+    // A layer that is off has nothing to open, and another model may have fewer.
+    if (!this.has(`${side}.${opened[side]}.output`)) {
+      opened[side] = stackLayers(boxes, side)[0];
+    }
   }
 
   has(name) {
@@ -349,7 +359,7 @@ export function figure({ found, model, state, say, open }) {
   const picture = svg(
     "svg",
     {
-      class: "figure",
+      class: isWide ? "figure" : "figure narrow",
       width: columns.width,
       height,
       role: "group",

@@ -8,7 +8,7 @@ const RADIUS = 10; // of a sum
 
 /** Columns: where boxes, residual branches and the encoder's output run. */
 export function columnsOf(isWide, hasBoth) {
-  const width = isWide ? 190 : 121;
+  const width = isWide ? 190 : 126;
   const gap = isWide ? 44 : 13;
   const encoder = { lane: 12, left: 30, width, outer: -1, frame: [4, 30 + width + 8] };
   const bus = encoder.frame[1] + gap;

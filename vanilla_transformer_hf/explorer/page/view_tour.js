@@ -93,6 +93,8 @@ function navigation(at, stops, { set, say }) {
   const leave = () => set({ view: "translate", stop: 0 });
   const go = async (stop) => {
     await set({ stop });
+    const pressed = document.getElementById(stop < at ? "tour-back" : "tour-next");
+    (pressed?.disabled ? document.getElementById("tour-next") : pressed)?.focus();
     announce(document.getElementById("tour-title")?.textContent ?? "");
   };
   const isLast = at === stops.length - 1;

@@ -103,7 +103,11 @@ async function opened(context, found, say) {
 /** Show a box and its tensor; the same box again closes it. */
 async function open(name, { state, set }) {
   await set({ box: state.box === name ? "" : name });
-  document.getElementById(`box-${name}`)?.scrollIntoView({ block: "nearest" });
+  const box = document.getElementById(`box-${name}`);
+  // In a narrow window the tensor covers the lower half.
+  const isNarrow = matchMedia("(max-width: 700px)").matches;
+  box?.scrollIntoView({ block: isNarrow ? "start" : "nearest" });
+  box?.focus({ preventScroll: true });
 }
 
 /** Mean length of the residual stream after each sublayer, as a line for each stack. */
