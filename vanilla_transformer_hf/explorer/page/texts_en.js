@@ -119,7 +119,7 @@ export const en = {
 
   "figure.all": `all layers in full`,
   "figure.help": `Choose a box: its numbers open beside it. Arrow keys move from box to box. The
-    cells in a box are the sentence's tokens, darker where their vector is longer.`,
+    cells in a box are the sentence's tokens, stronger in colour where their vector is longer.`,
   "figure.source": `source`,
   "figure.text": `text`,
   "figure.target": `target, shifted by one`,

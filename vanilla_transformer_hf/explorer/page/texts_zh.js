@@ -96,7 +96,7 @@ export const zh = {
 
   "figure.all": `完整显示所有层`,
   "figure.help": `选择一个方框，它的数值会在旁边打开。方向键在方框之间移动。框内的小格是句子的词元，向量越长
-    颜色越深。`,
+    颜色越浓。`,
   "figure.source": `原文`,
   "figure.text": `文本`,
   "figure.target": `右移一位的译文`,
