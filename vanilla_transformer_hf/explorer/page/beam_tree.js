@@ -9,7 +9,7 @@ const COLUMN = 178,
   BOX = { width: 146, height: 24 },
   LETTERS = 13;
 const STATES = {
-  running: "went on",
+  running: "continued",
   finished: "finished",
   dead: "pruned",
   open: "ran until the end",
