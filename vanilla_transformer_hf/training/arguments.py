@@ -21,7 +21,7 @@ class DataArguments:
     task: Literal["translation", "denoising", "masked_lm", "causal_lm", "classification", "token_classification"] = (
         _help(
             "what is learned; denoising: an encoder-decoder restores text of one or several languages (train_text), "
-            "to be trained further on pairs; the last four train one stack on plain-text lines (train_source), for "
+            "to be fine-tuned on pairs; the last four train one stack on plain-text lines (train_source), for "
             "classification with the class of each line in train_target, for token_classification with the classes of "
             "its words",
             "translation",

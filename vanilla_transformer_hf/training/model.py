@@ -67,7 +67,7 @@ def plan_config(run: RunArguments) -> Any:
 
 
 def planned_vocab_size(run: RunArguments) -> int:
-    """The requested size of a new vocabulary: the recipe's, else that of the model that is trained further."""
+    """The requested size of a new vocabulary: the recipe's, else that of the model that is fine-tuned."""
     if run.model.model_name_or_path is None:
         return int(plan_config(run).vocab_size)
     return int(run.config.get("vocab_size") or open_config(run.model.model_name_or_path).vocab_size)

@@ -139,7 +139,7 @@ export function beamTree({ state, set, translation }) {
     "p",
     { class: "small legend" },
     html("span", { class: "key best" }, "chosen"),
-    html("span", { class: "key running" }, "went on"),
+    html("span", { class: "key running" }, "continued"),
     html("span", { class: "key finished" }, "finished"),
     html("span", { class: "key dead" }, "pruned"),
     " numbers: log-probability so far ",
