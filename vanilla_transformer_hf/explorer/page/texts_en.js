@@ -41,7 +41,7 @@ export const en = {
 
   "stop.ids.title": `Text becomes ids`,
   "stop.ids.text": `The model reads no letters. Its tokenizer cuts the sentence into {count} tokens,
-    frequent words whole and rare ones in parts (a dot marks a part inside a word), and
+    frequent words whole and rare ones in parts (a dot marks a part that continues a word), and
     replaces each by its row number in a vocabulary of {vocabulary}. The token “{token}” is number
     {id}. From here on the sentence is these {count} numbers.`,
   "stop.embedding.title": `Ids become vectors`,
