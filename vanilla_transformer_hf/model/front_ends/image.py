@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..stand_ins import stand_in_for
+from ..layers.stand_ins import stand_in_for
 from .base import FrontEndBase, drawn_as_embeddings, shape_error
 
 

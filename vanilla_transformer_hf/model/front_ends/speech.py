@@ -11,7 +11,7 @@ from transformers.activations import ACT2FN
 
 from ..config.front_ends import strides_of_convolutions
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..stand_ins import stand_in_for
+from ..layers.stand_ins import stand_in_for
 from .base import FrontEndBase, drawn_as_embeddings, shape_error
 
 

@@ -12,9 +12,8 @@ from torch import nn
 from transformers.cache_utils import Cache
 
 from ..config.front_ends import input_name_of, shortened_padding
-from ..front_ends.base import FrontEndBase
-from ..positions.base import ApplyRotary, PositionBias, PositionEncoding, look_up
 from .base_model import StackEmbeddings
+from .position_hooks import ApplyRotary, PositionBias, PositionEncoding, look_up
 
 
 class AttentionInputs(NamedTuple):
@@ -36,7 +35,7 @@ class StackInputs(StackEmbeddings):
     """A stack whose layers and position scheme are given the same inputs."""
 
     embed_tokens: nn.Embedding
-    front_end: FrontEndBase
+    front_end: nn.Module  # of a source without tokens, in the place of `embed_tokens`
     embed_positions: PositionEncoding
     layers: nn.ModuleList
     layer_order: list[int]
