@@ -293,6 +293,11 @@ def small(command: str) -> str:
     return next((more for start, more in SMALL.items() if command.startswith(start)), "")
 
 
+# Commands that read what the one before them writes, and those that have run.
+BEYOND_TEXT = [command for block in PAGES["beyond_text.md"].blocks("bash") for command in commands_of(block)]
+run_before: set[str] = set()
+
+
 def make(name: str, workspace: Path):
     """Whatever the pages' own commands write to this folder of the workspace, if it is not there yet."""
     if name.startswith("outputs/") and not (workspace / name).exists():
@@ -409,6 +414,16 @@ def test_command_runs(command, workspace, tmp_path):
         assert explores(arguments, workspace)
     elif arguments[0] == "examples/plain_transformer.py":
         assert run(command, workspace, dict(os.environ)) == "Ein brauner Hund rennt durch den Schnee.\n"
+    elif command in BEYOND_TEXT:
+        block = next(block for block in PAGES["beyond_text.md"].blocks("bash") if command in commands_of(block))
+        before = commands_of(block)[: commands_of(block).index(command)]
+        for each in before:  # what one writes, the next reads
+            if each not in run_before:
+                run(f"{each} {small(each)}".rstrip(), workspace, dict(os.environ))
+                run_before.add(each)
+        shown = run(f"{command} {small(command)}".rstrip(), workspace, dict(os.environ))
+        run_before.add(command)
+        assert arguments[0] != "score" or "% of 2 files" in shown
     elif program in (PROG, "accelerate"):
         if arguments[0] == "export-checkpoint":
             make(arguments[2], workspace)

@@ -51,7 +51,7 @@ def read_speech(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
     The frames (F, M) of a recording.
 
     Raises:
-        ValueError: The file is no recording, or of another sampling rate than the processor's.
+        ValueError: The file is no recording, or of another sampling rate than the model's.
     """
     samples, rate = read_recording(path)
     extractor = processor.feature_extractor
@@ -64,10 +64,10 @@ def read_speech(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
 
 def read_image(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
     """
-    The pixels (C, H, W) of an image, in grey where the processor has one channel.
+    The pixels (C, H, W) of an image, in grey where the model has one channel.
 
     Raises:
-        ValueError: The file is no image, or larger than the processor's size.
+        ValueError: The file is no image, or larger than those of the model.
     """
     from PIL import Image, UnidentifiedImageError
 

@@ -84,7 +84,7 @@ def get_tokenizer(run: RunArguments, texts: list[str], folder: Path) -> Any:
 
 def make_processor(run: RunArguments, config: VanillaTransformerConfig, first: Path, tokenizer: Any) -> Any:
     """
-    The processor that makes the model's input of files such as the first: for images, of their size in grey or
+    What makes the model's input of files such as the first: for images, of their size in grey or
     colours, padded on the right and at the bottom to that of the config.
     """
     if run.data.task == "speech":
