@@ -122,6 +122,7 @@ SMALL = {
 # Options in the pages that belong to other commands.
 FOREIGN = {
     "--config_file": "accelerate launch",
+    "--clear-fuzzy": "msgattrib",
     "--imports": "scripts/draw_architecture.py",
     "--language": "scripts/make_spoken_digits.py",
     "--model": "lm_eval",
