@@ -9,7 +9,7 @@ import numpy as np
 
 
 # Bytes of a sample -> its type in a WAV file.
-SAMPLE_TYPES = {1: np.dtype("u1"), 2: np.dtype("<i2"), 4: np.dtype("<i4")}
+SAMPLE_TYPES = {1: "u1", 2: "<i2", 4: "<i4"}
 
 
 def read_recording(path: str | os.PathLike[str]) -> tuple[np.ndarray, int]:

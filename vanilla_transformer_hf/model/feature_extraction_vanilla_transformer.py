@@ -38,7 +38,7 @@ class VanillaTransformerFeatureExtractor(SequenceFeatureExtractor):
     """
 
     model_input_names = ["input_features", "attention_mask"]
-    _auto_class = "AutoFeatureExtractor"  # saved with its code
+    _auto_class: Any = "AutoFeatureExtractor"  # saved with its code
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..config.front_ends import FRONT_ENDS
+from ..config.stacks import encoder_sizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 
 
@@ -45,7 +46,7 @@ def drawn_as_embeddings(last: Any, config: VanillaTransformerConfig) -> Any:
     The last map of a front end, to be drawn so that what it makes is as small as embeddings, where these are scaled by
     √D: positions of another size than the rest of the sum would be found late.
     """
-    last.init_gain = config.encoder_d_model**-0.5 if config.scale_embedding else 1.0
+    last.init_gain = encoder_sizes(config).width ** -0.5 if config.scale_embedding else 1.0
     return last
 
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..config.stacks import encoder_sizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.stand_ins import stand_in_for
 from .base import FrontEndBase, drawn_as_embeddings, shape_error
@@ -21,7 +22,7 @@ class PatchFrontEnd(FrontEndBase, kind="image"):
         self.patch = config.patch_height, config.patch_width
         self.shape = config.num_channels, config.image_height, config.image_width
         pixels = config.num_channels * config.patch_height * config.patch_width
-        self.projection = drawn_as_embeddings(nn.Linear(pixels, config.encoder_d_model), config)
+        self.projection = drawn_as_embeddings(nn.Linear(pixels, encoder_sizes(config).width), config)
 
     def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """Pixels (B, C, H, W), and 1 or 0 for each patch (B, S) or None, to embeddings (B, S, D)."""

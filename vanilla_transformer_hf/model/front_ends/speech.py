@@ -4,12 +4,15 @@ Front ends of speech: frames of a spectrogram, shortened to positions.
 Shapes: B recordings, F frames, S positions, D = encoder_d_model, M = num_mel_bins.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers.activations import ACT2FN
 
 from ..config.front_ends import strides_of_convolutions
+from ..config.stacks import encoder_sizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.stand_ins import stand_in_for
 from .base import FrontEndBase, drawn_as_embeddings, shape_error
@@ -48,7 +51,8 @@ class ConvolutionFrontEnd(FrontEndBase, kind="speech"):
             config.conv_kernel_size,
             config.conv_activation == "glu",
         )
-        inner, width = config.conv_channels or config.encoder_d_model, config.encoder_d_model
+        width = encoder_sizes(config).width
+        inner = config.conv_channels or width
         # A gated convolution has twice the outputs, of which the gate leaves half.
         outputs = [inner] * (len(strides) - 1) + [2 * width if gates else width]
         inputs = [config.num_mel_bins] + [size // 2 if gates else size for size in outputs[:-1]]
@@ -63,8 +67,9 @@ class ConvolutionFrontEnd(FrontEndBase, kind="speech"):
     def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """Frames (B, F, M) and their padding (B, F) to embeddings (B, S, D)."""
         check_frames(source, padding, self.bins)
-        states = source.to(self.convolutions[0].weight.dtype)
-        for convolution in self.convolutions:
+        convolutions: Any = self.convolutions
+        states = source.to(convolutions[0].weight.dtype)
+        for convolution in convolutions:
             # Between convolutions, too: a bias would make something of padding, and the next would read it.
             states = without_padding(states, padding).transpose(1, 2)
             states = self.activation(convolution(states)).transpose(1, 2)
@@ -77,7 +82,7 @@ class StackedFramesFrontEnd(FrontEndBase, kind="speech_stacked"):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        frames = nn.Linear(config.stacked_frames * config.num_mel_bins, config.encoder_d_model)
+        frames = nn.Linear(config.stacked_frames * config.num_mel_bins, encoder_sizes(config).width)
         self.projection = drawn_as_embeddings(frames, config)
         self.count, self.bins = config.stacked_frames, config.num_mel_bins
 

@@ -12,6 +12,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
@@ -132,5 +133,5 @@ class VanillaTransformerForImageTextToText(VanillaTransformerForConditionalGener
 # transformers' pipeline looks there for whether a model writes text by itself; `register` of the Auto classes leaves
 # the table as it is.
 MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.setdefault(
-    VanillaTransformerForSpeechSeq2Seq.config_class.model_type, VanillaTransformerForSpeechSeq2Seq.__name__
+    VanillaTransformerConfig.model_type, VanillaTransformerForSpeechSeq2Seq.__name__
 )

@@ -18,7 +18,7 @@ HEIGHT, WIDTH = 10, 80  # of the longest strip: eight digits and the pixels betw
 PLACES = {"train": range(8), "validation": range(8, 9), "test": range(9, 10)}
 
 
-def join(images: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+def join(images: Sequence[np.ndarray] | np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Images (8, 8) side by side, each up to two pixels lower and one to two pixels from the next: (10, W)."""
     strip = np.zeros((HEIGHT, WIDTH))
     end = 0

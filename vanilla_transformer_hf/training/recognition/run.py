@@ -92,8 +92,8 @@ def make_processor(run: RunArguments, config: VanillaTransformerConfig, first: P
         return Speech2TextProcessor(VanillaTransformerFeatureExtractor(config.num_mel_bins, rate), tokenizer)
     from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-    size = {"height": config.image_height, "width": config.image_width}
-    scale = {"image_mean": [0.5] * config.num_channels, "image_std": [0.5] * config.num_channels}
+    size: Any = {"height": config.image_height, "width": config.image_width}
+    scale: Any = {"image_mean": [0.5] * config.num_channels, "image_std": [0.5] * config.num_channels}
     return TrOCRProcessor(
         ViTImageProcessorPil(do_resize=False, size=size, do_pad=True, pad_size=size, **scale), tokenizer
     )
@@ -209,7 +209,8 @@ def _finish(
             found = trainer.predict(
                 sources, metric_key_prefix=role, num_beams=trainer.model.generation_config.num_beams
             )
-            scores = {name: found.metrics[f"{role}_{name}"] for name in ("wer", "cer", "exact_match")}
+            metrics = found.metrics or {}
+            scores = {name: metrics[f"{role}_{name}"] for name in ("wer", "cer", "exact_match")}
             facts.measured[role] = scores
             say(trainer.args, f"{role}: " + ", ".join(f"{name} {value:.2f} %" for name, value in scores.items()))
             if trainer.is_world_process_zero():

@@ -61,8 +61,8 @@ def join(recordings: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarr
     for samples in recordings:
         parts += [np.zeros(rng.integers(0, RATE // 5)), samples / np.abs(samples).max() * rng.uniform(0.7, 1.0)]
     whole = level * np.concatenate([*parts, np.zeros(rng.integers(0, RATE // 5))])
-    noise: np.ndarray = rng.normal(scale=10 ** rng.uniform(-4, -2.5), size=len(whole))
-    return whole + noise
+    noisy: np.ndarray = whole + rng.normal(scale=10 ** rng.uniform(-4, -2.5), size=len(whole))
+    return noisy
 
 
 def write_spoken_digits(
