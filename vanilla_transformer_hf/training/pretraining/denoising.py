@@ -95,6 +95,19 @@ def add_noise_tokens(tokenizer: PreTrainedTokenizerBase, data: DataArguments) ->
     return tokenizer
 
 
+def check_tokenizer(tokenizer: Any) -> None:
+    """
+    Raises:
+        ValueError: A text has other ids as a source than as a target, or other special tokens than the end.
+    """
+    told = "task=denoising needs a tokenizer with one vocabulary, whose texts are pieces and the end token"
+    if getattr(tokenizer, "source_vocab_size", None):
+        raise ValueError(f"{told}; this one has a vocabulary for each language.")
+    ids, special = tokenizer("a")["input_ids"], set(tokenizer.all_special_ids)
+    if ids[-1] != tokenizer.eos_token_id or special & set(ids[:-1]):
+        raise ValueError(f"{told}; this one makes of 'a': {' '.join(tokenizer.convert_ids_to_tokens(ids))}.")
+
+
 def find_noise_tokens(plan: NoisePlan, model: PreTrainedModel, tokenizer: Any) -> NoiseTokens:
     """The ids of the tokens that the noise puts into texts."""
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}

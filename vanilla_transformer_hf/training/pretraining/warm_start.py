@@ -187,9 +187,16 @@ def open_common_tokenizer(origins: list[Origin]) -> PreTrainedTokenizerBase:
 
     Raises:
         OSError: It cannot be opened.
-        ValueError: Their tokenizers differ.
+        ValueError: Their tokenizers differ, or have two vocabularies or no end token.
     """
     tokenizers = [open_tokenizer(origin.name) for origin in origins]
+    for tokenizer, origin in zip(tokenizers, origins):
+        if tokenizer.eos_token is None and tokenizer.sep_token is not None:
+            tokenizer.eos_token = tokenizer.sep_token  # with which BERT's texts end
+        if getattr(tokenizer, "source_vocab_size", None) or tokenizer.eos_token is None:
+            raise ValueError(
+                f"{origin.side}_from={origin.name}: expected a tokenizer with one vocabulary and an end token."
+            )
     vocabularies = [tokenizer.get_vocab() for tokenizer in tokenizers]
     if vocabularies[0] != vocabularies[-1]:
         differing = len(vocabularies[0].items() ^ vocabularies[-1].items())
