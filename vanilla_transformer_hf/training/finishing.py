@@ -284,7 +284,7 @@ def _finish(folder: Path, trainer: TranslationTrainer, parts: LaterParts) -> Non
             trainer.facts = replace(trainer.facts, co2=co2)
             write_final_card(folder, trainer, trainer.current_facts())
         if not parts.failed:
-            what = "model card and curves" if trainer.facts.measured else "model card, curves and translations"
+            what = "model card and curves" if trainer.facts.task else "model card, curves and translations"
             say(trainer.args, f"{folder}: {what} written.")
         if trainer.args.push_to_hub and not parts.failed:  # what is published has its scores
             with parts.part("published"):
