@@ -112,7 +112,7 @@ def find_noise_tokens(plan: NoisePlan, model: PreTrainedModel, tokenizer: Any) -
     """The ids of the tokens that the noise puts into texts."""
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     words = [number for number in range(len(tokenizer)) if number not in special]
-    sentinels = []
+    sentinels: list[int] = []
     if plan.noise.has_sentinels:
         vocabulary = tokenizer.get_vocab()
         while (number := vocabulary.get(SENTINEL.format(len(sentinels)))) is not None:
@@ -125,7 +125,7 @@ def find_noise_tokens(plan: NoisePlan, model: PreTrainedModel, tokenizer: Any) -
         start=model.config.decoder_start_token_id,
         mask=tokenizer.mask_token_id if plan.noise.has_mask else -1,
         sentinels=sentinels,
-        words=np.asarray(words),
+        words=np.asarray(words),  # from which numpy draws at once
         sentence_ends=ends,
     )
 
@@ -178,14 +178,14 @@ def make_denoising_collators(
     """The Trainer's collators: `data_collator` for held-out text, and `train_collator`."""
     plan = NoisePlan.of(run.data)
     source_size, target_size = vocabulary_sizes(model)
-    names = (tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}).values()
+    tags: Any = tokenizer.convert_tokens_to_ids([*(tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}).values()])
     held_out = DenoisingCollator(
         tokenizer=tokenizer,
         source_vocab_size=source_size,
         target_vocab_size=target_size,
         plan=plan,
         tokens=find_noise_tokens(plan, model, tokenizer),
-        tags=frozenset(tokenizer.convert_tokens_to_ids(list(names))),
+        tags=frozenset(tags),
         limit=run.data.max_source_length,
     )
     return {"data_collator": held_out, "train_collator": replace(held_out, seed=run.training.seed, epoch=0)}
