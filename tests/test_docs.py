@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from operator import attrgetter
@@ -139,6 +140,9 @@ def workspace(tmp_path_factory):
     (folder / "numbers.en").write_text("\n".join(ENGLISH), encoding="utf-8")
     (folder / "numbers.de").write_text("\n".join(GERMAN), encoding="utf-8")
     (folder / "numbers.both").write_text("\n".join(filter(None, [*ENGLISH, *GERMAN])), encoding="utf-8")
+    (folder / "messages.po").write_text('msgid "one"\nmsgstr ""\n', encoding="utf-8")
+    with zipfile.ZipFile(folder / "report.docx", "w") as archive:
+        archive.writestr("word/document.xml", '<w xmlns="w"><p><r><t>one</t></r></p></w>')
     (folder / "page.html").write_text("<p>one <b>two</b></p>", encoding="utf-8")
     for language, lines in (("en", ENGLISH), ("de", GERMAN)):
         for kind in ("", ".lc.norm.tok"):

@@ -1,5 +1,5 @@
 """
-Open translation models with their tokenizers from folders and from the Hub; refuse incomplete or mismatched
+Open translation models with their tokenizers from folders and from the Hub; errors for incomplete or mismatched
 ones.
 """
 
@@ -49,7 +49,7 @@ except ImportError:
 OwnConfig = VanillaTransformerConfig | RecurrentSeq2SeqConfig
 HUB_TIMEOUT = 10  # seconds
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
-# Models often have a few more rows than their tokenizer has pieces, rounded up to a multiple of this.
+# Models often have a few more rows than their tokenizer has tokens, rounded up to a multiple of this.
 VOCABULARY_PADDING = 128
 # The files of a folder that transformers reads when it opens a model, beside its settings.
 VOCABULARY_FILES = ("tokenizer.json", "added_tokens.json", "vocab.json", "target_vocab.json")

@@ -144,14 +144,14 @@ class CardFacts:
     """
     Facts about a model beyond its files; None or empty: neither measured nor given.
 
-    `datasets` and `base_model` are ids on the Hub; `further`: training began with a model that was there. `settings`
+    `datasets` and `base_model` are ids on the Hub; `further`: training fine-tuned an existing model. `settings`
     is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
     that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
     `project_url` is the address of a git repository from which a reader can install this package;
     `origin` are sentences about the weights that training began with, `compression` about how the model was made
     smaller; `task` is that of its recipe, unless its class says it; `languages` are those of text that has no pairs;
     `measured` are scores of other tasks than translation, by held-out text and name; `card_sha256` is that of the card
-    that was written, which tells whether it was edited.
+    that was written, which shows whether it was edited.
     """
 
     name: str | None = None
@@ -226,7 +226,7 @@ def read_emissions(folder: str | os.PathLike, further: bool, device: str | None)
 
     Args:
         folder: Where `--report_to codecarbon` has it write.
-        further: Whether training began with a model that was there.
+        further: Whether an existing model was fine-tuned.
         device: What the run was computed on.
     """
     path = Path(folder, EMISSIONS_FILE)
@@ -296,7 +296,7 @@ def _languages(facts: CardFacts, folder: _Folder) -> list[str]:
 
 
 def _codes(languages: list[str]) -> list[str]:
-    # The Hub knows codes, not every name that a user may have chosen.
+    # The Hub accepts codes, not every name that a user may have chosen.
     return [name for name in dict.fromkeys(languages) if re.fullmatch(r"[a-z]{2,3}", name)]
 
 
@@ -470,7 +470,7 @@ def is_repo_id(name: str) -> bool:
 
 def check_metadata(data: CardData) -> list[str]:
     """
-    Metadata of a card that the Hub would refuse, a sentence each.
+    Metadata of a card that the Hub would reject, a sentence each.
 
     These are the checks that are possible without the Hub, which has the list of licences.
     """

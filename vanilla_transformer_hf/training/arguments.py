@@ -21,7 +21,7 @@ class DataArguments:
     task: Literal["translation", "denoising", "masked_lm", "causal_lm", "classification", "token_classification"] = (
         _help(
             "what is learned; denoising: an encoder-decoder restores text of one or several languages (train_text), "
-            "to be trained further on pairs; the last four train one stack on plain-text lines (train_source), for "
+            "to be fine-tuned on pairs; the last four train one stack on plain-text lines (train_source), for "
             "classification with the class of each line in train_target, for token_classification with the classes of "
             "its words",
             "translation",
@@ -71,7 +71,7 @@ class DataArguments:
         "that it is translated to, such as <2de>, which a new tokenizer has as a token"
     )
     source_tags: list[str] | None = _help(  # noqa: RUF009
-        "further tokens in training sources that are no text, such as <bt> before synthetic ones; tokenizers and "
+        "more tokens in training sources that are no text, such as <bt> before synthetic ones; tokenizers and "
         "models that do not have them get them"
     )
     reverse: bool = _help(
@@ -95,20 +95,20 @@ class DataArguments:
     )
     drop_duplicates: bool = _help("leave out training pairs that occurred before", False)
     bpe_dropout: float = _help(
-        "probability of skipping a merge, which varies the pieces of each epoch (BPE-dropout)", 0.0
+        "probability of skipping a merge, which varies the tokens of each epoch (BPE-dropout)", 0.0
     )
     preprocessing_num_workers: int | None = _help("processes that tokenize")
 
 
 @dataclass
 class ModelArguments:
-    """The model that is trained or trained further, and its tokenizer."""
+    """The model that is trained from scratch or fine-tuned, and its tokenizer."""
 
     model_type: Literal["vanilla_transformer", "recurrent_seq2seq"] = _help(
         "kind of a new model: the Transformer, or LSTM or GRU layers as before it", "vanilla_transformer"
     )
     preset: str | None = _help(f"size of a new model: {', '.join(PRESETS)}; base if not given")
-    model_name_or_path: str | None = _help("model to train further, instead of a new one")
+    model_name_or_path: str | None = _help("model to fine-tune, instead of a new one")
     encoder_from: str | None = _help(
         "masked language model, or another model with an encoder, whose weights a new model's encoder begins with"
     )
@@ -131,7 +131,7 @@ class ModelArguments:
     )
     num_beams: int | None = _help(
         "beams of the final scores and of generation_config.json; of a new model 4, and as with the other options of "
-        "the search, if not given, what the model has that is trained further"
+        "the search, if not given, that of the model to fine-tune"
     )
     length_penalty: float | None = _help(
         "α of beam search: scores are divided by length^α, so more gives longer sentences; of a new model 1"
@@ -184,7 +184,7 @@ class OwnTrainingArguments:
     max_steps: int = _help("steps of the optimizer; -1: num_train_epochs decides", -1)
     seed: int = _help("seed of weights, dropout and the order of the text", 42)
     bf16: bool = _help(
-        "train with bfloat16 mixed precision: faster on GPUs and on processors that compute in bfloat16", False
+        "train with bfloat16 mixed precision: faster on GPUs and on CPUs that compute in bfloat16", False
     )
     eval_strategy: Literal["no", "steps", "epoch"] = _help(
         "when the validation text is scored: never, every eval_steps, or after each epoch", "no"
@@ -196,7 +196,7 @@ class OwnTrainingArguments:
     save_total_limit: int | None = _help("checkpoints to keep, the last and the best; all if not given")
     load_best_model_at_end: bool = _help("publish the best checkpoint by metric_for_best_model, not the last", False)
     metric_for_best_model: str | None = _help(
-        "score of the validation text that says which checkpoint is best, such as bleu, chrf, exact_match or loss; "
+        "score of the validation text that chooses the best checkpoint, such as bleu, chrf, exact_match or loss; "
         "loss if not given"
     )
     push_to_hub: bool = _help("publish on the Hugging Face Hub, at the end and with each checkpoint", False)
@@ -208,7 +208,7 @@ class OwnTrainingArguments:
         "same settings"
     )
     logging_nan_inf_filter: bool = _help("without effect: NaN and infinite losses stop the run", True)
-    label_smoothing_factor: float = _help("refused: the model smooths labels itself; set label_smoothing", 0.0)
+    label_smoothing_factor: float = _help("an error: the model smooths labels itself; set label_smoothing", 0.0)
     learning_rate: float | None = _help(
         "peak of the learning rate; if not given, the paper's d_model^-0.5 * warmup_steps^-0.5"
     )
@@ -273,6 +273,6 @@ class OwnTrainingArguments:
     )
     matmul: Literal["auto", "default", "onednn"] = _help(
         "library of float32 matrix products on a CPU; auto: torch's default, unless oneDNN is clearly faster on this "
-        "processor, as measured once, and does not round",
+        "CPU, as measured once, and does not round",
         "auto",
     )

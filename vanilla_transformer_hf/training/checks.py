@@ -30,13 +30,13 @@ FIELDS_OF_NEW_TOKENIZERS = ("tokenizer_model", "unicode_normalization", "separat
 
 def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     """
-    Check the arguments of a run against each other, and the config of the model that it trains further.
+    Check the arguments of a run against each other, and the config of the model that it fine-tunes.
 
     Args:
         settings: The arguments that differ from the defaults.
 
     Raises:
-        OSError: The model that is to be trained further cannot be opened.
+        OSError: The model to fine-tune cannot be opened.
         ValueError: Arguments contradict each other, or one of them has no effect.
     """
     if run.data.task == DENOISING:
@@ -122,7 +122,7 @@ def _check_batches(run: RunArguments) -> None:
     if min(data.max_source_length, data.max_target_length) < 2:
         raise ValueError(
             f"max_source_length={data.max_source_length}, max_target_length={data.max_target_length}: must be at "
-            "least 2, a piece and the end."
+            "least 2, a token and the end."
         )
     if training.tokens_per_step is None:
         in_need = {"bpe_dropout": data.bpe_dropout, "streaming": data.streaming}

@@ -1,4 +1,4 @@
-"""What a run knows of itself before it begins, for the card of its model."""
+"""The facts of a run that are known before it begins, for the card of its model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ def facts_of_run(
         origin: Sentences about the weights that the model began with.
     """
     data, model, source = run.data, run.model.model_name_or_path, str(run.data.train_source)
-    # Pretraining, pruning and distillation, from the card of the model that is trained further.
+    # Pretraining, pruning and distillation, from the card of the model that is fine-tuned.
     known = CardFacts.read(Path(model)) if model is not None and Path(model).is_dir() else CardFacts()
     names = data.train_text or [source]
     corpus = data.corpus_name or ", ".join(Path(each).name for each in names)

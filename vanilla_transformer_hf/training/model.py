@@ -67,7 +67,7 @@ def plan_config(run: RunArguments) -> Any:
 
 
 def planned_vocab_size(run: RunArguments) -> int:
-    """The requested size of a new vocabulary: the recipe's, else that of the model that is trained further."""
+    """The requested size of a new vocabulary: the recipe's, else that of the model that is fine-tuned."""
     if run.model.model_name_or_path is None:
         return int(plan_config(run).vocab_size)
     return int(run.config.get("vocab_size") or open_config(run.model.model_name_or_path).vocab_size)
@@ -134,7 +134,7 @@ def make_generation_config(
     run: RunArguments, config: PreTrainedConfig, base: GenerationConfig | None
 ) -> GenerationConfig:
     """
-    The search of the recipe, otherwise that of the model that is trained further (`base`), with a limit of length:
+    The search of the recipe, otherwise that of the model that is fine-tuned (`base`), with a limit of length:
     transformers' default would cut every translation at 20 tokens.
 
     Raises:
@@ -161,7 +161,7 @@ def make_generation_config(
         bos_token_id=config.bos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
     )
-    if generation_config.num_beams == 1:  # transformers refuses settings of a beam search where there is none
+    if generation_config.num_beams == 1:  # where settings of a beam search are an error in transformers
         generation_config.length_penalty = generation_config.early_stopping = None
     generation_config.validate(strict=True)
     return generation_config

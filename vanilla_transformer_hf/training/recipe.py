@@ -38,7 +38,7 @@ _DERIVED_FIELDS = {"source_vocab_size", "tie_word_embeddings", "is_encoder_decod
 
 
 def _config_arguments() -> type:
-    """A dataclass with the fields of the configs that a user may set; None: what the preset says."""
+    """A dataclass with the fields of the configs that a user may set; None: the preset's value."""
     columns = []
     for name, hint in {**RecurrentSeq2SeqConfig.__annotations__, **VanillaTransformerConfig.__annotations__}.items():
         if name in _DERIVED_FIELDS or name.endswith("_id"):
@@ -143,7 +143,7 @@ SENTENCE_FIELDS = (
 TOKEN_FIELDS = ("tokens_per_step", "per_device_train_tokens", "bpe_dropout", "streaming", "shuffle_buffer_size")
 # Kinds of attention with the weights of full attention; of `window_global`, those with shared projections.
 KINDS_OF_ONE_WEIGHT = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.has_weights_of_full)
-# Fields of the config that may change when a model is trained further; its weights depend on the others.
+# Fields of the config that may change when a model is fine-tuned; its weights depend on the others.
 CHANGEABLE_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing"),
     *("encoder_attention_type", "decoder_attention_type", "attention_window", "attention_block", "chunk_summary"),

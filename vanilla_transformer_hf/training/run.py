@@ -62,7 +62,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
 
     Args:
         run: The arguments.
-        settings: The arguments as a recipe says them; a run with the same settings continues an earlier one.
+        settings: The arguments as in a recipe; a run with the same settings continues an earlier one.
 
     Raises:
         FileNotFoundError: A file, folder or dataset does not exist.

@@ -1,4 +1,4 @@
-"""The tokenizer of a run: opened, or trained once, with what the training text says of its translations."""
+"""The tokenizer of a run: opened, or trained once, with what the training text shows of its translations."""
 
 import math
 import sys
@@ -103,7 +103,7 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:
 def add_source_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str] | None) -> PreTrainedTokenizerBase:
     """The tokenizer, with those of these tokens that it did not have."""
     known = tokenizer.get_vocab()
-    # The space behind them is that of the next word, which has the same pieces as in other texts.
+    # The space behind them is that of the next word, which has the same tokens as in other texts.
     added = [AddedToken(tag, special=True, normalized=False, lstrip=True) for tag in tags or () if tag not in known]
     tokenizer.add_tokens(added, special_tokens=True)
     return tokenizer
@@ -122,11 +122,11 @@ def _without_tags(texts: Iterator[str], found: dict[str, int], others: Iterable[
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> str:
-    """The sizes of its vocabularies, in one line, and whether a new one is smaller than it was asked to be."""
+    """The sizes of its vocabularies, in one line, and whether a new one is smaller than requested."""
     sizes = vocabulary_sizes(tokenizer)
-    text = f"vocabulary: {sizes[1]:,} pieces"
+    text = f"vocabulary: {sizes[1]:,} tokens"
     if getattr(tokenizer, "source_vocab_size", None):
-        text = f"vocabularies: {sizes[0]:,} source pieces and {sizes[1]:,} target pieces"
+        text = f"vocabularies: {sizes[0]:,} source tokens and {sizes[1]:,} target tokens"
     if run.model.trains_tokenizer and min(sizes) < (wanted := planned_vocab_size(run)):
         text += f"; vocab_size is {wanted:,}, but the training text has too few different words for that many"
     return f"{text}."
@@ -137,7 +137,7 @@ def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments,
     Save the length of the training sentences as the tokenizer's `model_max_length`: translation splits longer texts,
     because the model has never seen their length. It is `max_source_length`, or the longest sentence of the tokenized
     `train` if that is shorter (`length` counts the longer side of a pair). The length that nearly all sentences stay
-    below is saved as `part_max_length`, to which longer sentences are split. A model that is trained further keeps
+    below is saved as `part_max_length`, to which longer sentences are split. A model that is fine-tuned keeps
     larger values from its earlier training.
     """
     is_further = run.model.model_name_or_path is not None
@@ -157,7 +157,7 @@ def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments,
 def record_sentences(tokenizer: PreTrainedTokenizerBase, run: RunArguments, corpus: Any) -> None:
     """
     Save the share of the training sources that have several sentences with the tokenizer, from a sample: translation
-    splits lines into sentences where a model has hardly seen two together. A model that is trained further keeps a
+    splits lines into sentences where a model has hardly seen two together. A model that is fine-tuned keeps a
     larger share of its earlier training; nothing is recorded of a stream.
     """
     if run.data.streaming:

@@ -102,7 +102,7 @@ class RunRecord:
         return Changes(changed, tuple(names))
 
     def parts_until(self, step: int, changes: Changes) -> list[tuple[int, dict[str, Any]]]:
-        """The earlier parts of a run that goes on from `step` with these changes."""
+        """The earlier parts of a run that continues from `step` with these changes."""
         parts = [(min(last, step), values) for last, values in self.earlier]
         values = changes.settings | ({DATA: list(changes.data)} if changes.data else {})
         return [*parts, (step, values)] if values else parts

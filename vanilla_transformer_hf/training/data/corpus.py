@@ -33,7 +33,7 @@ TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES}
 def _rows(
     reader: Callable[..., Iterator[Row]], arguments: dict[str, Any], notes: str = ""
 ) -> Iterator[dict[str, str]]:
-    """The pairs of a reader; the numbers of units that are none are told, and kept in the file `notes`, if any."""
+    """The pairs of a reader; the numbers of units that are none are reported, and kept in the file `notes`, if any."""
     path, is_empty, left_out = next(iter(arguments.values())), True, Counter[str]()
     for row in reader(**arguments):
         if isinstance(row, str):
@@ -66,7 +66,7 @@ def from_rows(reader: Callable[..., Iterator[Row]], paths: list[str], streaming:
         return datasets.IterableDataset.from_generator(_rows, features=TEXT_PAIR, gen_kwargs=rows)
     states = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
     fingerprint = Hasher.hash((READERS, reader.__name__, states, arguments))
-    # The rows are read once, and what is left out is told in every run.
+    # The rows are read once, and what is left out is reported in every run.
     rows["notes"] = str(Path(datasets.config.HF_DATASETS_CACHE, "vanilla_transformer_hf", f"{fingerprint}.txt"))
     try:
         corpus = datasets.Dataset.from_generator(_rows, features=TEXT_PAIR, gen_kwargs=rows, fingerprint=fingerprint)
