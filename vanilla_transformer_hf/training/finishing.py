@@ -284,8 +284,8 @@ def _finish(folder: Path, trainer: TranslationTrainer, parts: LaterParts) -> Non
             trainer.facts = replace(trainer.facts, co2=co2)
             write_final_card(folder, trainer, trainer.current_facts())
         if not parts.failed:
-            what = "curves" if trainer.facts.measured else "curves and translations"
-            say(trainer.args, f"{folder}: model card, {what} written.")
+            what = "model card and curves" if trainer.facts.task else "model card, curves and translations"
+            say(trainer.args, f"{folder}: {what} written.")
         if trainer.args.push_to_hub and not parts.failed:  # what is published has its scores
             with parts.part("published"):
                 say(trainer.args, f"published: {trainer.upload(folder, 'End of training').url}")

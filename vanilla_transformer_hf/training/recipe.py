@@ -153,9 +153,11 @@ CHANGEABLE_FIELDS = (
 
 def _replaced_by_stack(free: str) -> tuple[str, ...]:
     """The fields that a stack of another model decides; those of the other stack begin with `free`."""
-    names = ("model_name_or_path", "tokenizer", "tokenizer_name_or_path", "model_type", "preset", "tokenizer_model")
+    names = (
+        *("model_name_or_path", "model_type", "preset", "tokenizer", "tokenizer_name_or_path", "tokenizer_model"),
+        *("separate_vocabularies", "target_lang_tags"),
+    )
     fixed = set(ConfigArguments.__annotations__) - {*CHANGEABLE_FIELDS, "embedding_sharing"}
-    names += ("separate_vocabularies", "target_lang_tags")
     return *names, *sorted(name for name in fixed if not name.startswith(free))
 
 

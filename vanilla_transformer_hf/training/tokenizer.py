@@ -22,7 +22,7 @@ from .checkpoints.resume import Start
 from .data.collators import vocabulary_sizes
 from .data.corpus import iterate_texts
 from .model import planned_vocab_size
-from .pretraining.denoising import add_noise_tokens, noise_tokens
+from .pretraining.denoising import DENOISING, add_noise_tokens, check_tokenizer, noise_tokens
 from .pretraining.warm_start import find_origins, open_common_tokenizer
 from .recipe import RunArguments
 from .transfer import start_token
@@ -53,6 +53,8 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
             name, origins = str(start.checkpoint), []
     if name is not None:
         tokenizer = open_common_tokenizer(origins) if origins else open_tokenizer(name)
+        if run.data.task == DENOISING:
+            check_tokenizer(tokenizer)
         return add_noise_tokens(add_source_tags(tokenizer, run.data.source_tags), run.data)
     if not folder.exists():
         tokenizer = _train_tokenizer(run, corpus)
