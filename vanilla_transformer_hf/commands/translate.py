@@ -12,7 +12,7 @@ Translate text, one sentence per line.
     vanilla-transformer translate outputs/quickstart --constraints --num_beams 8 < phrases.tsv    # with tabs
 
 Order, empty lines and white space at the edges of lines are kept, memory does not grow with the input. A run that was
-killed leaves whole lines in FILE.partial; the same command continues it, and FILE is the same as without the interruption.
+killed leaves whole lines in FILE.partial; the same command continues it, and FILE is as without the interruption.
 """
 
 import argparse
