@@ -22,7 +22,7 @@ from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerF
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.model.config.sharing import PROJECTIONS
 from vanilla_transformer_hf.model.layers.norms import NORMS
-from vanilla_transformer_hf.model.positions.base import POSITION_ENCODINGS
+from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
 
 from .generation_models import random_model
 from .training import SIZES

@@ -28,9 +28,9 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
-from .model.former_names import alias_former_modules
-from .model.listeners import CONFIG_MADE, MODEL_DEFINED
 from .model.predecessors.configuration import RecurrentSeq2SeqConfig
+from .model.saving.former_names import alias_former_modules
+from .model.saving.listeners import CONFIG_MADE, MODEL_DEFINED
 from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 

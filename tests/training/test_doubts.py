@@ -26,7 +26,8 @@ def doubts(tmp_path, monkeypatch):
         )
         corpus = datasets.Dataset.from_dict({"source": source, "target": target})
         data = tokenize_corpus(corpus, tokenizer, CorpusFilter(50, 50, "drop")).data
-        run = SimpleNamespace(model=SimpleNamespace(model_name_or_path=model))
+        names = {"model_name_or_path": model, "begins_with": model}
+        run = SimpleNamespace(data=SimpleNamespace(task="translation"), model=SimpleNamespace(**names))
         return list(find_doubts(run, tokenizer, {"train": corpus}, {"train": data, "validation": range(validation)}))
 
     return doubts

@@ -97,11 +97,12 @@ def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None
     from ..training.checkpoints.files import TrainingInterrupted
     from ..training.run import prepare_job, run_job
     from ..training.stacks.run import run_task
+    from ..training.stacks.tasks import TASKS
 
     began_elsewhere = run.training.resume_from_checkpoint not in (None, "last")
     job = stop = None
     try:
-        if run.data.task == "translation":
+        if run.data.task not in TASKS:
             job = prepare_job(run, settings)
             if compression is not None:
                 job.trainer.facts.compression.append(compression)

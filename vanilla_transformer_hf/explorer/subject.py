@@ -9,7 +9,7 @@ import torch
 
 from ..common.opening import is_own
 from ..common.white_space import normalize_space
-from ..model.attention.linformer import attends_to_pieces
+from ..model.config.attention_kinds import attends_to_pieces
 from ..translation.scoring.alignment import with_eager_attention
 from ..translation.scoring.scoring import shift_right
 from ..translation.text.texts import TARGET_LANG_TAGS
@@ -49,6 +49,7 @@ class Subject:
         name: Its name on the page.
         model: An encoder–decoder in evaluation mode.
         tokenizer: Its tokenizer.
+        example: A sentence for it.
 
     Attributes:
         kind: "translation"; of one stack "causal", which continues a text, or "masked", which fills gaps.
@@ -58,8 +59,8 @@ class Subject:
     kind = "translation"
     lens_stack = "decoder"
 
-    def __init__(self, name: str, model: Any, tokenizer: Any):
-        self.name, self.model, self.tokenizer = name, model.eval(), tokenizer
+    def __init__(self, name: str, model: Any, tokenizer: Any, example: str = ""):
+        self.name, self.model, self.tokenizer, self.example = name, model.eval(), tokenizer, example
         self.is_ours = is_own(model.config)
         self.special = {*tokenizer.all_special_ids}
         self._pieces: dict[tuple[bool, int | None, int], Piece] = {}

@@ -16,12 +16,16 @@ def _help(text: str, default: Any = None) -> Any:
 
 @dataclass
 class DataArguments:
-    """The parallel text and the limits of its sentences."""
+    """The text and the limits of its sentences."""
 
-    task: Literal["translation", "masked_lm", "causal_lm", "classification", "token_classification"] = _help(
-        "what is learned; the last four train one stack on plain-text lines (train_source), for classification with "
-        "the class of each line in train_target, for token_classification with the classes of its words",
-        "translation",
+    task: Literal["translation", "denoising", "masked_lm", "causal_lm", "classification", "token_classification"] = (
+        _help(
+            "what is learned; denoising: an encoder-decoder restores text of one or several languages (train_text), "
+            "to be fine-tuned on pairs; the last four train one stack on plain-text lines (train_source), for "
+            "classification with the class of each line in train_target, for token_classification with the classes of "
+            "its words",
+            "translation",
+        )
     )
     train_source: str | None = _help(
         "training text: a plain-text file (with train_target), a file that holds both sides (.tsv, .csv, .jsonl, "
@@ -33,6 +37,29 @@ class DataArguments:
     validation_target: str | None = _help("the translations of a plain-text validation_source")
     test_source: str | None = _help("text that is scored once, at the end; as train_source")
     test_target: str | None = _help("the translations of a plain-text test_source")
+    train_text: list[str] | None = _help(  # noqa: RUF009
+        "text of denoising: plain-text files, a text on each line, or files that hold both sides, as train_source, of "
+        "which each side is a text"
+    )
+    validation_text: list[str] | None = _help(  # noqa: RUF009
+        "text that is restored during training and at its end; as train_text"
+    )
+    test_text: list[str] | None = _help("text that is restored once, at the end; as train_text")  # noqa: RUF009
+    text_langs: list[str] | None = _help(  # noqa: RUF009
+        "languages of the plain-text files of train_text, in their order, and so of validation_text and test_text; "
+        "needed where the tokenizer has tags of languages"
+    )
+    noise: Literal["infilling", "infilling_permuted", "masking", "deletion", "mass", "spans"] = _help(
+        "what denoising does to a text: spans become one mask each, also with sentences in another order (BART); "
+        "single tokens are masked or deleted; a fragment is masked and predicted (MASS); spans become sentinels and "
+        "are predicted (T5)",
+        "infilling",
+    )
+    noise_rate: float | None = _help(
+        "share of the tokens that noise changes; if not given, that of its paper: 0.3 for infilling, 0.5 for mass, "
+        "0.15 for others"
+    )
+    span_length: float | None = _help("mean number of tokens of a span of infilling and spans; if not given, 3")
     dataset_config_name: str | None = _help("configuration of a dataset on the Hub")
     train_split: str = _help("split of a saved folder or of a dataset on the Hub", "train")
     validation_split: str = _help("split of validation_source, likewise", "validation")
@@ -82,7 +109,18 @@ class ModelArguments:
     )
     preset: str | None = _help(f"size of a new model: {', '.join(PRESETS)}; base if not given")
     model_name_or_path: str | None = _help("model to fine-tune, instead of a new one")
+    encoder_from: str | None = _help(
+        "masked language model, or another model with an encoder, whose weights a new model's encoder begins with"
+    )
+    decoder_from: str | None = _help(
+        "language model, or another model with a stack of the same kind, whose weights a new model's decoder begins "
+        "with; attention to the source is new"
+    )
     tokenizer_name_or_path: str | None = _help("tokenizer to use; if not given, the model's, or a new one is trained")
+    tokenizer: Literal["new"] | None = _help(
+        "new: the model that is fine-tuned gets a tokenizer that is trained on the text of this run (transfer to "
+        "another language); pieces that its own tokenizer has, too, keep their vectors"
+    )
     tokenizer_model: Literal["bpe", "wordpiece"] = _help("kind of a newly trained tokenizer", "bpe")
     unicode_normalization: Literal["NFC", "NFKC", "NFD", "NFKD", "none"] = _help(
         "Unicode normal form of texts in a newly trained tokenizer, in training and in use", "NFC"
@@ -108,6 +146,21 @@ class ModelArguments:
     license: str | None = _help("licence of the model for its card, such as apache-2.0; never assumed")
     card_example: str | None = _help("source sentence of the usage example in the model card")
     project_url: str | None = _help("https address of the git repository of this package, for the model card")
+
+    @property
+    def begins_with(self) -> str | None:
+        """A model whose weights this one begins with, as a whole or in a stack; None: all are new."""
+        return self.model_name_or_path or self.encoder_from or self.decoder_from
+
+    @property
+    def tokenizer_from(self) -> str | None:
+        """The folder or Hub id that the tokenizer is opened from; None: a new one is trained."""
+        return None if self.tokenizer == "new" else self.tokenizer_name_or_path or self.begins_with
+
+    @property
+    def trains_tokenizer(self) -> bool:
+        """Whether the run has a tokenizer of its own text."""
+        return self.tokenizer_from is None
 
     @property
     def normal_form(self) -> Any:

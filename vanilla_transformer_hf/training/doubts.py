@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from .data.collators import vocabulary_sizes
 from .data.column_names import SIDES
+from .pretraining.denoising import DENOISING
 from .recipe import RunArguments
 
 
@@ -36,8 +37,9 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
         data: Role -> its pairs, tokenized.
     """
     if isinstance(train := data["train"], datasets.Dataset):
-        yield from _doubts_of_pairs(corpora["train"])
-        if run.model.model_name_or_path is None:
+        if run.data.task != DENOISING:  # whose pairs are a text and itself
+            yield from _doubts_of_pairs(corpora["train"])
+        if run.model.begins_with is None:
             yield from _doubts_of_vocabulary(tokenizer, train)
     if (validation := data.get("validation")) is not None and len(validation) < FEWEST_SCORED:
         yield (

@@ -30,7 +30,7 @@ from tokenizers import Tokenizer, processors
 from transformers import GenerationConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ...model.positions.base import POSITION_ENCODINGS
+from ...model.positions.types import POSITION_ENCODINGS
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
 from ..formats.files import named, read_json, read_lines, read_yaml

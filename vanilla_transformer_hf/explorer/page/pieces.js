@@ -27,7 +27,8 @@ export function grouped(values, columns, rowGroups, columnGroups) {
   rowGroups.forEach((rowGroup, row) => {
     columnGroups.forEach((columnGroup, column) => {
       let sum = 0;
-      for (const one of rowGroup.places) for (const other of columnGroup.places) sum += values[one * columns + other];
+      for (const one of rowGroup.places)
+        for (const other of columnGroup.places) sum += values[one * columns + other];
       made[row * columnGroups.length + column] = sum / rowGroup.places.length;
     });
   });

@@ -56,8 +56,11 @@ def _tell(path: str, note: str) -> None:
     logger.warning("%s: units left out: %s.", path, note)
 
 
-def _from_rows(reader: Callable[..., Iterator[Row]], paths: list[str], streaming: bool, **arguments: Any) -> Corpus:
-    """The Arrow file of a row reader, written once per state of the files it reads; or the stream of its rows."""
+def from_rows(reader: Callable[..., Iterator[Row]], paths: list[str], streaming: bool, **arguments: Any) -> Corpus:
+    """
+    The Arrow file of a row reader, written once per state of the files it reads; or the stream of its rows. The first
+    of the reader's arguments names the text in messages.
+    """
     rows: dict[str, Any] = {"reader": reader, "arguments": arguments}
     if streaming:
         return datasets.IterableDataset.from_generator(_rows, features=TEXT_PAIR, gen_kwargs=rows)
@@ -213,7 +216,7 @@ def load_parallel_text(
     """
     names = _names(source_column, target_column, source_lang, target_lang)
     if (given := _reader_of_rows(source, target, names)) is not None:
-        corpus = _from_rows(given.reader, given.paths, streaming, **given.arguments)
+        corpus = from_rows(given.reader, given.paths, streaming, **given.arguments)
     elif kind_of(source) == ".parquet":
         corpus = _from_table(_load_parquet(source, streaming), source, names)
     elif os.path.isfile(source):

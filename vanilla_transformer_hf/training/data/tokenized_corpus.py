@@ -82,10 +82,14 @@ class TokenizedCorpus:
     verdicts: dict[int, int]
 
     def __str__(self) -> str:
+        return self.in_words("pairs")
+
+    def in_words(self, unit: str) -> str:
+        """The numbers of what is used and of what is not; `unit` is what is counted, such as "pairs"."""
         parts = [
             f"{self.verdicts[verdict]:,} {text}" for verdict, text in VERDICTS.items() if verdict in self.verdicts
         ]
-        return "; ".join([f"{len(self.data):,} pairs", *parts])
+        return "; ".join([f"{len(self.data):,} {unit}", *parts])
 
 
 def truncate(ids: list[int], limit: int) -> list[int]:

@@ -11,7 +11,7 @@ import torch
 
 from ...common.matmul import matmul
 from ...common.white_space import EDGES
-from ...model.attention.linformer import attends_to_pieces
+from ...model.config.attention_kinds import attends_to_pieces
 from ..text.tally import Tally
 from ..text.texts import TextEncoder
 from .scoring import encode_pairs, forced_batches

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from ...common.white_space import normalize_space
-from ...model.attention.linformer import attends_to_pieces
+from ...model.config.attention_kinds import attends_to_pieces
 from .alignment import with_eager_attention
 from .scoring import shift_right
 
