@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..model.attention.full import VanillaTransformerAttention
 from ..model.config.kept_heads import heads_of_layers
+from ..model.modeling_vanilla_transformer import VanillaTransformerAttention
 from .requests import PARTS, RequestError
 
 
