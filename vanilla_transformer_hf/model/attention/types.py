@@ -11,9 +11,9 @@ def attention_of(config: Any, part: str, place: int) -> type[Any]:
     """The class of a layer's attention: in `part` "encoder" or "decoder", or from one to the other ("cross")."""
     if part == "cross":
         return CROSS_ATTENTION_TYPES[config.cross_attention_type]
-    if part == "encoder" and place in pooling_layers(config):
-        return PoolingAttention
-    return ATTENTION_TYPES[getattr(config, f"{part}_attention_type")]
+    if part == "decoder":
+        return ATTENTION_TYPES[config.decoder_attention_type]
+    return PoolingAttention if place in pooling_layers(config) else ATTENTION_TYPES[config.encoder_attention_type]
 
 
 __all__ = ["ATTENTION_TYPES", "CROSS_ATTENTION_TYPES", "attention_of"]
