@@ -1,5 +1,6 @@
 """
-Score given translations by a model: log-probability and perplexity, one pair of sentences per line.
+Score given translations by a model: log-probability and perplexity, one pair of sentences per line. This is not BLEU,
+for which `vanilla-transformer translate MODEL < SOURCE | sacrebleu REFERENCE` is the command.
 
     vanilla-transformer score outputs/quickstart numbers.en numbers.de > scores.txt    # log-probabilities
     vanilla-transformer score outputs/quickstart numbers.en numbers.de --format tsv    # with the perplexity

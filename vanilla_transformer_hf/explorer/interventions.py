@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..model.config.kept_heads import heads_of_layers
-from ..model.layers.feed_forward import FeedForwardProjections
+from ..model.layers.shared_feed_forward import FeedForwardProjections
 from ..model.layers.shared_projections import SharesProjections
 from .requests import PARTS, RequestError
 
