@@ -14,11 +14,21 @@ from ..evaluation.scores import METRICS
 from ..model.config.kept_heads import HEAD_FIELDS, heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..publishing.model_card import check_metadata, check_project_url
+from .arguments import DataArguments
 from .checkpoints.averaging import check_averaging
 from .checkpoints.files import check_early_stopping
 from .checkpoints.moving_average import check_decay
+from .data.mixture import check_rates
+from .data.parts import ROLES, corpus_parts, rates_of
 from .model import make_generation_config, paper_learning_rate, plan_config
-from .recipe import CHANGEABLE_FIELDS, KINDS_OF_ONE_WEIGHT, SENTENCE_FIELDS, RunArguments, TranslationTrainingArguments
+from .recipe import (
+    CHANGEABLE_FIELDS,
+    KINDS_OF_ONE_WEIGHT,
+    SENTENCE_FIELDS,
+    TEXT_FIELDS,
+    RunArguments,
+    TranslationTrainingArguments,
+)
 from .transfer import check_transfer
 
 
@@ -38,7 +48,9 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
         OSError: The model that is to be trained further cannot be opened.
         ValueError: Arguments contradict each other, or one of them has no effect.
     """
-    if not run.data.train_source:
+    if run.data.corpora:
+        _check_corpora(run.data)
+    elif not run.data.train_source:
         raise ValueError("train_source is not given: name the text to train on.")
     _check_evaluation(run)
     _check_batches(run)
@@ -55,6 +67,20 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     if problems:
         raise ValueError(f"{problems[0]}.")
     _check_callbacks(run.training)
+
+
+def _check_corpora(data: DataArguments) -> None:
+    """Several corpora: each has a text, one of them is for training, and their rates fit."""
+    if given := [name for name in TEXT_FIELDS if getattr(data, name) is not None]:
+        raise ValueError(f"corpora and {given[0]} exclude each other: say it of one of the corpora.")
+    for name, part in corpus_parts(data).items():
+        if not any(getattr(part, f"{role}_source") for role in ROLES):
+            raise ValueError(
+                f"corpora: {name} names no text; expected train_source, validation_source or test_source."
+            )
+    if not (rates := rates_of(data)):
+        raise ValueError("corpora: none of them has a train_source, the text to train on.")
+    check_rates(list(rates.values()), data.corpus_temperature)
 
 
 def _check_callbacks(training: TranslationTrainingArguments) -> None:
@@ -76,6 +102,8 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
         reasons |= dict.fromkeys(SENTENCE_FIELDS, "with tokens_per_step, batches are filled by tokens")
     else:
         reasons["per_device_train_tokens"] = "it needs tokens_per_step"
+    if not run.data.corpora:
+        reasons["corpus_temperature"] = "it needs corpora"
     if not run.data.streaming:
         reasons["shuffle_buffer_size"] = "it needs streaming"
     if run.model.model_name_or_path is None:
@@ -101,7 +129,8 @@ def _check_evaluation(run: RunArguments) -> None:
     metric = training.metric_for_best_model
     if metric is not None and metric.removeprefix("eval_") not in known:
         raise ValueError(f"metric_for_best_model={metric}: must be one of {', '.join(known)}.")
-    if training.eval_strategy != "no" and not run.data.validation_source:
+    texts = corpus_parts(run.data).values() or [run.data]
+    if training.eval_strategy != "no" and not any(text.validation_source for text in texts):
         raise ValueError(
             f"eval_strategy={training.eval_strategy.value} needs validation_source, the text to evaluate on; "
             "name one or set eval_strategy to no."
@@ -127,6 +156,8 @@ def _check_batches(run: RunArguments) -> None:
         )
     if not data.streaming:
         return
+    if data.corpora:
+        raise ValueError("corpora and streaming exclude each other: the sizes of streams are not known.")
     if training.dataloader_num_workers > 1:
         raise ValueError(
             f"dataloader_num_workers={training.dataloader_num_workers}: a stream is read by one worker at most."

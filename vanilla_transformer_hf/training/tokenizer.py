@@ -21,6 +21,7 @@ from ..translation.text.texts import PART_MAX_LENGTH, TARGET_LANG_TAGS
 from .checkpoints.resume import Start
 from .data.collators import vocabulary_sizes
 from .data.corpus import iterate_texts
+from .data.parts import new_tags
 from .model import planned_vocab_size
 from .recipe import RunArguments
 from .transfer import start_token
@@ -50,7 +51,7 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
         if is_same and (start.checkpoint / "tokenizer_config.json").is_file():
             name = str(start.checkpoint)
     if name is not None:
-        return add_source_tags(open_tokenizer(name), run.data.source_tags)
+        return add_source_tags(add_target_tags(open_tokenizer(name), new_tags(run.data)), run.data.source_tags)
     if not folder.exists():
         tokenizer = _train_tokenizer(run, corpus)
         with new_folder(folder) as unfinished:
@@ -62,7 +63,7 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
 def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:
     if isinstance(corpus, datasets.IterableDataset):
         corpus = corpus.take(STREAM_SAMPLE)
-    tags = {language: f"<2{language}>" for language in run.data.target_lang_tags or ()}
+    tags = {language: f"<2{language}>" for language in run.data.target_lang_tags or new_tags(run.data)}
     others = run.data.source_tags or []
     found = dict.fromkeys(tags.values(), 0)
     parent = open_config(str(run.model.model_name_or_path)) if run.model.tokenizer == "new" else None
@@ -80,19 +81,33 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:
         show_progress=sys.stderr.isatty(),
         length=None if isinstance(corpus, datasets.IterableDataset) else len(corpus),
     )
-    if missing := [tag for tag, count in found.items() if count == 0]:
+    if missing := [tag for tag, count in found.items() if count == 0 and run.data.target_lang_tags]:
         raise ValueError(
             f"target_lang_tags={' '.join(tags)}: no training source begins with {missing[0]}; put before each source "
             "the tag of the language that it is translated to."
         )
     if start is not None:
         tokenizer.add_special_tokens({"bos_token": start})
+    add_target_tags(tokenizer, tags)
+    return add_source_tags(tokenizer, others)
+
+
+def add_target_tags(tokenizer: PreTrainedTokenizerBase, languages: Iterable[str]) -> PreTrainedTokenizerBase:
+    """The tokenizer, with a tag for each of these target languages that has none, registered with it."""
+    known = tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
+    tags = {language: f"<2{language}>" for language in languages if language not in known}
     if tags:
         # With rstrip, "<2de> one" and "<2de>one" are the same.
         added = [AddedToken(tag, special=True, normalized=False, rstrip=True) for tag in tags.values()]
         tokenizer.add_tokens(added, special_tokens=True)
-        tokenizer.init_kwargs[TARGET_LANG_TAGS] = tags  # saved with the tokenizer
-    return add_source_tags(tokenizer, others)
+        tokenizer.init_kwargs[TARGET_LANG_TAGS] = {**known, **tags}  # saved with the tokenizer
+    return tokenizer
+
+
+def tags_of_corpora(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Target language -> the tag that is put before its sources, where corpora have several target languages."""
+    known = tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
+    return {language: known[language].strip() for language in new_tags(run.data)}
 
 
 def add_source_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str] | None) -> PreTrainedTokenizerBase:

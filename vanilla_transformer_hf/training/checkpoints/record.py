@@ -18,6 +18,7 @@ from ...common.files import open_output
 from ...common.settings import read_yaml
 from ...common.too_long import current_name
 from ..arguments import DataArguments
+from ..data.parts import ROLES, corpus_parts
 
 
 RECORD_FILE = "recipe.yaml"
@@ -112,9 +113,15 @@ def find_data_sums(arguments: DataArguments, corpora: Mapping[str, Any] | None =
 
     Args:
         arguments: What names the data.
-        corpora: Role ("train", …) -> its pairs as they were loaded; without them, and as a stream, a dataset of the
-            Hub has no checksum.
+        corpora: Role ("train", …), or role and name ("train.law"), -> its pairs as they were loaded; without them, and
+            as a stream, a dataset of the Hub has no checksum.
     """
+    if arguments.corpora:
+        sums = {}
+        for name, part in corpus_parts(arguments).items():
+            own = {role: corpus for role in ROLES if (corpus := (corpora or {}).get(f"{role}.{name}")) is not None}
+            sums |= {f"{name}.{field}": value for field, value in find_data_sums(part, own).items()}
+        return sums
     paths = {name: Path(value) for name in DATA_FIELDS if (value := getattr(arguments, name)) is not None}
     found = {name: digest_of_all(path) for name, path in paths.items() if path.exists()}
     for role, corpus in (corpora or {}).items():
