@@ -89,7 +89,7 @@ def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrai
     return model
 
 
-def _make_room_for_tags(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def _make_room_for_tags(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
     """Embeddings for tokens that were added to the tokenizer of a model that is fine-tuned."""
     if model.config.vocab_size < len(tokenizer):
         model.resize_token_embeddings(len(tokenizer))

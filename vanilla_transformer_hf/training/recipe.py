@@ -227,7 +227,7 @@ def exchange_sides(data: DataArguments) -> None:
         setattr(data, source, theirs)
         setattr(data, target, ours)
     if data.corpora:
-        data.corpora = exchange_parts(data.corpora)
+        data.corpora = exchange_parts(data)
     data.max_source_length, data.max_target_length = data.max_target_length, data.max_source_length
 
 

@@ -117,7 +117,7 @@ def find_data_sums(arguments: DataArguments, corpora: Mapping[str, Any] | None =
             as a stream, a dataset of the Hub has no checksum.
     """
     if arguments.corpora:
-        sums = {}
+        sums = dict[str, str]()
         for name, part in corpus_parts(arguments).items():
             own = {role: corpus for role in ROLES if (corpus := (corpora or {}).get(f"{role}.{name}")) is not None}
             sums |= {f"{name}.{field}": value for field, value in find_data_sums(part, own).items()}

@@ -49,24 +49,30 @@ def check_corpora(corpora: Any, where: str) -> dict[str, dict[str, Any]]:
     return {str(name): dict(fields) for name, fields in corpora.items()}
 
 
+def _fields(data: DataArguments) -> dict[str, dict[str, Any]]:
+    corpora: Any = data.corpora  # a name of a file only before the recipe is read
+    return corpora or {}
+
+
 def corpus_parts(data: DataArguments) -> dict[str, DataArguments]:
     """Name of a corpus -> its arguments; empty if there is one, which the recipe itself names."""
     return {
         name: replace(data, corpora=None, **{field: value for field, value in fields.items() if field != RATE})
-        for name, fields in (data.corpora or {}).items()
+        for name, fields in _fields(data).items()
     }
 
 
 def rates_of(data: DataArguments) -> dict[str, float | None]:
     """Name of a training corpus -> its rate."""
-    return {name: fields.get(RATE) for name, fields in (data.corpora or {}).items() if fields.get("train_source")}
+    return {name: fields.get(RATE) for name, fields in _fields(data).items() if fields.get("train_source")}
 
 
-def exchange_parts(corpora: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Languages and columns of the sides exchanged, for a model of the other direction."""
+def exchange_parts(data: DataArguments) -> dict[str, dict[str, Any]]:
+    """The corpora with languages and columns of their sides exchanged, for a model of the other direction."""
     other = {f"{one}_{what}": f"{two}_{what}" for one, two in (SIDES, SIDES[::-1]) for what in ("lang", "column")}
     return {
-        name: {other.get(field, field): value for field, value in fields.items()} for name, fields in corpora.items()
+        name: {other.get(field, field): value for field, value in fields.items()}
+        for name, fields in _fields(data).items()
     }
 
 
