@@ -84,7 +84,7 @@ def test_a_domain_is_mixed_with_general_text_and_both_are_scored_before_and_afte
     told = capsys.readouterr().out
     assert "train, law: 12 of the 15 pairs of an epoch (80.0%)" in told
     for name in texts:
-        assert f"validation.{name}: BLEU " in told and f"before training:\nvalidation.{name}, 4 beams: BLEU" in told
+        assert f"validation.{name}: BLEU " in told and f"before training: validation.{name}, 4 beams: BLEU" in told
     before = CardFacts.read(prepare.out).before
     assert [part.role for part in before] == ["validation.general", "validation.law"]
     card = (prepare.out / "README.md").read_text(encoding="utf-8")

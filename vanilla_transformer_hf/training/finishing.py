@@ -195,13 +195,16 @@ class ScoredSet:
     rows: list[tuple[str, str, str]]
 
 
-def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any) -> ScoredSet:
-    """Translate a tokenized corpus with the model's own search, and score it against its references."""
+def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any, when: str = "") -> ScoredSet:
+    """
+    Translate a tokenized corpus with the model's own search, and score it against its references; `when` stands before
+    the printed line.
+    """
     num_beams = trainer.model.generation_config.num_beams or 1
     language = trainer.target_langs.get(role.partition(".")[2], trainer.target_lang)
     with changed(trainer, target_lang=language):
         trainer.predict(corpus, metric_key_prefix=role, num_beams=num_beams)
-    say(trainer.args, f"{role}, {num_beams} beams: {trainer.scores}")
+    say(trainer.args, f"{when}{role}, {num_beams} beams: {trainer.scores}")
     rows = sorted(zip(corpus["line"], corpus["source"], trainer.translations, corpus["target"]))
     return ScoredSet(role, trainer.scores, [(source, text, reference) for _, source, text, reference in rows])
 
@@ -238,8 +241,7 @@ def score_before(trainer: TranslationTrainer, data: dict[str, Any], is_new: bool
     if is_new:
         for role, corpus in data.items():
             if role.startswith("validation"):
-                say(trainer.args, "before training:")
-                found.append(ScoredText(role, score_corpus(trainer, role, corpus).scores))
+                found.append(ScoredText(role, score_corpus(trainer, role, corpus, "before training: ").scores))
         if trainer.is_world_process_zero():
             with open_output(path) as file:
                 file.write(json.dumps([asdict(part) for part in found], indent=1).encode())
