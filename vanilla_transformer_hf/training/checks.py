@@ -127,7 +127,9 @@ def _check_evaluation(run: RunArguments) -> None:
     training: Any = run.training
     known = SCORES if training.predict_with_generate else ("loss",)
     metric = training.metric_for_best_model
-    if metric is not None and metric.removeprefix("eval_") not in known:
+    # Of several validation texts, the score of one, or without a name their mean.
+    of_one = {f"{name}_{score}" for name in corpus_parts(run.data) for score in known}
+    if metric is not None and metric.removeprefix("eval_") not in (*known, *of_one):
         raise ValueError(f"metric_for_best_model={metric}: must be one of {', '.join(known)}.")
     texts = corpus_parts(run.data).values() or [run.data]
     if training.eval_strategy != "no" and not any(text.validation_source for text in texts):

@@ -51,7 +51,8 @@ def check_corpora(corpora: Any, where: str) -> dict[str, dict[str, Any]]:
 
 def _fields(data: DataArguments) -> dict[str, dict[str, Any]]:
     corpora: Any = data.corpora  # a name of a file only before the recipe is read
-    return corpora or {}
+    # In the order of their names: another order in a recipe is the same run.
+    return dict(sorted((corpora or {}).items()))
 
 
 def corpus_parts(data: DataArguments) -> dict[str, DataArguments]:

@@ -100,6 +100,10 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
     data and random numbers depend only on the seed and the step: a run continued from any of its checkpoints gives bit
     by bit the same weights as an uninterrupted one. A sharded model (FSDP2) has the same checkpoints.
 
+    With a `mixture`, `train_dataset` holds several corpora, of which each epoch has the rows that it says.
+    `eval_dataset` may be several texts by name, with languages in `target_langs`: their scores and losses are logged
+    by name, and the means as those of one text.
+
     Its cards contain its measurements and `facts`.
 
     Raises:
