@@ -1,7 +1,7 @@
 """
 Models, searches, training and texts on a device that is not the CPU: no tensor is made on the wrong one, and results
-are those of the CPU. The device is a GPU where there is one, else a fake one (`other_device.py`), whose kernels are the
-CPU's.
+are those of the CPU. The device is a GPU where there is one, else a fake one (`other_device.py`) with the kernels of
+the CPU.
 """
 
 import contextlib

@@ -19,13 +19,14 @@ from .checkpoints.averaging import check_averaging
 from .checkpoints.files import check_early_stopping
 from .checkpoints.moving_average import check_decay
 from .data.mixture import check_rates
-from .data.parts import ROLES, corpus_parts, rates_of
+from .data.parts import ROLES, corpus_parts, rates_of, refuse_several
 from .model import make_generation_config, paper_learning_rate, plan_config
+from .pretraining.denoising import DENOISING, NOISE_FIELDS, PAIR_FIELDS, check_denoising
 from .recipe import (
     CHANGEABLE_FIELDS,
+    CORPUS_TEXTS,
     KINDS_OF_ONE_WEIGHT,
     SENTENCE_FIELDS,
-    TEXT_FIELDS,
     RunArguments,
     TranslationTrainingArguments,
 )
@@ -39,16 +40,19 @@ FIELDS_OF_NEW_TOKENIZERS = ("tokenizer_model", "unicode_normalization", "separat
 
 def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     """
-    Check the arguments of a run against each other, and the config of the model that it trains further.
+    Check the arguments of a run against each other, and the config of the model that it fine-tunes.
 
     Args:
         settings: The arguments that differ from the defaults.
 
     Raises:
-        OSError: The model that is to be trained further cannot be opened.
+        OSError: The model to fine-tune cannot be opened.
         ValueError: Arguments contradict each other, or one of them has no effect.
     """
-    if run.data.corpora:
+    if run.data.task == DENOISING:
+        refuse_several(run.data, "task=denoising")
+        check_denoising(run.data)
+    elif run.data.corpora:
         _check_corpora(run.data)
     elif not run.data.train_source:
         raise ValueError("train_source is not given: name the text to train on.")
@@ -71,7 +75,7 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
 
 def _check_corpora(data: DataArguments) -> None:
     """Several corpora: each has a text, one of them is for training, and their rates fit."""
-    if given := [name for name in TEXT_FIELDS if getattr(data, name) is not None]:
+    if given := [name for name in CORPUS_TEXTS if getattr(data, name) is not None]:
         raise ValueError(f"corpora and {given[0]} exclude each other: say it of one of the corpora.")
     for name, part in corpus_parts(data).items():
         if not any(getattr(part, f"{role}_source") for role in ROLES):
@@ -109,7 +113,7 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
     if run.model.model_name_or_path is None:
         reasons["tokenizer"] = "it needs model_name_or_path; a new model has a new tokenizer anyway"
     if not run.model.trains_tokenizer:
-        given = "the tokenizer is that of tokenizer_name_or_path or model_name_or_path, and none is trained"
+        given = "the tokenizer is that of tokenizer_name_or_path or of the model, and none is trained"
         reasons |= dict.fromkeys(FIELDS_OF_NEW_TOKENIZERS, given)
     if training.teacher is None:
         reasons |= dict.fromkeys(("distillation_weight", "distillation_temperature"), "it needs a teacher")
@@ -120,21 +124,27 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
         reasons |= dict.fromkeys(("do_eval", "do_predict"), evaluated)
     if training.device.type == "cpu":
         reasons["fp16"] = "CPUs do not support it; use bf16"
+    if run.data.task == DENOISING:
+        reasons |= dict.fromkeys(PAIR_FIELDS, "task=denoising learns from train_text, and has no pairs")
+    else:
+        reasons |= dict.fromkeys(NOISE_FIELDS, "it needs task=denoising")
     return reasons
 
 
 def _check_evaluation(run: RunArguments) -> None:
     training: Any = run.training
-    known = SCORES if training.predict_with_generate else ("loss",)
+    translates = training.predict_with_generate and run.data.task != DENOISING
+    known = SCORES if translates else ("loss",)
     metric = training.metric_for_best_model
     # Of several validation texts, the score of one, or without a name their mean.
     of_one = {f"{name}_{score}" for name in corpus_parts(run.data) for score in known}
     if metric is not None and metric.removeprefix("eval_") not in (*known, *of_one):
         raise ValueError(f"metric_for_best_model={metric}: must be one of {', '.join(known)}.")
+    name = "validation_text" if run.data.task == DENOISING else "validation_source"
     texts = corpus_parts(run.data).values() or [run.data]
-    if training.eval_strategy != "no" and not any(text.validation_source for text in texts):
+    if training.eval_strategy != "no" and not any(getattr(text, name) for text in texts):
         raise ValueError(
-            f"eval_strategy={training.eval_strategy.value} needs validation_source, the text to evaluate on; "
+            f"eval_strategy={training.eval_strategy.value} needs {name}, the text to evaluate on; "
             "name one or set eval_strategy to no."
         )
 
@@ -144,10 +154,11 @@ def _check_batches(run: RunArguments) -> None:
     if min(data.max_source_length, data.max_target_length) < 2:
         raise ValueError(
             f"max_source_length={data.max_source_length}, max_target_length={data.max_target_length}: must be at "
-            "least 2, a piece and the end."
+            "least 2, a token and the end."
         )
     if training.tokens_per_step is None:
-        for name, value in (("bpe_dropout", data.bpe_dropout), ("streaming", data.streaming)):
+        in_need = {"bpe_dropout": data.bpe_dropout, "streaming": data.streaming}
+        for name, value in {**in_need, "task=denoising": data.task == DENOISING}.items():
             if value:
                 raise ValueError(f"{name} needs batches that are filled by tokens: set tokens_per_step.")
     elif max(data.max_source_length, data.max_target_length) > training.device_batch_tokens:
@@ -184,6 +195,10 @@ def _check_tokenizer(run: RunArguments) -> None:
 
 def _check_model(run: RunArguments) -> None:
     name = run.model.model_name_or_path
+    for side in ("encoder_from", "decoder_from"):
+        for other in ("model_name_or_path", "preset", "tokenizer_name_or_path"):
+            if getattr(run.model, side) and getattr(run.model, other):
+                raise ValueError(f"{side} and {other} exclude each other: sizes and tokenizer are those of {side}.")
     if name is None:
         config: PreTrainedConfig = plan_config(run)
         make_generation_config(run, config, None)

@@ -1,12 +1,14 @@
-"""What a run knows of itself before it begins, for the card of its model."""
+"""The facts of a run that are known before it begins, for the card of its model."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..publishing.model_card import NOT_TRAINED, TRAINED, CardFacts, public_settings
+from .arguments import DataArguments
 from .data.parts import corpus_parts
 from .machine import describe_hardware
+from .pretraining.denoising import DENOISING, NoisePlan
 from .recipe import RunArguments
 
 
@@ -31,16 +33,21 @@ def facts_of_run(
     """
     data, model = run.data, run.model.model_name_or_path
     parts = corpus_parts(data)
-    texts = {name: str(part.train_source) for name, part in parts.items() if part.train_source}
-    names, sources = (list(texts), list(texts.values())) if parts else ([], [str(data.train_source)])
+    sources = [str(part.train_source) for part in parts.values() if part.train_source]
+    names = data.train_text or sources or [str(data.train_source)]
+    named = ", ".join(name for name, part in parts.items() if part.train_source)
     targets = {part.target_lang for part in parts.values() or [data]}
-    # Pruning and distillation, from the card of the model that is trained further.
-    compression = CardFacts.read(Path(model)).compression if model is not None and Path(model).is_dir() else []
+    # Pretraining, pruning and distillation, from the card of the model that is fine-tuned.
+    known = CardFacts.read(Path(model)) if model is not None and Path(model).is_dir() else CardFacts()
+    corpus = data.corpus_name or named or ", ".join(Path(each).name for each in names)
+    about = [] if data.task != DENOISING else [_about_denoising(data, corpus, pairs)]
     return CardFacts(
         name=folder.resolve().name,
-        corpus=data.corpus_name or ", ".join(names) or Path(sources[0]).name,
+        task=data.task if data.task == DENOISING else None,
+        languages=data.text_langs or [],
+        corpus=corpus,
         pairs=pairs,
-        datasets=[source for source in dict.fromkeys(sources) if not Path(source).exists()],
+        datasets=[each for each in dict.fromkeys(names) if not Path(each).exists()],
         source_lang=data.source_lang,
         target_lang=targets.pop() if len(targets) == 1 else None,
         mixture=list(mixture),
@@ -48,10 +55,17 @@ def facts_of_run(
         # A local folder has no name that others could look up.
         base_model=None if model is None or Path(model).exists() else model,
         further=model is not None,
-        origin=list(origin),
-        compression=[sentence.replace(NOT_TRAINED, TRAINED) for sentence in compression],
+        origin=[*known.origin, *origin, *about],
+        compression=[sentence.replace(NOT_TRAINED, TRAINED) for sentence in known.compression],
         example=run.model.card_example,
         project_url=run.model.project_url,
         settings=public_settings(settings),
         device=describe_hardware(run.training),
     )
+
+
+def _about_denoising(data: DataArguments, corpus: str, texts: int | None) -> str:
+    """What a model was pretrained on, for its card and for those of models that are made of it."""
+    count = "" if texts is None else f"{texts:,} texts of "
+    languages = f" ({', '.join(data.text_langs)})" if data.text_langs else ""
+    return f"Pretrained by denoising {count}{corpus}{languages}: {NoisePlan.of(data)}."

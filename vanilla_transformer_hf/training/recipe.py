@@ -40,7 +40,7 @@ _DERIVED_FIELDS = {"source_vocab_size", "tie_word_embeddings", "is_encoder_decod
 
 
 def _config_arguments() -> type:
-    """A dataclass with the fields of the configs that a user may set; None: what the preset says."""
+    """A dataclass with the fields of the configs that a user may set; None: the preset's value."""
     columns = []
     for name, hint in {**RecurrentSeq2SeqConfig.__annotations__, **VanillaTransformerConfig.__annotations__}.items():
         if name in _DERIVED_FIELDS or name.endswith("_id"):
@@ -145,17 +145,27 @@ SENTENCE_FIELDS = (
 TOKEN_FIELDS = ("tokens_per_step", "per_device_train_tokens", "bpe_dropout", "streaming", "shuffle_buffer_size")
 # Kinds of attention with the weights of full attention; of `window_global`, those with shared projections.
 KINDS_OF_ONE_WEIGHT = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.has_weights_of_full)
-# Fields of the config that may change when a model is trained further; its weights depend on the others.
+# Fields of the config that may change when a model is fine-tuned; its weights depend on the others.
 CHANGEABLE_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing"),
     *("encoder_attention_type", "decoder_attention_type", "attention_window", "attention_block", "chunk_summary"),
     *("global_tokens", "global_projections"),
 )
 # The fields of a single corpus.
-TEXT_FIELDS = tuple(f"{role}_{side}" for role in ROLES for side in SIDES)
+CORPUS_TEXTS = tuple(f"{role}_{side}" for role in ROLES for side in SIDES)
+
+
+def _replaced_by_stack(free: str) -> tuple[str, ...]:
+    """The fields that a stack of another model decides; those of the other stack begin with `free`."""
+    names = ("model_name_or_path", "tokenizer", "tokenizer_name_or_path", "model_type", "preset", "tokenizer_model")
+    fixed = set(ConfigArguments.__annotations__) - {*CHANGEABLE_FIELDS, "embedding_sharing"}
+    names += ("separate_vocabularies", "target_lang_tags")
+    return *names, *sorted(name for name in fixed if not name.startswith(free))
+
+
 # A field -> those that it excludes.
 EXCLUDED = {
-    "corpora": (*TEXT_FIELDS, "streaming", "shuffle_buffer_size"),
+    "corpora": (*CORPUS_TEXTS, "streaming", "shuffle_buffer_size"),
     "train_source": ("corpora", "corpus_temperature"),
     "tokens_per_step": SENTENCE_FIELDS,
     **dict.fromkeys(SENTENCE_FIELDS, TOKEN_FIELDS),
@@ -166,12 +176,17 @@ EXCLUDED = {
     "moving_average": ("average_last", "average_best"),
     "load_best_model_at_end": ("average_last", "average_best"),
     "tokenizer": ("tokenizer_name_or_path",),
-    "tokenizer_name_or_path": ("tokenizer", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
+    "tokenizer_name_or_path": (
+        *("tokenizer", "tokenizer_model", "separate_vocabularies", "target_lang_tags", "encoder_from", "decoder_from"),
+    ),
     "model_name_or_path": (
         *("model_type", "preset", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
+        *("encoder_from", "decoder_from"),
         *(name for name in ConfigArguments.__annotations__ if name not in CHANGEABLE_FIELDS),
     ),
-    "preset": ("model_name_or_path",),
+    "preset": ("model_name_or_path", "encoder_from", "decoder_from"),
+    "encoder_from": _replaced_by_stack(free="decoder_"),
+    "decoder_from": _replaced_by_stack(free="encoder_"),
     "teacher": ("r_drop", "vocab_size", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
     "r_drop": ("teacher",),
 }
@@ -184,7 +199,7 @@ FIELDS_OF_OTHERS = {
     kind: tuple(name for name in ConfigArguments.__annotations__ if name not in config.__annotations__)
     for kind, config in CONFIGS.items()
 }
-FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", *OWN_SEARCH_FIELDS)
+FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", "encoder_from", "decoder_from", *OWN_SEARCH_FIELDS)
 # Fields that need evaluations.
 EVALUATION_FIELDS = (
     *("eval_steps", "load_best_model_at_end", "metric_for_best_model", "average_best", "early_stopping_patience"),

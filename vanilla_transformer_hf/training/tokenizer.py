@@ -1,4 +1,4 @@
-"""The tokenizer of a run: opened, or trained once, with what the training text says of its translations."""
+"""The tokenizer of a run: opened, or trained once, with what the training text shows of its translations."""
 
 import math
 import sys
@@ -23,6 +23,8 @@ from .data.collators import vocabulary_sizes
 from .data.corpus import iterate_texts
 from .data.parts import new_tags
 from .model import planned_vocab_size
+from .pretraining.denoising import add_noise_tokens, noise_tokens
+from .pretraining.warm_start import find_origins, open_common_tokenizer
 from .recipe import RunArguments
 from .transfer import start_token
 
@@ -38,20 +40,22 @@ COMMON = 90
 def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | None = None) -> PreTrainedTokenizerBase:
     """
     The tokenizer of the checkpoint that the run continues from, unless another one is named; else the named one or
-    that of the named model; else, and with `tokenizer=new`, a new one, trained once and kept in `folder`.
+    that of the model, or of the models, that the run begins with; else, and with `tokenizer=new`, a new one, trained
+    once and kept in `folder`.
 
     Raises:
         OSError: The tokenizer cannot be opened.
     """
-    name = None
-    if not run.model.trains_tokenizer:
-        name = run.model.tokenizer_name_or_path or run.model.model_name_or_path
+    name, origins = run.model.tokenizer_from, find_origins(run.model)
     if start is not None and start.checkpoint is not None:
-        is_same = not {"tokenizer", "tokenizer_name_or_path", "model_name_or_path"} & start.changes.settings.keys()
+        names = {"tokenizer", "tokenizer_name_or_path", "model_name_or_path", "encoder_from", "decoder_from"}
+        is_same = not names & start.changes.settings.keys()
         if is_same and (start.checkpoint / "tokenizer_config.json").is_file():
-            name = str(start.checkpoint)
+            name, origins = str(start.checkpoint), []
     if name is not None:
-        return add_source_tags(add_target_tags(open_tokenizer(name), new_tags(run.data)), run.data.source_tags)
+        tokenizer = open_common_tokenizer(origins) if origins else open_tokenizer(name)
+        tokenizer = add_target_tags(tokenizer, new_tags(run.data))
+        return add_noise_tokens(add_source_tags(tokenizer, run.data.source_tags), run.data)
     if not folder.exists():
         tokenizer = _train_tokenizer(run, corpus)
         with new_folder(folder) as unfinished:
@@ -71,7 +75,7 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:
     tokenizer = VanillaTransformerTokenizer.train(
         _without_tags(iterate_texts(corpus, "source"), found, others),
         iterate_texts(corpus, "target"),
-        vocab_size=planned_vocab_size(run) - len(tags) - len(others) - (start is not None),
+        vocab_size=planned_vocab_size(run) - len(tags) - len(others) - len(noise_tokens(run.data)) - bool(start),
         model=run.model.tokenizer_model,
         unicode_normalization=run.model.normal_form,
         normalize_white_space=True,
@@ -89,7 +93,7 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:
     if start is not None:
         tokenizer.add_special_tokens({"bos_token": start})
     add_target_tags(tokenizer, tags)
-    return add_source_tags(tokenizer, others)
+    return add_noise_tokens(add_source_tags(tokenizer, others), run.data)
 
 
 def add_target_tags(tokenizer: PreTrainedTokenizerBase, languages: Iterable[str]) -> PreTrainedTokenizerBase:
@@ -113,7 +117,7 @@ def tags_of_corpora(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> di
 def add_source_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str] | None) -> PreTrainedTokenizerBase:
     """The tokenizer, with those of these tokens that it did not have."""
     known = tokenizer.get_vocab()
-    # The space behind them is that of the next word, which has the same pieces as in other texts.
+    # The space behind them is that of the next word, which has the same tokens as in other texts.
     added = [AddedToken(tag, special=True, normalized=False, lstrip=True) for tag in tags or () if tag not in known]
     tokenizer.add_tokens(added, special_tokens=True)
     return tokenizer
@@ -132,11 +136,11 @@ def _without_tags(texts: Iterator[str], found: dict[str, int], others: Iterable[
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> str:
-    """The sizes of its vocabularies, in one line, and whether a new one is smaller than it was asked to be."""
+    """The sizes of its vocabularies, in one line, and whether a new one is smaller than requested."""
     sizes = vocabulary_sizes(tokenizer)
-    text = f"vocabulary: {sizes[1]:,} pieces"
+    text = f"vocabulary: {sizes[1]:,} tokens"
     if getattr(tokenizer, "source_vocab_size", None):
-        text = f"vocabularies: {sizes[0]:,} source pieces and {sizes[1]:,} target pieces"
+        text = f"vocabularies: {sizes[0]:,} source tokens and {sizes[1]:,} target tokens"
     if run.model.trains_tokenizer and min(sizes) < (wanted := planned_vocab_size(run)):
         text += f"; vocab_size is {wanted:,}, but the training text has too few different words for that many"
     return f"{text}."
@@ -147,7 +151,7 @@ def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments,
     Save the length of the training sentences as the tokenizer's `model_max_length`: translation splits longer texts,
     because the model has never seen their length. It is `max_source_length`, or the longest sentence of the tokenized
     `train` if that is shorter (`length` counts the longer side of a pair). The length that nearly all sentences stay
-    below is saved as `part_max_length`, to which longer sentences are split. A model that is trained further keeps
+    below is saved as `part_max_length`, to which longer sentences are split. A model that is fine-tuned keeps
     larger values from its earlier training.
     """
     is_further = run.model.model_name_or_path is not None
@@ -167,7 +171,7 @@ def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments,
 def record_sentences(tokenizer: PreTrainedTokenizerBase, run: RunArguments, corpus: Any) -> None:
     """
     Save the share of the training sources that have several sentences with the tokenizer, from a sample: translation
-    splits lines into sentences where a model has hardly seen two together. A model that is trained further keeps a
+    splits lines into sentences where a model has hardly seen two together. A model that is fine-tuned keeps a
     larger share of its earlier training; nothing is recorded of a stream.
     """
     if run.data.streaming:

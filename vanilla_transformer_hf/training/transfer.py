@@ -93,7 +93,7 @@ class Vocabulary:
     def by_spelling(self) -> dict[bytes, int]:
         """
         Spelling -> id of its piece. Where only the ends of words are marked, " un" is the word of that name if there
-        is one, else a piece that goes on, and "ing" likewise.
+        is one, else a piece inside a word, and "ing" likewise.
         """
         found = dict[bytes, int]()
         goes_on = {piece: piece.endswith(self.mark) == (self.mark == "@@") for piece in self.pieces}

@@ -129,6 +129,16 @@ def mix(run: RunArguments, corpora: dict[str, Any], train: Any) -> Mixture | Non
     return mixture
 
 
+def named_text(arguments: DataArguments, role: str) -> str:
+    """What the arguments name as the text of a role: train, validation or test, also "validation.law" of several."""
+    parts = corpus_parts(arguments)
+    kind, _, name = role.partition(".")
+    if parts and not name:
+        return ", ".join(name for name, part in parts.items() if getattr(part, f"{kind}_source"))
+    data = parts.get(name, arguments)
+    return ", ".join(getattr(data, f"{kind}_text") or [str(getattr(data, f"{kind}_source"))])
+
+
 def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> dict[str, Any]:
     """Token ids of the corpora by role; prints the numbers of dropped and truncated pairs."""
     data, arguments = {}, run.data
@@ -141,7 +151,7 @@ def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: R
     )
     for role, corpus in corpora.items():
         rules, keep_text = (train_rules, arguments.bpe_dropout > 0) if role == "train" else (held_out_rules, True)
-        source = _source_of(arguments, role)
+        source = named_text(arguments, role)
         if isinstance(corpus, datasets.IterableDataset):
             data[role] = tokenize_stream(corpus, tokenizer, rules, keep_text=keep_text)
             say(run.training, f"{role}: streamed from {source}.")
@@ -151,19 +161,12 @@ def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: R
                 corpus, tokenizer, rules, keep_text=keep_text, num_proc=arguments.preprocessing_num_workers
             )
         except ValueError as error:
-            raise ValueError(f"{role}_source={source}: {error}") from error
-        say(run.training, f"{role}: {tokenized} (from {source}).")
+            field = f"{role}_text" if arguments.train_text else f"{role}_source"
+            raise ValueError(f"{field}={source}: {error}") from error
+        unit = "texts" if arguments.train_text else "pairs"
+        say(run.training, f"{role}: {tokenized.in_words(unit)} (from {source}).")
         data[role] = tokenized.data
     return data
-
-
-def _source_of(data: DataArguments, role: str) -> str:
-    """What the text of a role is read from."""
-    parts = corpus_parts(data)
-    kind, _, name = role.partition(".")
-    if parts and not name:
-        return ", ".join(name for name, part in parts.items() if getattr(part, f"{kind}_source"))
-    return str(getattr(parts[name] if parts else data, f"{kind}_source"))
 
 
 def make_collators(
