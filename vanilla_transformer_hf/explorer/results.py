@@ -35,6 +35,37 @@ def from_json(value: dict[str, Any]) -> torch.Tensor:
 
 
 @dataclass
+class StackInfo:
+    """
+    How the layers of a stack of this package are made, for their figure.
+
+    Attributes:
+        norm: "post" (after the sum, as in the paper) or "pre" (before the sublayer).
+        alpha: Factor of the residual stream in each sum.
+        sets: For each layer the number of its set of weights; layers with one number share their weights.
+        pools: Layers before which the encoder halves the length of its sequence.
+        feed_forward: Who owns the feed-forward of a layer: "layer", "stack", "encoder" (of a decoder that uses the
+            encoder's), or "nobody", where the layers have none.
+        attention: Kind of self-attention, as in the config.
+        positions: Position scheme, as in the config.
+        width: D.
+        inner: Width of the feed-forward.
+        activation: Function of the feed-forward, as in the config.
+    """
+
+    norm: str
+    alpha: float
+    sets: list[int]
+    pools: list[int]
+    feed_forward: str
+    attention: str
+    positions: str
+    width: int
+    inner: int
+    activation: str
+
+
+@dataclass
 class ModelInfo:
     """
     An opened model.
@@ -50,6 +81,8 @@ class ModelInfo:
         heads: Of each of these layers.
         settings: The defaults of its search.
         target_langs: Languages that can be chosen.
+        example: A sentence that the page shows first, from the model's card; empty if the card has none.
+        stacks: How "encoder" and "decoder" are made; empty for models that are not of this package.
     """
 
     name: str
@@ -62,6 +95,8 @@ class ModelInfo:
     heads: dict[str, list[int]]
     settings: dict[str, Any]
     target_langs: list[str]
+    example: str
+    stacks: dict[str, StackInfo]
 
 
 @dataclass

@@ -49,6 +49,11 @@ class MaskedSubject(Subject):
     kind = "masked"
     lens_stack = "encoder"
 
+    def __init__(self, name: str, model: Any, tokenizer: Any, example: str = ""):
+        # Cards of such models ask for what follows their example, too.
+        mask = tokenizer.mask_token
+        super().__init__(name, model, tokenizer, f"{example} {mask}" if example and mask else "")
+
     def as_last_layer(self, copy: Copy, states: torch.Tensor) -> torch.Tensor:
         model = copy.model
         return model.lm_head(model.before_projection(model.model.encoder.layer_norm(states)))

@@ -50,6 +50,7 @@ class Subject:
         name: Its name on the page.
         model: An encoder–decoder in evaluation mode.
         tokenizer: Its tokenizer.
+        example: A sentence for it.
 
     Attributes:
         kind: "translation"; of one stack "causal", which continues a text, or "masked", which fills gaps.
@@ -59,8 +60,8 @@ class Subject:
     kind = "translation"
     lens_stack = "decoder"
 
-    def __init__(self, name: str, model: Any, tokenizer: Any):
-        self.name, self.model, self.tokenizer = name, model.eval(), tokenizer
+    def __init__(self, name: str, model: Any, tokenizer: Any, example: str = ""):
+        self.name, self.model, self.tokenizer, self.example = name, model.eval(), tokenizer, example
         self.is_ours = is_own(model.config)
         self.special = {*tokenizer.all_special_ids}
         self._reader = PieceReader(tokenizer, self.special)

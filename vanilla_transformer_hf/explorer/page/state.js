@@ -35,6 +35,11 @@ const FIELDS = {
   beams_b: ["", String],
   penalty_b: ["", String],
   target: ["", String],
+  language: ["", String],
+  stop: [0, place(0)], // of the tour
+  token: [-1, place(-1)], // that the tour follows
+  step: [-1, place(-1)], // of the decoder
+  unfolded: [false, flag], // all layers of the figure in full
 };
 
 // What a control changes in many small steps: they are one entry of the browser's history.
