@@ -106,15 +106,19 @@ class Piece:
 
     Attributes:
         id: Token id.
-        text: The piece as text; "␣" is a single space.
+        text: The piece as text, in which "␣" is a blank, "⏎" a line feed, and "U+200B" what cannot be seen. A piece
+            that ends within a letter has the whole letter; alone, its bytes, as "<0xD9>".
         special: Whether it is a special token, such as `</s>`.
         continues: Whether it continues the word of the piece before.
+        part, parts: It is this one, counted from 1, of so many pieces that make the text together.
     """
 
     id: int
     text: str
     special: bool
     continues: bool
+    part: int
+    parts: int
 
 
 @dataclass

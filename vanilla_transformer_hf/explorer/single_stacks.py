@@ -77,9 +77,8 @@ def fill(subject: Subject, request: TranslateRequest) -> TranslateResult:
     found = copy.model(**source).logits[0].float().log_softmax(dim=-1)  # (S, V)
     steps, filled = [], list(ids)
     for place in [place for place, index in enumerate(ids) if index == mask]:
-        before = ids[place - 1] if place else None
         values, best = found[place].topk(min(request.alternatives, found.shape[1]))
-        pieces = [subject.piece(before, index) for index in best.tolist()]
+        pieces = [subject.piece(ids[:place], index) for index in best.tolist()]
         others = [alternative(piece, value) for piece, value in zip(pieces, values.tolist())]
         steps.append(Step(pieces[0], others[0].probability, float(values[0]), 0, False, others))
         filled[place] = pieces[0].id
@@ -87,4 +86,4 @@ def fill(subject: Subject, request: TranslateRequest) -> TranslateResult:
     text = subject.tokenizer.decode(filled, skip_special_tokens=True)
     only = Hypothesis(text, [], total, total / max(1, len(steps)), True, steps)
     settings = settings_of(subject, request)
-    return TranslateResult(subject.pieces(ids, True), subject.piece(None, ids[0]), [only], None, settings)
+    return TranslateResult(subject.pieces(ids, True), subject.piece((), ids[0]), [only], None, settings)

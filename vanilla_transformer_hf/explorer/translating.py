@@ -129,7 +129,7 @@ def result(
         hypotheses.append(Hypothesis(text, ids, total, own if scores is None else scores[place], is_complete, steps))
     return TranslateResult(
         subject.pieces(source["input_ids"][0].tolist(), is_source=True),
-        subject.piece(None, before),
+        subject.piece((), before),
         hypotheses,
         None if recorder is None else recorder.nodes(subject, settings, given),
         settings,
@@ -151,18 +151,17 @@ def forced_steps(
     own = found.gather(1, torch.tensor(ids, device=found.device)[:, None])  # (T, 1)
     ranks = (found > own).sum(dim=1).tolist()
     best, places = found.topk(min(request.alternatives, found.shape[1]), dim=1)
-    before = subject.before(source)
-    pieces = subject.pieces(ids, before=before)
+    start = subject.before(source)
     steps = []
-    for place, piece in enumerate(pieces):
+    for place, piece in enumerate(subject.pieces(ids, context=[start])):
         value = float(own[place])
         listed = zip(best[place].tolist(), places[place].tolist())
-        others = [alternative(subject.piece(before, index), value) for value, index in listed]
+        context = [start, *ids[:place]]
+        others = [alternative(subject.piece(context, index), value) for value, index in listed]
         steps.append(Step(piece, math.exp(value), value, ranks[place], place < len(request.prefix), others))
-        before = piece.id
     return steps
 
 
 def alternative(piece: Piece, log_probability: float) -> Alternative:
     """A piece with its probability."""
-    return Alternative(piece.id, piece.text, piece.special, piece.continues, math.exp(log_probability))
+    return Alternative(**vars(piece), probability=math.exp(log_probability))

@@ -1,74 +1,76 @@
-// Translate: settings of the search, the probability of every piece with its alternatives, the n-best list, the tree.
+// Translate: settings of the search, every piece with its alternatives, the n-best list, the tree.
 
+import { isOffline } from "./api.js";
 import { beamTree } from "./beam_tree.js";
-import { button, checkbox, choice, html, labelled, number, percent, section } from "./dom.js";
+import {
+  button,
+  checkbox,
+  choice,
+  html,
+  kept,
+  number,
+  numberBox,
+  percent,
+  section,
+} from "./dom.js";
 import { label } from "./pieces.js";
+import { roving } from "./roving.js";
 import { numbersOf } from "./state.js";
 
 const SHOWN_ALTERNATIVES = 5;
 
 /** The controls of the search; what is left empty is the model's own setting. */
-export function searchControls({ state, set, model }) {
+export function searchControls({ state, set, can, model }) {
   const own = model.settings;
-  const box = (name, text, least, most, step) =>
-    labelled(
+  const box = (name, text, limits) =>
+    numberBox(
+      name,
       text,
-      html("input", {
-        type: "number",
-        id: name,
-        min: least,
-        max: most,
-        step,
-        value: state[name],
-        placeholder: own[name] ?? "auto",
-        change: (event) => set({ [name]: event.target.value }),
-      }),
+      limits,
+      // A kept page holds the searches that were looked at.
+      { value: state[name], placeholder: own[name] ?? "auto", disabled: isOffline },
+      (value) => set({ [name]: value }),
     );
   const kinds = [
     ["", `${own.length_penalty_type} (model)`],
     ["power", "power: |Y|^α"],
     ["gnmt", "GNMT: ((5+|Y|)/6)^α"],
-  ];
+  ].map(([kind, text]) => [kind, text, !can({ length_penalty_type: kind })]);
+  const languages = ["", ...model.target_langs].map((one) => {
+    return [one, one || "–", !can({ target_lang: one })];
+  });
+  const setType = (value) => set({ length_penalty_type: value });
+  const setLanguage = (value) => set({ target_lang: value });
   return html(
     "div",
     { class: "controls" },
-    box("num_beams", "Beams", 1, 32, 1),
-    box("length_penalty", "Length penalty α", -10, 10, 0.1),
-    model.is_ours
-      ? choice("Type", state.length_penalty_type, kinds, (value) =>
-          set({ length_penalty_type: value }),
-        )
-      : null,
-    box("max_new_tokens", "Most tokens", 1, 512, 1),
-    model.target_langs.length
-      ? choice(
-          "To",
-          state.target_lang,
-          [["", "–"], ...model.target_langs.map((one) => [one, one])],
-          (value) => set({ target_lang: value }),
-        )
-      : null,
+    box("num_beams", "Beams", [1, 32, 1]),
+    box("length_penalty", "Length penalty α", [-10, 10, "any"]),
+    model.is_ours ? choice("Type", state.length_penalty_type, kinds, setType) : null,
+    box("max_new_tokens", "Most tokens", [1, 512, 1]),
+    model.target_langs.length ? choice("To", state.target_lang, languages, setLanguage) : null,
   );
 }
 
 /** A step of the decoder: the piece, its probability, and what else was probable. */
-function stepCard(step, place, choose) {
+function stepCard(step, place, changes, { set, can }) {
   const listed = step.alternatives.slice(0, SHOWN_ALTERNATIVES);
-  const rows = listed.map((one) => {
+  const rows = listed.map((one, rank) => {
     const isChosen = one.id === step.piece.id;
     return html(
       "li",
       {},
       button(
         [
-          html("span", { class: "piece" }, label(one)),
+          html("span", { class: "piece", dir: "auto" }, label(one)),
+          " ",
           html("span", { class: "share" }, percent(one.probability)),
         ],
-        () => choose(one, place),
+        () => set(changes(one, place)),
         {
-          class: isChosen ? "alternative chosen" : "alternative",
+          ...kept(can(changes(one, place)), isChosen ? "alternative chosen" : "alternative"),
+          id: `alternative-${place}-${rank}`,
           style: `--share:${(100 * one.probability).toFixed(2)}%`,
-          "aria-label": `continue with ${one.text}, ${percent(one.probability)}`,
           "data-step": place,
         },
       ),
@@ -81,7 +83,7 @@ function stepCard(step, place, choose) {
     html(
       "div",
       { class: "step-head" },
-      html("strong", { class: "piece" }, label(step.piece)),
+      html("strong", { class: "piece", dir: "auto" }, label(step.piece)),
       html("span", {}, percent(step.probability)),
     ),
     html(
@@ -114,7 +116,7 @@ function nBest({ state, set, translation }) {
         { class: "text" },
         html(
           "label",
-          { for: `hypothesis-${place}` },
+          { for: `hypothesis-${place}`, dir: "auto" },
           one.text || "(empty)",
           one.is_complete ? "" : " …",
         ),
@@ -124,7 +126,7 @@ function nBest({ state, set, translation }) {
       html("td", {}, String(one.ids.length)),
     );
   });
-  const heads = ["", "Translation", "Score", "log p", "Tokens"].map((text) =>
+  const heads = ["Translation", "Score", "log p", "Tokens"].map((text) =>
     html("th", { scope: "col" }, text),
   );
   return html(
@@ -133,15 +135,18 @@ function nBest({ state, set, translation }) {
     html(
       "table",
       { class: "n-best" },
-      html("thead", {}, html("tr", {}, heads)),
+      html("thead", {}, html("tr", {}, html("td"), heads)),
       html("tbody", {}, rows),
     ),
   );
 }
 
+const SIGNS = { "␣": " ", "⏎": "\n", "⇥": "\t" };
+
 /** The text with a piece in place of the mask token with this number. */
-function replaceMask(text, mask, number, piece) {
+function replaceMask(text, mask, number, shown) {
   const parts = text.split(mask);
+  const piece = shown.replaceAll(/[␣⏎⇥]/g, (sign) => SIGNS[sign]);
   return `${parts.slice(0, number + 1).join(mask)}${piece}${parts.slice(number + 1).join(mask)}`;
 }
 
@@ -151,10 +156,10 @@ export function translateView(context) {
   const given = numbersOf(state.prefix).length;
   const isMasked = model.kind === "masked";
   // A language model of gaps gets the piece into its text, the others go on behind it.
-  const choose = (one, place) =>
+  const changes = (one, place) =>
     isMasked
-      ? set({ text: replaceMask(state.text, model.mask, place, one.text) })
-      : set({ prefix: [...chosen.ids.slice(0, place), one.id].join(","), hypothesis: 0, ids: "" });
+      ? { text: replaceMask(state.text, model.mask, place, one.text) }
+      : { prefix: [...chosen.ids.slice(0, place), one.id].join(","), hypothesis: 0, ids: "" };
   const begun = chosen.steps
     .slice(0, given)
     .map((step) => label(step.piece))
@@ -163,7 +168,7 @@ export function translateView(context) {
     isMasked ? null : searchControls(context),
     section(
       { translation: "Translation", causal: "Continuation", masked: "Filled" }[model.kind],
-      html("p", { class: "translation", id: "translation" }, chosen.text || "(empty)"),
+      html("p", { class: "translation", id: "translation", dir: "auto" }, chosen.text || "(empty)"),
       html(
         "p",
         { class: "small" },
@@ -172,10 +177,12 @@ export function translateView(context) {
       ),
       html(
         "p",
-        { class: "pieces", "aria-label": "tokens of the source" },
-        translation.source.map((piece) =>
+        { class: "pieces", dir: "auto" },
+        html("span", { class: "unseen" }, "Tokens of the source: "),
+        translation.source.map((piece) => [
           html("span", { class: piece.special ? "chip special" : "chip" }, label(piece)),
-        ),
+          " ",
+        ]),
       ),
       given
         ? html(
@@ -195,10 +202,12 @@ export function translateView(context) {
           ? `Write ${model.mask} where a token is missing; choose one to put it in.`
           : "Choose an alternative, and the translation goes on from there.",
       ),
-      html(
-        "ol",
-        { class: "steps", tabindex: 0, "aria-label": "steps of the decoder" },
-        chosen.steps.map((step, place) => stepCard(step, place, choose)),
+      roving(
+        html(
+          "ol",
+          { class: "steps", "aria-label": "steps of the decoder; arrow keys move" },
+          chosen.steps.map((step, place) => stepCard(step, place, changes, context)),
+        ),
       ),
     ),
     translation.hypotheses.length > 1 ? section("Best hypotheses", nBest(context)) : null,
