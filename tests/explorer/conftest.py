@@ -10,17 +10,23 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def address(opened_translator):
-    """Where the page is served; two names for one model."""
-    import uvicorn
-
-    from vanilla_transformer_hf.common import http
+def explorer(opened_translator):
+    """Two names for one model; a file of tests may have others."""
     from vanilla_transformer_hf.explorer.explorer import Explorer
-    from vanilla_transformer_hf.explorer.server import make_app
     from vanilla_transformer_hf.explorer.subject import Subject
 
     parts = opened_translator.model, opened_translator.tokenizer
-    explorer = Explorer([Subject("counting", *parts), Subject("other", *parts)])
+    return Explorer([Subject("counting", *parts), Subject("other", *parts)])
+
+
+@pytest.fixture(scope="module")
+def address(explorer):
+    """Where the page is served."""
+    import uvicorn
+
+    from vanilla_transformer_hf.common import http
+    from vanilla_transformer_hf.explorer.server import make_app
+
     listening = http.bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(make_app(explorer), log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

@@ -6,7 +6,6 @@ What is shown is compared with the tensors that Python gets from the model.
 
 import re
 import shutil
-import threading
 from urllib.parse import urlencode
 
 import pytest
@@ -63,22 +62,6 @@ def explorer():
             model.get_output_embeddings().bias.data[tokenizer.pad_token_id] = -1e4
         subjects.append(kind(name, model, tokenizer, EXAMPLE))
     return Explorer(subjects)
-
-
-@pytest.fixture(scope="module")
-def address(explorer):
-    import uvicorn
-
-    from vanilla_transformer_hf.common import http
-    from vanilla_transformer_hf.explorer.server import make_app
-
-    listening = http.bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(make_app(explorer), log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    yield http.address_of(listening)
-    server.should_exit = True
-    thread.join()
 
 
 @pytest.fixture
