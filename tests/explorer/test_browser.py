@@ -19,7 +19,7 @@ pytestmark = [
 ]
 TEXT, TRANSLATION = "three one five", "fünf eins drei"
 SIZES, THEMES = (1280, 390), ("light", "dark")
-VIEWS = ("translate", "attention", "head", "walk", "intervene")
+VIEWS = ("tour", "translate", "attention", "head", "walk", "intervene")
 
 
 def test_translate_alternative_head_off_save_and_open_again(drawn, open_page, tmp_path):
@@ -111,7 +111,7 @@ def test_models_of_one_stack(drawn, name, text, deed, open_page, tiny_config, tm
     file = tmp_path / "page.html"
     file.write_text(page_of(Explorer.open([tmp_path / "model"]), text, {}), encoding="utf-8")
     page = open_page(at=file.as_uri(), is_offline=True)
-    assert page.inner_text("#tab-translate") == deed and page.locator(".step .alternative").count() >= 5
+    assert page.inner_text("#tab-translate .tab-name") == deed and page.locator(".step .alternative").count() >= 5
     for view in VIEWS:
         page.click(f"#tab-{view}")
         drawn(page)

@@ -2,7 +2,9 @@
 
 import { holds, isOffline } from "./api.js";
 import { button, choice, html, labelled } from "./dom.js";
+import { tabLabel } from "./first_page.js";
 import { nextState, translateRequest } from "./state.js";
+import { languageMenu, languageOf } from "./texts.js";
 import { chooseTheme, currentTheme } from "./theme.js";
 import { ACTION_LABELS, VIEWS } from "./views.js";
 
@@ -71,12 +73,13 @@ function tabList(set) {
     tabs[target].focus();
     set({ view: VIEWS[target].name });
   };
-  const update = (view, kind) =>
+  const update = (state, kind) =>
     tabs.forEach((tab, place) => {
-      const isShown = VIEWS[place].name === view;
+      const isShown = VIEWS[place].name === state.view;
       tab.setAttribute("aria-selected", String(isShown));
       tab.setAttribute("tabindex", isShown ? 0 : -1);
-      if (VIEWS[place].name === "translate") tab.textContent = ACTION_LABELS[kind];
+      tab.setAttribute("lang", languageOf(state));
+      tab.replaceChildren(...tabLabel(VIEWS[place].name, kind, state));
     });
   return {
     list: html("div", { role: "tablist", "aria-label": "Views", keydown: move }, tabs),
@@ -88,6 +91,7 @@ function tabList(set) {
 export function makeHeader(models, { set, save, redraw }) {
   const sentence = sentenceField(set);
   const { list, update: updateTabs } = tabList(set);
+  const { menu, update: updateMenu } = languageMenu(set);
   const names = models.map((model) => [model.name, model.name]);
   const chooser = choice("Model", "", names, (model) => set({ model }), "model");
   const deed = html("button", { type: "submit", class: "primary", id: "translate" });
@@ -120,6 +124,7 @@ export function makeHeader(models, { set, save, redraw }) {
         isOffline
           ? html("span", { class: "note" }, "kept page")
           : button("Save page", save, { id: "save" }),
+        menu,
         theme,
       ),
     ),
@@ -138,7 +143,8 @@ export function makeHeader(models, { set, save, redraw }) {
     sentence.update(state.text);
     deed.textContent = ACTION_LABELS[model.kind];
     theme.textContent = currentTheme() === "dark" ? "Light theme" : "Dark theme";
-    updateTabs(state.view, model.kind);
+    updateMenu(state);
+    updateTabs(state, model.kind);
   }
   return { elements, update };
 }

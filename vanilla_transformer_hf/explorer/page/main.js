@@ -5,6 +5,7 @@ import { changesBar, changesOf } from "./changes.js";
 import { announce, html } from "./dom.js";
 import { restoreDrafts, watchDrafts } from "./drafts.js";
 import { faultNote } from "./faults.js";
+import { invitation, readyToKeep, viewLine, withExample, withOtherExample } from "./first_page.js";
 import { makeHeader } from "./header.js";
 import { savePage } from "./keep.js";
 import { isSmallStep, nextState, readState, translateRequest, writeState } from "./state.js";
@@ -29,8 +30,8 @@ let drawing = 0;
 /** A state of models that are open and views that there are. */
 function fitting(found) {
   const model = models.some((one) => one.name === found.model) ? found.model : models[0].name;
-  const name = VIEWS.some((one) => one.name === found.view) ? found.view : VIEWS[0].name;
-  return { ...found, model, view: name };
+  const name = VIEWS.some((one) => one.name === found.view) ? found.view : readState("").view;
+  return withExample({ ...found, model, view: name }, models);
 }
 
 /** Write the state into the address; a page in a frame of another page has none of its own. */
@@ -46,7 +47,8 @@ function remember(replaces) {
 }
 
 /** Change what is shown. */
-function set(changes) {
+function set(wanted) {
+  const changes = withOtherExample(wanted, state, models);
   const names = isSmallStep(changes) ? Object.keys(changes).join() : "";
   state = nextState(state, changes);
   remember(names !== "" && names === smallSteps);
@@ -85,8 +87,12 @@ function waiting(title) {
   };
 }
 
+function tabName(view) {
+  return document.querySelector(`#tab-${view} .tab-name`).textContent;
+}
+
 function titleOf(model, one) {
-  const name = document.getElementById(`tab-${one.name}`).textContent;
+  const name = tabName(one.name);
   const start = state.text.length > 40 ? `${state.text.slice(0, 40)}…` : state.text;
   return [name, start, model.name, "model explorer"].filter(Boolean).join(" · ");
 }
@@ -115,7 +121,7 @@ async function draw() {
   document.title = titleOf(model, one);
   panel.setAttribute("aria-labelledby", `tab-${one.name}`);
   view.setAttribute("aria-busy", "true");
-  const done = waiting(document.getElementById(`tab-${one.name}`).textContent);
+  const done = waiting(tabName(one.name));
   const can = (changes) => holds("translate", translateRequest(nextState(state, changes)));
   const context = { state, set, ask, can, holds, model, models, translation: null };
   let made;
@@ -162,7 +168,8 @@ async function content(one, context) {
     return html("p", { class: "note" }, text);
   }
   context.translation = await ask("translate", translateRequest(state));
-  return one.draw(context);
+  const drawn = await one.draw(context);
+  return [viewLine(one.name, model.kind, state), invitation(context), drawn].flat();
 }
 
 /** Show the state of an address; an anchor of the page is none. */
@@ -185,7 +192,10 @@ async function start() {
     view.setAttribute("aria-busy", "false");
     return;
   }
-  const save = () => savePage(state);
+  const save = async () => {
+    await readyToKeep({ state, ask, models }, translateRequest);
+    await savePage(state);
+  };
   header = makeHeader(models, { set, save, redraw: draw });
   document.getElementById("header").append(...header.elements, bar);
   watchDrafts(view);

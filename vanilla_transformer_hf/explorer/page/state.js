@@ -113,7 +113,7 @@ export function nextState(state, changes) {
   const next = { ...state, ...fresh, ...changes };
   const isSame = JSON.stringify(translateRequest(next)) === JSON.stringify(translateRequest(state));
   if (isSame) return next;
-  return { ...next, hypothesis: 0, ids: "", row: -1, column: -1, ...changes };
+  return { ...next, hypothesis: 0, ids: "", row: -1, column: -1, token: -1, step: -1, ...changes };
 }
 
 /** The part of attention that is chosen, or the last that the model has. */
