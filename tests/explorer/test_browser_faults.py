@@ -299,3 +299,29 @@ def test_bytes_are_joined_to_letters(open_page, drawn):
     page.click("#join-tokens-to-words")
     drawn(page)
     assert page.locator(".line-side.left .line-piece").all_inner_texts() == ["مرحبا", "</s>"]
+
+
+def test_temperature_top_k_and_top_p_show_what_they_do_and_draws_are_listed(open_page, drawn):
+    page = open_page(text=TEXT)
+    first = page.locator(".alternative .share").all_inner_texts()
+    assert not [one for one in first if "→" in one]
+    for name, value in (("top_k", "2"), ("temperature", "2"), ("draws", "3")):
+        page.fill(f"#{name}", value)
+        page.press(f"#{name}", "Enter")
+        drawn(page)
+    shares = page.locator(".step >> nth=0").locator(".share").all_inner_texts()
+    assert [one.split(" → ")[0] for one in shares] == first[:5]
+    assert [one.endswith("never") for one in shares] == [False, False, True, True, True]
+    assert page.locator("table.n-best tbody tr").count() == 3
+    page.fill("#seed", "4")
+    page.press("#seed", "Enter")
+    drawn(page)
+    assert "seed=4" in page.url
+    assert page.locator(".change").evaluate_all("all => all.map((one) => one.textContent.replace('undo: ', ''))") == [
+        "draws 3 ✕",
+        "temperature 2 ✕",
+        "top-k 2 ✕",
+    ]
+    page.click("#plain-model")
+    drawn(page)
+    assert page.locator(".alternative .share").all_inner_texts() == first and page.locator("#seed").count() == 0

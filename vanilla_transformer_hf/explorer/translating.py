@@ -91,7 +91,8 @@ def length_limit(subject: Subject, request: TranslateRequest) -> dict[str, int]:
 
 def draw(subject: Subject, copy: Copy, source: dict[str, torch.Tensor], request: TranslateRequest) -> torch.Tensor:
     """Translations that are drawn; the same seed draws the same ones, and no other random numbers change."""
-    options = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p")}
+    # 2 is a number of JSON, but not a temperature of transformers.
+    options = {"temperature": float(request.temperature), "top_k": request.top_k, "top_p": float(request.top_p)}
     options |= length_limit(subject, request)
     given = torch.tensor([request.prefix], dtype=torch.long, device=subject.model.device)
     if subject.kind == "causal":

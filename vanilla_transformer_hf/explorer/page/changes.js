@@ -11,7 +11,13 @@ const SETTINGS = {
   length_penalty: "length penalty α",
   length_penalty_type: "type of length penalty",
   max_new_tokens: "most tokens",
+  draws: "draws",
+  temperature: "temperature",
+  top_k: "top-k",
+  top_p: "top-p",
 };
+// Of a model that is not drawn from.
+const PLAIN = { temperature: 1, top_k: 0, top_p: 1 };
 
 /** "encoder.0.3" in words. */
 function partName(name) {
@@ -34,11 +40,11 @@ function prefixText(prefix, translation) {
 }
 
 function settingChanges(state, model) {
+  const own = { ...PLAIN, ...model.settings };
   return Object.entries(SETTINGS)
-    .filter(([name]) => state[name] !== "" && state[name] !== String(model.settings[name]))
+    .filter(([name]) => state[name] !== "" && state[name] !== String(own[name]))
     .map(([name, text]) => {
-      const own = model.settings[name];
-      const note = own === undefined || own === null ? "" : ` (model: ${own})`;
+      const note = model.settings[name] === undefined ? "" : ` (model: ${own[name]})`;
       return { text: `${text} ${state[name]}${note}`, undo: { [name]: "" } };
     });
 }

@@ -14,6 +14,11 @@ const FIELDS = {
   length_penalty: ["", String],
   length_penalty_type: ["", String],
   max_new_tokens: ["", String],
+  draws: ["", String], // translations that are drawn in place of a search
+  seed: ["", String],
+  temperature: ["", String],
+  top_k: ["", String],
+  top_p: ["", String],
   hypothesis: [0, place(0)],
   ids: ["", String], // a hypothesis of the tree that is not in the list
   dead: [true, flag],
@@ -71,10 +76,16 @@ function base(state) {
   return { model: state.model, off: state.applied && state.off ? state.off.split(",") : [] };
 }
 
-/** Settings of a search that were chosen. */
+const NUMBERS = ["num_beams", "length_penalty", "max_new_tokens", "draws", "seed"].concat([
+  "temperature",
+  "top_k",
+  "top_p",
+]);
+
+/** Settings of a search or of draws that were chosen. */
 export function settingsOf(state) {
   const found = {};
-  for (const name of ["num_beams", "length_penalty", "max_new_tokens"]) {
+  for (const name of NUMBERS) {
     if (state[name] !== "") found[name] = Number(state[name]);
   }
   if (state.length_penalty_type !== "") found.length_penalty_type = state.length_penalty_type;

@@ -18,21 +18,30 @@ import { roving } from "./roving.js";
 import { numbersOf } from "./state.js";
 
 const SHOWN_ALTERNATIVES = 5;
+const RESHAPED =
+  "p → q: p is the model's probability, q that of being drawn. Temperature divides the logits " +
+  "(below 1 sharper, above 1 flatter), top-k keeps the k most probable tokens, top-p the fewest " +
+  "that have this share together; what is cut off is never drawn.";
 
-/** The controls of the search; what is left empty is the model's own setting. */
-export function searchControls({ state, set, can, model }) {
-  const own = model.settings;
-  const box = (name, text, limits) =>
+/** The boxes for numbers; what is left empty is the model's own setting. */
+function boxes({ state, set, model }) {
+  return (name, text, limits, plain = model.settings[name] ?? "auto") =>
     numberBox(
       name,
       text,
       limits,
       // A kept page holds the searches that were looked at.
-      { value: state[name], placeholder: own[name] ?? "auto", disabled: isOffline },
+      { value: state[name], placeholder: plain, disabled: isOffline },
       (value) => set({ [name]: value }),
     );
+}
+
+/** The controls of the search. */
+export function searchControls(context) {
+  const { state, set, can, model } = context;
+  const box = boxes(context);
   const kinds = [
-    ["", `${own.length_penalty_type} (model)`],
+    ["", `${model.settings.length_penalty_type} (model)`],
     ["power", "power: |Y|^α"],
     ["gnmt", "GNMT: ((5+|Y|)/6)^α"],
   ].map(([kind, text]) => [kind, text, !can({ length_penalty_type: kind })]);
@@ -49,11 +58,36 @@ export function searchControls({ state, set, can, model }) {
     model.is_ours ? choice("Type", state.length_penalty_type, kinds, setType) : null,
     box("max_new_tokens", "Most tokens", [1, 512, 1]),
     model.target_langs.length ? choice("To", state.target_lang, languages, setLanguage) : null,
+    samplingControls(context, box),
   );
 }
 
+/** Draws in place of the search, and what makes their distribution another than the model's. */
+function samplingControls({ state }, box) {
+  return html(
+    "div",
+    { class: "controls sampling", role: "group", "aria-label": "sampling" },
+    box("draws", "Draws", [1, 32, 1], "none"),
+    state.draws === "" ? null : box("seed", "Seed", [0, 2 ** 31 - 1, 1], 0),
+    box("temperature", "Temperature", [0.01, 100, "any"], 1),
+    box("top_k", "Top-k", [0, 1000, 1], "all"),
+    box("top_p", "Top-p", [0.01, 1, "any"], 1),
+  );
+}
+
+/** Whether tokens are drawn with other probabilities than the model's. */
+function isReshaped(state) {
+  return ["temperature", "top_k", "top_p"].some((name) => state[name] !== "");
+}
+
+/** A probability, and that of being drawn where it is another. */
+function share(one, state) {
+  if (!isReshaped(state)) return percent(one.probability);
+  return `${percent(one.probability)} → ${one.drawn > 0 ? percent(one.drawn) : "never"}`;
+}
+
 /** A step of the decoder: the piece, its probability, and what else was probable. */
-function stepCard(step, place, changes, { set, can }) {
+function stepCard(step, place, changes, { state, set, can }) {
   const listed = step.alternatives.slice(0, SHOWN_ALTERNATIVES);
   const rows = listed.map((one, rank) => {
     const isChosen = one.id === step.piece.id;
@@ -64,19 +98,19 @@ function stepCard(step, place, changes, { set, can }) {
         [
           html("span", { class: "piece", dir: "auto" }, label(one)),
           " ",
-          html("span", { class: "share" }, percent(one.probability)),
+          html("span", { class: "share" }, share(one, state)),
         ],
         () => set(changes(one, place)),
         {
           ...kept(can(changes(one, place)), isChosen ? "alternative chosen" : "alternative"),
           id: `alternative-${place}-${rank}`,
-          style: `--share:${(100 * one.probability).toFixed(2)}%`,
+          style: `--share:${(100 * (isReshaped(state) ? one.drawn : one.probability)).toFixed(2)}%`,
           "data-step": place,
         },
       ),
     );
   });
-  const state = step.given ? "given" : step.rank ? `rank ${step.rank + 1}` : "";
+  const note = step.given ? "given" : step.rank ? `rank ${step.rank + 1}` : "";
   return html(
     "li",
     { class: step.given ? "step given" : "step" },
@@ -84,13 +118,13 @@ function stepCard(step, place, changes, { set, can }) {
       "div",
       { class: "step-head" },
       html("strong", { class: "piece", dir: "auto" }, label(step.piece)),
-      html("span", {}, percent(step.probability)),
+      html("span", {}, share(step, state)),
     ),
     html(
       "div",
       { class: "small" },
       `log p ${number(step.log_probability, 4)}`,
-      state ? ` · ${state}` : "",
+      note ? ` · ${note}` : "",
     ),
     html("ol", { class: "alternatives" }, rows),
   );
@@ -150,6 +184,19 @@ function replaceMask(text, mask, number, shown) {
   return `${parts.slice(0, number + 1).join(mask)}${piece}${parts.slice(number + 1).join(mask)}`;
 }
 
+/** The tree of the search, or why there is none. */
+function treeSection(context) {
+  const { state, set, model, translation } = context;
+  const note = (text) => section("Beam search", html("p", { class: "note" }, text));
+  if (translation.tree) {
+    const dead = checkbox("show pruned hypotheses", state.dead, (dead) => set({ dead }));
+    return section("Beam search", dead, beamTree(context));
+  }
+  if (!model.is_ours) return note("The tree is shown for models of this package.");
+  if (state.draws !== "") return note("Draws have no tree: leave “Draws” empty for a search.");
+  return note("Set at least 2 beams to see the tree of the search.");
+}
+
 export function translateView(context) {
   const { state, set, model, translation } = context;
   const chosen = translation.hypotheses[state.hypothesis] ?? translation.hypotheses[0];
@@ -202,32 +249,21 @@ export function translateView(context) {
           ? `Write ${model.mask} where a token is missing; choose one to put it in.`
           : "Choose an alternative, and the translation goes on from there.",
       ),
+      isReshaped(state) ? html("p", { class: "small", id: "reshaped" }, RESHAPED) : null,
       roving(
         html(
           "ol",
-          { class: "steps", "aria-label": "steps of the decoder; arrow keys move" },
+          {
+            class: isReshaped(state) ? "steps wide" : "steps",
+            "aria-label": "steps of the decoder; arrow keys move",
+          },
           chosen.steps.map((step, place) => stepCard(step, place, changes, context)),
         ),
       ),
     ),
-    translation.hypotheses.length > 1 ? section("Best hypotheses", nBest(context)) : null,
-    isMasked
-      ? null
-      : translation.tree
-        ? section(
-            "Beam search",
-            checkbox("show pruned hypotheses", state.dead, (dead) => set({ dead })),
-            beamTree(context),
-          )
-        : section(
-            "Beam search",
-            html(
-              "p",
-              { class: "note" },
-              context.model.is_ours
-                ? "Set at least 2 beams to see the tree of the search."
-                : "The tree is shown for models of this package.",
-            ),
-          ),
+    translation.hypotheses.length > 1
+      ? section(state.draws === "" ? "Best hypotheses" : "Draws, in their order", nBest(context))
+      : null,
+    isMasked ? null : treeSection(context),
   ].filter(Boolean);
 }
