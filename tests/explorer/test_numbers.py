@@ -356,14 +356,8 @@ def test_draws_are_those_of_generate_and_repeat(tiny_model, tokenizer):
     found = asked("translate", text=TEXT, draws=4, seed=5, max_new_tokens=6, **settings)
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.manual_seed(5)
-    expected = asked.model.generate(
-        **asked.batch,
-        **settings | {"temperature": 2.0},
-        do_sample=True,
-        num_beams=1,
-        num_return_sequences=4,
-        max_new_tokens=6,
-    )
+    options = settings | {"temperature": 2.0, "do_sample": True, "num_return_sequences": 4, "max_new_tokens": 6}
+    expected = asked.model.generate(**asked.batch, **options, num_beams=1)
     shown = [one["ids"] for one in found["hypotheses"]]
     assert [row[1 : 1 + len(ids)] for row, ids in zip(expected.tolist(), shown, strict=True)] == shown
     assert found["tree"] is None and len({*map(tuple, shown)}) > 1
