@@ -123,9 +123,16 @@ class Piece:
 
 @dataclass
 class Alternative(Piece):
-    """A piece and its probability."""
+    """
+    A piece that could follow.
+
+    Attributes:
+        probability: The model's.
+        drawn: The probability with which sampling takes it, after temperature, top-k and top-p.
+    """
 
     probability: float
+    drawn: float
 
 
 @dataclass
@@ -136,6 +143,7 @@ class Step:
     Attributes:
         piece: What was chosen.
         probability, log_probability: Of this piece, given the source and the pieces before it.
+        drawn: As of `Alternative`.
         rank: Number of pieces that are more probable.
         given: Whether it belongs to the given prefix.
         alternatives: The most probable pieces, best first.
@@ -144,6 +152,7 @@ class Step:
     piece: Piece
     probability: float
     log_probability: float
+    drawn: float
     rank: int
     given: bool
     alternatives: list[Alternative]
