@@ -13,7 +13,7 @@ tokens, over the width. The exponents are fitted to the times: an exponent of 2 
     python -m benchmarks attention --kinds full window --clock processor --threads 1   # on a busy machine
 
 All kinds and peers run alike with the library of float32 products that --matmul chooses, as train chooses it, and in
-large pages of memory, as train asks for them. "full" is torch's fused kernel, which keeps no n × n scores; it is
+large pages of memory, as in train. "full" is torch's fused kernel, which keeps no n × n scores; it is
 measured with the other library, too, and speeds are relative to the faster of both. "eager" keeps the scores.
 "chunk_mean" is `chunk` with chunk_summary="mean"; "recurrent" reads segments of as many positions as --window, with a
 memory of as many, and a prompt in one pass. Peers are the local attention of LongT5 in transformers and, if they
@@ -46,7 +46,7 @@ from .generation_engine import forget_peak
 from .turns import CLOCKS, peak_memory
 
 
-# Large pages on Linux: torch asks for them once, at its first tensor.
+# Large pages on Linux: torch reads this once, at its first tensor.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 TASKS = ("forward", "training step", "token", "layer")
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--clock",
         choices=CLOCKS,
         default="wall",
-        help="time that passes (default), or that of the processor, which other programs disturb less",
+        help="wall-clock time (default), or CPU time, which other programs disturb less",
     )
     parser.add_argument(
         "--matmul",
@@ -116,7 +116,7 @@ def fresh_processes() -> ProcessPoolExecutor:
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """
-    A row for each task, length, width and kind: `over` says which of length and width is varied; `seconds`; `mib`
+    A row for each task, length, width and kind: `over` is which of length and width is varied; `seconds`; `mib`
     unless it is a layer; relative to those of `BASELINES` that were measured, `speed` and `memory` by the baseline's
     name.
     """

@@ -83,7 +83,7 @@ def test_a_file_of_the_command_opens_offline(drawn, open_page, counting_folder, 
     page.click("#tab-head")
     drawn(page)
     for name in ("encoder", "decoder"):
-        page.select_option("select >> nth=0", name)
+        page.select_option("main select >> nth=0", name)
         drawn(page)
         assert page.locator(".error").count() == 0, name
     page.click("#tab-walk")

@@ -111,7 +111,7 @@ class TestKeyboard:
         page.keyboard.press("Enter")
         assert "log-probability" in page.inner_text(".details")
         page.keyboard.press("Tab")
-        assert page.evaluate("document.activeElement.textContent") == "Go on from here"
+        assert page.evaluate("document.activeElement.textContent") == "Continue from here"
 
     def test_a_sentence_is_explored_without_a_mouse(self, open_page, drawn):
         """From the address bar: write, translate, continue with another token, switch a head off, come back."""

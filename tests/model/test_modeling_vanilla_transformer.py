@@ -30,8 +30,9 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
-from vanilla_transformer_hf.model.positions.base import POSITION_ENCODINGS, TrainedPositionEncoding
+from vanilla_transformer_hf.model.layers.position_hooks import TrainedPositionEncoding
 from vanilla_transformer_hf.model.positions.relative import DistanceMLP
+from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
 
 
 # One row per switch of the config, and some that meet.

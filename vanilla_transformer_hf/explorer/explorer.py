@@ -1,4 +1,4 @@
-"""The questions that the page asks, by name, and the models that answer."""
+"""The questions of the page, by name, and the models that answer."""
 
 import os
 import threading
@@ -141,18 +141,21 @@ QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
 
 class Explorer:
     """
-    The opened models.
+    The opened models, and the answers to the page's questions about them.
 
     Args:
-        subjects: The models by name.
+        subjects: The models; their names differ.
 
     Example:
 
     ```python
-    >>> explorer = Explorer.open(["outputs/quickstart"])
-    >>> explorer.answer("translate", {"text": "twenty-one", "num_beams": 4})["hypotheses"][0]["text"]
-    'einundzwanzig'
-    ```"""
+    >>> from vanilla_transformer_hf.explorer.explorer import Explorer
+    >>> explorer = Explorer.open(["model_cards/multi30k_raw_en_de"])
+    >>> explorer.answer("translate", {"text": "Two dogs are playing.", "num_beams": 4})["hypotheses"][0]["text"]
+    'Zwei Hunde spielen.'
+
+    ```
+    """
 
     def __init__(self, subjects: Sequence[Subject]):
         self.subjects = {subject.name: subject for subject in subjects}

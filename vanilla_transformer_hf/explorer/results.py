@@ -2,7 +2,7 @@
 The answers, field by field. In JSON a dataclass is an object with its fields, and a tensor an object with `shape` and
 `data`: its float32 values, little-endian, row by row, as base64 text.
 
-Shapes: S source pieces, T steps of the decoder, L layers, H heads, D = d_model.
+Shapes: S source tokens, T steps of the decoder, L layers, H heads, D = d_model.
 """
 
 import base64
@@ -102,7 +102,7 @@ class ModelInfo:
 @dataclass
 class Piece:
     """
-    A piece of a vocabulary in a text.
+    A token of a vocabulary in a text.
 
     Attributes:
         id: Token id.
@@ -146,7 +146,7 @@ class Step:
         drawn: As of `Alternative`.
         rank: Number of pieces that are more probable.
         given: Whether it belongs to the given prefix.
-        alternatives: The most probable pieces, best first.
+        alternatives: The most probable tokens, best first.
     """
 
     piece: Piece
@@ -183,13 +183,13 @@ class Hypothesis:
 @dataclass
 class Node:
     """
-    A hypothesis of a beam search after one more piece.
+    A hypothesis of a beam search after one more token.
 
     Attributes:
         parent: Number of the node that it continues; -1 of the first, which is the decoder's start token.
-        step: Number of pieces after the start token.
-        piece: Its last piece.
-        log_probability: Sum over its pieces after the prefix.
+        step: Number of tokens after the start token.
+        piece: Its last token.
+        log_probability: Sum over its tokens after the prefix.
         score: `log_probability` divided by the length penalty, as finished hypotheses are ranked; null with a coverage
             penalty.
         state: "running": it was continued; "finished": it ended among the best; "dead": neither it nor a continuation
@@ -208,8 +208,8 @@ class Node:
 class TranslateResult:
     """
     Attributes:
-        source: Pieces that the encoder reads.
-        start: The piece that the decoder begins with.
+        source: Tokens that the encoder reads.
+        start: The token that the decoder begins with.
         hypotheses: The n-best list.
         tree: All hypotheses of the beam search, parents first; null where there was none or the search was
             transformers' own.
@@ -227,9 +227,9 @@ class TranslateResult:
 class AttentionResult:
     """
     Attributes:
-        rows: Query pieces: for the decoder those that it reads.
-        predicted: For the decoder the pieces that its rows predict; else empty.
-        columns: Pieces that are attended to.
+        rows: Query tokens: for the decoder those that it reads.
+        predicted: For the decoder the tokens that its rows predict; else empty.
+        columns: Tokens that are attended to.
         weights: (H, rows, columns); each row sums to 1.
     """
 
@@ -358,7 +358,7 @@ class Lens:
 
     Attributes:
         layer: Its number.
-        steps: For each step, or piece of the text, the most probable pieces, best first.
+        steps: For each step, or token of the text, the most probable tokens, best first.
     """
 
     layer: int
@@ -369,8 +369,8 @@ class Lens:
 class WalkResult:
     """
     Attributes:
-        source: Pieces that the encoder reads.
-        read, predicted: Pieces that the decoder reads, and those that it predicts.
+        source: Tokens that the encoder reads.
+        read, predicted: Tokens that the decoder reads, and those that it predicts.
         boxes: In the order of the computation.
         lenses: One for each layer of the stack that predicts.
     """

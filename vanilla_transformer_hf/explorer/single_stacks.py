@@ -44,7 +44,7 @@ class CausalSubject(Subject):
 
 
 class MaskedSubject(Subject):
-    """A masked language model: it predicts the pieces at the mask tokens of a text."""
+    """A masked language model: it predicts the tokens at the mask tokens of a text."""
 
     kind = "masked"
     lens_stack = "encoder"
@@ -65,7 +65,7 @@ class MaskedSubject(Subject):
 @torch.no_grad()
 def fill(subject: Subject, request: TranslateRequest) -> TranslateResult:
     """
-    The most probable pieces for each mask token of the text.
+    The most probable tokens for each mask token of the text.
 
     Raises:
         RequestError: The tokenizer has no mask token, or a field cannot be answered.

@@ -1,4 +1,4 @@
-"""A model in the explorer: its pieces as text, copies with parts switched off, and forward passes over a pair."""
+"""A model in the explorer: its tokens as text, copies with parts switched off, and forward passes over a pair."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -9,7 +9,7 @@ import torch
 
 from ..common.opening import is_own
 from ..common.white_space import normalize_space
-from ..model.attention.linformer import attends_to_pieces
+from ..model.config.attention_kinds import attends_to_pieces
 from ..translation.scoring.alignment import with_eager_attention
 from ..translation.scoring.scoring import shift_right
 from ..translation.text.texts import TARGET_LANG_TAGS
@@ -21,7 +21,7 @@ from .results import Piece
 
 T = TypeVar("T")
 
-# Pieces of the longest source or target.
+# Tokens of the longest source or target.
 MOST_PIECES = 512
 
 
@@ -67,7 +67,7 @@ class Subject:
         self._reader = PieceReader(tokenizer, self.special)
         self._copies, self._passes = Recent(4), Recent(3)
 
-    # Text and pieces
+    # Text and tokens
 
     @property
     def target_langs(self) -> dict[str, str]:
@@ -205,7 +205,7 @@ class Pass:
         copy: The model.
         inputs: What it reads.
         outputs: transformers' outputs, with attentions.
-        source_pieces, read, predicted: Pieces that the encoder reads (S), that the decoder reads (T), and that it
+        source_pieces, read, predicted: Tokens that the encoder reads (S), that the decoder reads (T), and that it
             predicts (T).
     """
 
@@ -230,7 +230,7 @@ class Pass:
         return self.copy.model(**self.inputs, output_attentions=True, return_dict=True, **options)
 
     def sides(self, part: str) -> tuple[list[Piece], list[Piece], list[Piece]]:
-        """Rows, predicted pieces of the rows, and columns of a part of attention."""
+        """Rows, predicted tokens of the rows, and columns of a part of attention."""
         if part == "encoder":
             return self.source_pieces, [], self.source_pieces
         return self.read, self.predicted, self.read if part == "decoder" else self.source_pieces

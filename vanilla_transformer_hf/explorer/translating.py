@@ -1,4 +1,4 @@
-"""Translations with the probability of every piece, and scores of given targets."""
+"""Translations with the probability of every token, and scores of given targets."""
 
 import math
 from typing import Any

@@ -213,7 +213,7 @@ def walk(subject: Subject, request: WalkRequest) -> WalkResult:
 
 @torch.no_grad()
 def lens(subject: Subject, found: Pass, states: torch.Tensor, best: int) -> list[list[Alternative]]:
-    """The most probable pieces of each step, as if these states (T, D) were those of the last layer."""
+    """The most probable tokens of each step, as if these states (T, D) were those of the last layer."""
     dtype = found.copy.model.get_output_embeddings().weight.dtype
     logits = subject.as_last_layer(found.copy, states.to(dtype)[None])[0].float()
     values, ids = logits.log_softmax(dim=-1).topk(min(best, logits.shape[-1]), dim=-1)

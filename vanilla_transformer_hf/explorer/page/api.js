@@ -1,4 +1,4 @@
-// Questions to the server, each asked once. A page that was kept has the answers with it.
+// Questions to the server, each sent once. A page that was kept has the answers with it.
 
 const answers = new Map();
 const kept = document.getElementById("answers");
@@ -21,7 +21,7 @@ function keyOf(question, request) {
   return `${question} ${JSON.stringify(sorted)}`;
 }
 
-/** A kept page is asked for what it does not hold. */
+/** A kept page lacks the answer. */
 export class NotKept extends AnswerError {
   constructor() {
     super("This file does not hold this: open the explorer to see it.", null);

@@ -1,4 +1,4 @@
-// Lines between two columns of pieces, as in BertViz. Only lines of rows that are seen are drawn.
+// Lines between two columns of tokens, as in BertViz. Only lines of rows that are seen are drawn.
 
 import { announce, contextOf, html, oncePerFrame, percent, themed } from "./dom.js";
 import { pictureButtons } from "./keep.js";
@@ -39,7 +39,7 @@ export function attentionLines({
     return wanted.column >= 0 ? column === wanted.column : true;
   };
 
-  /** What a piece attends to most, or what attends to it. */
+  /** What a token attends to most, or what attends to it. */
   function describe(side, place) {
     const values = maps[0].values,
       others = side === "row" ? columns : rows;
@@ -148,7 +148,7 @@ export function attentionLines({
   else if (pinnedColumn >= 0 && pinnedColumn < columns)
     readout.textContent = describe("column", pinnedColumn);
 
-  /** All of it in one picture, with the pieces. */
+  /** All of it in one picture, with the tokens. */
   function paintWhole(context, side, width, tall) {
     context.fillStyle = themed("paper");
     context.fillRect(0, 0, width, tall);

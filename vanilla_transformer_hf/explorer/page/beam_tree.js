@@ -10,7 +10,7 @@ const ROW = 32;
 const BOX = { width: 146, height: 24 };
 const LETTERS = 13;
 const STATES = {
-  running: "went on",
+  running: "continued",
   finished: "finished",
   dead: "pruned",
   open: "ran until the end",
@@ -70,7 +70,7 @@ export function beamTree({ state, set, can, translation }) {
     announce(text);
     details.replaceChildren(
       html("span", { dir: "auto" }, text),
-      button("Go on from here", () => set(further), kept(can(further))),
+      button("Continue from here", () => set(further), kept(can(further))),
       button("See its attention", () => set({ ids, view: "attention" })),
     );
   }
@@ -137,7 +137,7 @@ export function beamTree({ state, set, can, translation }) {
     "p",
     { class: "small legend" },
     html("span", { class: "key best" }, "chosen"),
-    html("span", { class: "key running" }, "went on"),
+    html("span", { class: "key running" }, "continued"),
     html("span", { class: "key finished" }, "finished"),
     html("span", { class: "key dead" }, "pruned"),
     " numbers: log-probability so far ",

@@ -1,4 +1,4 @@
-// Elements: HTML and SVG made by calls, and what a screen reader is told.
+// Elements: HTML and SVG made by calls, and what screen readers announce.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -99,7 +99,7 @@ export function button(text, click, attributes) {
   return html("button", { type: "button", id, click, ...attributes }, text);
 }
 
-/** The look of a choice that a kept page may lack; who tries it is told so, and stays. */
+/** The look of a choice that a kept page may lack; trying it shows a note. */
 export function kept(isThere, className = "") {
   return isThere
     ? { class: className || null }
@@ -121,7 +121,7 @@ export function section(title, ...children) {
   return html("section", {}, html("h2", {}, title), ...children);
 }
 
-/** Say something to screen readers. */
+/** Announce a text to screen readers. */
 export function announce(text) {
   document.getElementById("announcer").textContent = text;
 }

@@ -94,8 +94,8 @@ export function makeHeader(models, { set, save, redraw }) {
   const { menu, update: updateMenu } = languageMenu(set);
   const names = models.map((model) => [model.name, model.name]);
   const chooser = choice("Model", "", names, (model) => set({ model }), "model");
-  const deed = html("button", { type: "submit", class: "primary", id: "translate" });
-  deed.disabled = isOffline;
+  const action = html("button", { type: "submit", class: "primary", id: "translate" });
+  action.disabled = isOffline;
   const theme = button("", () => {
     chooseTheme(currentTheme() === "dark" ? "light" : "dark");
     redraw(); // canvases have the theme's colours
@@ -111,7 +111,7 @@ export function makeHeader(models, { set, save, redraw }) {
       { class: "sentence", submit },
       models.length > 1 ? chooser : html("p", { class: "name" }, models[0].name),
       labelled("Sentence", sentence.input),
-      deed,
+      action,
     ),
     sentence.note,
     html(
@@ -141,7 +141,7 @@ export function makeHeader(models, { set, save, redraw }) {
       ? "A sentence with a mask token where a token is missing"
       : "A sentence";
     sentence.update(state.text);
-    deed.textContent = ACTION_LABELS[model.kind];
+    action.textContent = ACTION_LABELS[model.kind];
     theme.textContent = currentTheme() === "dark" ? "Light theme" : "Dark theme";
     updateMenu(state);
     updateTabs(state, model.kind);

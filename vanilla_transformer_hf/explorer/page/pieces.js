@@ -1,4 +1,4 @@
-// Pieces as labels, and pieces joined to words.
+// Tokens as labels, and tokens joined to words.
 
 /** What a piece is called: "·" begins what continues a word; a letter's parts are counted. */
 export function label(piece) {
@@ -17,7 +17,7 @@ export function hasCutLetters(pieces) {
 }
 
 /**
- * Groups of places: pieces that make a letter, or a word, are one if that is asked for. Without
+ * Groups of places: pieces that make a letter, or a word, are one if `letters` or `words`. Without
  * special tokens, if these are to be hidden.
  */
 export function groups(pieces, { letters, words, special }) {

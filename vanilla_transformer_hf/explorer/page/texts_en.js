@@ -41,7 +41,7 @@ export const en = {
 
   "stop.ids.title": `Text becomes ids`,
   "stop.ids.text": `The model reads no letters. Its tokenizer cuts the sentence into {count} tokens,
-    frequent words whole and rare ones in parts (a dot marks a part that goes on with a word), and
+    frequent words whole and rare ones in parts (a dot marks a part that continues a word), and
     replaces each by its row number in a vocabulary of {vocabulary}. The token “{token}” is number
     {id}. From here on the sentence is these {count} numbers.`,
   "stop.embedding.title": `Ids become vectors`,
@@ -84,7 +84,7 @@ export const en = {
     vector of “{token}” has length {before} before the step and {after} after it.`,
   "stop.residual.pre": `What attention found is added to what the token was, so that nothing is
     lost on the way. This model puts {norm} before the sublayer, not after the sum as the paper
-    does, so the sum itself goes on and grows: the vector of “{token}” has length {before} before
+    does, so the sum continues and grows: the vector of “{token}” has length {before} before
     the step and {after} after it.`,
   "stop.ffn.title": `Each token thinks for itself`,
   "stop.ffn.text": `The same small network is applied to every token alone: out to {inner} numbers,

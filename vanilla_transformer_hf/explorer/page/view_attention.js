@@ -1,4 +1,4 @@
-// Attention: lines between pieces, all heads of all layers, or a heat map with numbers.
+// Attention: lines between tokens, all heads of all layers, or a heat map with numbers.
 
 import { attentionLines } from "./attention_lines.js";
 import { holds, tensor } from "./api.js";

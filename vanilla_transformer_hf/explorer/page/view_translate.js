@@ -247,7 +247,7 @@ export function translateView(context) {
         { class: "small" },
         isMasked
           ? `Write ${model.mask} where a token is missing; choose one to put it in.`
-          : "Choose an alternative, and the translation goes on from there.",
+          : "Choose an alternative, and the translation continues from there.",
       ),
       isReshaped(state) ? html("p", { class: "small", id: "reshaped" }, RESHAPED) : null,
       roving(
