@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: a wheel has the files that travel with a saved model, joined from the modules."""
+"""What pyproject.toml cannot express: a wheel has the files of saved models, joined from the modules."""
 
 import runpy
 from pathlib import Path

@@ -1,7 +1,7 @@
 """
 Models, searches, training and texts on a device that is not the CPU: no tensor is made on the wrong one, and results
-are those of the CPU. The device is a GPU where there is one, else a fake one (`other_device.py`), whose kernels are the
-CPU's.
+are those of the CPU. The device is a GPU where there is one, else a fake one (`other_device.py`) with the kernels of
+the CPU.
 """
 
 import contextlib
@@ -198,7 +198,9 @@ RECURRENT = {
 
 @pytest.mark.parametrize("fields", RECURRENT.values(), ids=RECURRENT)
 def test_recurrent_predecessors(fields, source):
-    model = RecurrentSeq2SeqForConditionalGeneration(RecurrentSeq2SeqConfig(vocab_size=99, d_model=16, dropout=0.0, **fields))
+    model = RecurrentSeq2SeqForConditionalGeneration(
+        RecurrentSeq2SeqConfig(vocab_size=99, d_model=16, dropout=0.0, **fields)
+    )
     check_searches(copy.deepcopy(model.eval()), source, [{"max_new_tokens": 3, "num_beams": n} for n in (1, 2)])
     # cuDNN computes no gradients of recurrent layers in evaluation mode; there is no dropout to differ by.
     check_training(model.train(), {**source, "labels": torch.tensor([[5, 6, 1], [7, 1, -100]])})

@@ -330,7 +330,7 @@ def test_repetition_and_texts_without_letters_have_options(run, folder):
         "four five one", no_repeat_ngram_size=1, repetition_penalty=1.5
     )
     assert (code, output.decode().splitlines()) == (0, [str(best), "***", "42"])
-    assert "2 lines without letters handed through as they are" in errors
+    assert "2 lines without letters copied unchanged" in errors
     code, output, errors = run(folder, "--without_letters", "mark", "--format", "jsonl", text=lines)
     marks = [json.loads(line)["translations"][0].get("suspicious", False) for line in output.decode().splitlines()]
     assert code == 0 and marks == [False, True, True] and "2 lines with a suspicious translation" in errors
@@ -360,7 +360,7 @@ def test_a_page_is_translated_as_a_whole(run, folder, tmp_path):
     assert run(folder, "--format", "html", text=page.read_bytes())[:2] == (0, expected)
     for options, message in (
         (["--n_best", "2"], "leave out --n_best"),
-        (["--processes", "2"], "a page is translated by 1"),
+        (["--processes", "2"], "a document is translated by 1"),
         (["--input", page, "--output", page], "is also the output"),
     ):
         code, written, errors = run(folder, "--format", "html", *options, text=b"one")
@@ -368,3 +368,26 @@ def test_a_page_is_translated_as_a_whole(run, folder, tmp_path):
     code, written, errors = run(folder, "--format", "html", text=b"<p>\xff</p>")
     assert code and not written and "standard input, byte 4: not UTF-8" in errors
     assert run(folder, "--format", "html", "--on_bad_bytes", "skip", text=b"<p>\xffone</p>")[1] == b"<p>eins</p>"
+
+
+def test_a_file_is_translated_and_stays_what_it_is(run, folder, tmp_path):
+    catalogue, output = tmp_path / "messages.po", tmp_path / "messages.de.po"
+    catalogue.write_text('msgid ""\nmsgstr "Language: sv\\n"\n\nmsgid "three <b>one</b>"\nmsgstr ""\n')
+    assert run(folder, "--file", catalogue, "--output", output)[:2] == (0, b"")
+    assert '#, fuzzy\nmsgid "three <b>one</b>"\nmsgstr "<b>eins</b> drei"\n' in output.read_text()
+    text = tmp_path / "text.TXT"
+    text.write_bytes(b"\xef\xbb\xbfthree one\r\n\r\n  two")
+    expected = b"\xef\xbb\xbfeins drei\r\n\r\n  zwei"
+    assert run(folder, "--file", text)[:2] == (0, expected)
+    for options, message in (
+        (["--file", tmp_path / "report.pdf"], "report.pdf' is not a document: expected .txt, .html"),
+        (["--file", text, "--n_best", "2", "--format", "text"], "leave out --n_best, --format"),
+        (["--input", catalogue], "is a document: name it by --file"),
+        (["--file", text, "--input", text], "not allowed with"),
+        (["--file", tmp_path / "none.po"], "none.po"),
+        (["--file", text, "--output", text], "is also the output"),
+    ):
+        (tmp_path / "report.pdf").write_bytes(b"%PDF")
+        code, written, errors = run(folder, *options)
+        assert code and not written and message in errors and "Traceback" not in errors
+    assert text.read_bytes() == b"\xef\xbb\xbfthree one\r\n\r\n  two"

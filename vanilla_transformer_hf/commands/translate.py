@@ -7,6 +7,7 @@ Translate text, one sentence per line.
     vanilla-transformer translate outputs/quickstart --input numbers.en --format jsonl --alignment
     vanilla-transformer translate outputs/quickstart --input numbers.en.gz --output numbers.de --processes 2
     vanilla-transformer translate outputs/quickstart --input page.html --output page.de.html --format html
+    vanilla-transformer translate outputs/quickstart --file report.docx --output report.de.docx
     vanilla-transformer translate outputs/quickstart --quantization int8 < numbers.en > numbers.de
     vanilla-transformer translate outputs/quickstart --engine ctranslate2 < numbers.en > numbers.de
     vanilla-transformer translate outputs/quickstart --constraints --num_beams 8 < phrases.tsv    # with tabs
@@ -21,6 +22,10 @@ from typing import Any, get_args
 from ..common.command_line import make_parser
 from ..common.split_sentences import SplitSentences
 from ..common.too_long import TooLongToTranslate, current_name
+
+
+# Endings of files whose lines nobody wants to have translated.
+NO_LINES = (".docx", ".odt", ".xlf", ".xliff", ".po")
 
 
 def add_engine_arguments(parser: argparse._ActionsContainer) -> None:
@@ -61,7 +66,7 @@ def add_split_sentences_of_pairs(parser: argparse._ActionsContainer) -> None:
 
 
 def split_sentences_option(arguments: argparse.Namespace) -> dict[str, str]:
-    """The option of pairs, if it is given: unfinished outputs of earlier versions do not know it, and go on."""
+    """The option of pairs, if it is given: unfinished outputs of earlier versions lack it, and continue."""
     return {} if arguments.split_sentences is None else {"split_sentences": arguments.split_sentences}
 
 
@@ -125,7 +130,7 @@ def add_search_arguments(search: argparse._ArgumentGroup) -> None:
     )
     add_engine_arguments(search)
     add_without_letters(search)
-    search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its pieces")
+    search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its tokens")
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
@@ -133,7 +138,14 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
-    parser.add_argument("--input", metavar="FILE", help="UTF-8 text, also .gz (default: standard input)")
+    inputs = parser.add_mutually_exclusive_group()
+    inputs.add_argument("--input", metavar="FILE", help="UTF-8 text, also .gz (default: standard input)")
+    inputs.add_argument(
+        "--file",
+        metavar="FILE",
+        help="a document, which stays one: .docx, .odt, .html, .srt, .txt; of .xliff, .xlf and .po, messages "
+        "without a translation get one",
+    )
     parser.add_argument(
         "--format",
         choices=["text", "tsv", "jsonl", "html"],
@@ -173,8 +185,10 @@ def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
-    if arguments.format == "html":
-        return _translate_page(arguments)
+    if arguments.file is not None or arguments.format == "html":
+        return _translate_document(arguments)
+    if arguments.format is None and str(arguments.input).lower().endswith(NO_LINES):
+        raise ValueError(f"{arguments.input} is a document: name it by --file, or its lines' --format")
     from ..translation.streams.command import run_command
     from ..translation.streams.work import LineWork
 
@@ -185,11 +199,12 @@ def main(prog: str, argv: list[str]) -> None:
     run_command(arguments, work, inputs, arguments.ensemble, arguments.shortlist)
 
 
-def _translate_page(arguments: argparse.Namespace) -> None:
-    of_lines = ("n_best", "alignment", "constraints", "prefixes")
+def _translate_document(arguments: argparse.Namespace) -> None:
+    of_lines = ("n_best", "alignment", "constraints", "prefixes", *(["format"] if arguments.file else []))
     if given := [f"--{name}" for name in of_lines if getattr(arguments, name)]:
-        raise ValueError(f"--format html is one translation of a page: leave out {', '.join(given)}")
-    from ..translation.streams.pages import run_page
+        raise ValueError(f"a document has one translation, and its own format: leave out {', '.join(given)}")
+    from ..translation.streams.whole_files import run_document
 
     options = {name: value for name, value in search_options(arguments).items() if name != "num_return_sequences"}
-    run_page(arguments, options, arguments.ensemble, arguments.shortlist)
+    name, ending = (arguments.file, None) if arguments.file else (arguments.input, ".html")
+    run_document(arguments, name, ending, options, arguments.ensemble, arguments.shortlist)

@@ -2,7 +2,7 @@
 Requests and answers in the two protocols of translation clients.
 
 - LibreTranslate: POST /translate {q, source, target, format, alternatives, api_key} → {translatedText, alternatives,
-  detectedLanguage}. `model` and `stream` are ours; fields that nobody knows are ignored, as there.
+  detectedLanguage}. `model` and `stream` are ours; unknown fields are ignored, as there.
 - Hugging Face: POST / or /models/NAME {inputs, parameters} → [{translation_text}].
 
 Both become a `TranslationRequest`. An invalid request raises a `RequestError` that names the field.
@@ -30,7 +30,7 @@ MOST_ALTERNATIVES = 16
 LIBRETRANSLATE_FIELDS = ("q", "source", "target", "format", "alternatives", "api_key", "model", "stream", "secret")
 # What a text may be.
 FORMATS = ("text", "html")
-# The value of `source` that asks for the language of the texts.
+# The value of `source` with which the language of the texts is detected.
 AUTO = "auto"
 HUGGING_FACE_FIELDS = ("inputs", "parameters", "options", "stream")
 # Fields of `parameters` beside those of the search, with the only values that are accepted.
@@ -125,7 +125,7 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
 
 def read_detection(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
     """
-    The texts whose language is asked for, and the key.
+    The texts whose language is to be detected, and the key.
 
     Raises:
         RequestError: As `read_libretranslate`.

@@ -172,3 +172,23 @@ def test_the_model_aligns_and_one_that_cannot_keeps_the_order(translator, monkey
     monkeypatch.setattr(translator, "align", lambda *a, **k: (_ for _ in ()).throw(ValueError("no attention")))
     assert with_translations([markup], found, 1, aligner(translator)) == [["<b>zwei</b> eins <i>drei</i>"]]
     assert aligner(translator)([("a", "b")]) == [None]
+
+
+def test_many_tags_and_words_take_no_longer_than_few():
+    began = time.process_time()
+    for text in (
+        "<b>a</b> " * 4000,
+        "<b>a</b>" * 4000,
+        "<b></b> " * 4000 + "a",
+        "<b>a</b>, <img> " * 2000,
+        "a " * 20_000,
+    ):
+        page = MarkupText(text)
+        (sentence,) = page.sentences
+        assert page.render([sentence.text], [None]).count("<b>") == text.count("<b>")
+    assert time.process_time() - began < 5
+
+
+def test_kept_elements_before_a_mark_stay_in_their_order():
+    page = MarkupText("one <img 1> <img 2>, two")
+    assert page.render(["eins, zwei"], [None]) == "eins <img 1> <img 2>, zwei"

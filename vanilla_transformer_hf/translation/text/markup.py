@@ -8,9 +8,11 @@ moves tags and drops text behind `</body>`.
 
 import html
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import takewhile
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -77,11 +79,22 @@ NAME = re.compile(r"(https?://|www\.|[@#])\S+|\S+@\S+\.\w+|\[\S{1,4}\]")
 SPACE = " \t\n\r\f"
 MARKS = ".,;:!?…)]}»”’\"'、。，；：！？）"
 OPENING_MARKS = "([{«„“‘\"'¿¡（"
-# Elements inside each other, and words of a sentence, for whose tags places are looked for.
+# Elements inside each other, and words or tags of a sentence, for whose tags places are looked for by attention.
 MOST_NESTED, MOST_WORDS = 50, 400
 
 # Sources and translations -> attention of target words to source words (target words, source words); None: unknown.
 Align = Callable[[Sequence[tuple[str, str]]], Sequence[torch.Tensor | None]]
+
+
+class Translatable(Protocol):
+    """A text whose sentences are translated one by one."""
+
+    @property
+    def sentences(self) -> Sequence[Any]:
+        """What is translated, each with its `text` and the `nodes` in it."""
+
+    def render(self, translations: Sequence[str], weights: Sequence[torch.Tensor | None]) -> str:
+        """The text with the translations of its sentences; `weights` as in `Places`."""
 
 
 class Token(NamedTuple):
@@ -162,12 +175,13 @@ class Sentence:
         self._edges = (before, raw[len(raw.rstrip(SPACE)) :])
         self.raw.append(raw)
         text = re.sub(f"[{SPACE}]+", " ", html.unescape(raw))
-        kept = self._siblings[-1] if self._siblings and self._siblings[-1].is_kept else None
-        if kept is not None and kept.start == len(self.text):
+        kept, end = self._siblings[-1] if self._siblings else None, len(self.text)
+        if kept is not None and kept.is_kept and kept.start == end:
             kept.has_space = (kept.has_space[0], text.startswith(" "))
             if text[:1] in MARKS:
                 self.text = self.text.removesuffix(" ")
-                kept.start = kept.end = len(self.text)
+                for node in takewhile(lambda node: node.is_kept and node.start == end, reversed(self._siblings)):
+                    node.start = node.end = len(self.text)
         if not self.text or self.text.endswith(" "):
             text = text.removeprefix(" ") if text != " " else ""
             self._has_space |= not text
@@ -212,7 +226,7 @@ class Sentence:
         node.closing, text = raw, self.text[node.start :]
         if not text.strip() or NAME.fullmatch(text.strip()):
             siblings = self._siblings
-            siblings.remove(node)
+            siblings.pop()  # it: what came behind it is inside of it
             self.text = self.text[: node.start]
             self._keep("".join(self.raw[node.first :]), node.first)
             self._has_space = text.endswith(" ")
@@ -222,7 +236,7 @@ class Sentence:
         node.end = len(self.text.rstrip())
 
     def finish(self) -> None:
-        """End the elements that nobody has ended, and the text."""
+        """End the elements without an end tag, and the text."""
         while self._open:
             self._end(self._open.pop(), "")
         self.text = self.text.rstrip(" ")
@@ -230,31 +244,39 @@ class Sentence:
     def render(self, translation: str, weights: torch.Tensor | None) -> str:
         """The translation with the tags, placed by the attention of its words to those of the text."""
         before, after = self._edges
-        places = Places(self.text, translation, weights)
+        if not self.nodes:
+            return before + _escape(translation) + after
+        words = max(len(self.text.split()), len(translation.split()))
+        if max(words, _count(self.nodes)) > MOST_WORDS:
+            places: Places | PlacesInOrder = PlacesInOrder(self.text, translation)
+        else:
+            places = Places(self.text, translation, weights)
         return before + places.render(self.nodes, (0, len(places.source)), (0, len(translation))) + after
 
 
-class Places:
+class RenderedPlaces:
     """
-    Where the elements of a text are in its translation.
+    A translation with the elements of its text; where these are is said by the classes below.
 
     Args:
         source, target: The text and its translation.
-        weights: Attention of target words to source words; None: the order is taken to be the same.
     """
 
-    def __init__(self, source: str, target: str, weights: torch.Tensor | None):
+    def __init__(self, source: str, target: str):
         self.source, self.target = source, target
         self._sources, self._targets = (
             [found.span() for found in re.finditer(r"\S+", side)] for side in (source, target)
         )
-        if weights is None or weights.shape != (len(self._targets), len(self._sources)):
-            weights = _diagonal(len(self._targets), len(self._sources))
-        weights = weights.float() / weights.float().sum(dim=1, keepdim=True).clamp(min=1e-9)
-        self._nearest = weights.argmax(dim=1).tolist() if weights.numel() else []
-        sums = torch.zeros(len(self._targets), len(self._sources) + 1)
-        sums[:, 1:] = weights.cumsum(dim=1)
-        self._sums = sums
+
+    def _range(
+        self, node: Node, source: tuple[int, int], target: tuple[int, int], taken: Sequence[tuple[int, int]]
+    ) -> tuple[int, int]:
+        """The characters of the translation that are those of an element; outside of `taken`."""
+        raise NotImplementedError
+
+    def _place(self, node: Node, source: tuple[int, int], target: tuple[int, int]) -> int:
+        """Where what is kept stands in the translation."""
+        raise NotImplementedError
 
     def render(self, nodes: Sequence[Node], source: tuple[int, int], target: tuple[int, int]) -> str:
         """The translation's characters `target`, which are those of the text's `source`, with these nodes."""
@@ -265,10 +287,13 @@ class Places:
                 start, end = self._range(node, source, target, taken)
                 taken.append((start, end))
                 placed.append((start, end, order, node))
+        taken.sort()
         for order, node in enumerate(nodes):
             if node.is_kept:
                 place = self._place(node, source, target)
-                place = next((end for start, end in taken if start < place < end), place)
+                before = bisect_left(taken, (place, 0)) - 1
+                if before >= 0 and taken[before][1] > place:  # inside of an element: behind it
+                    place = taken[before][1]
                 placed.append((place, place, order, node))
         # Elements of one place come in their order; those that end where another begins come first.
         out, done = "", target[0]
@@ -281,6 +306,62 @@ class Places:
                 out += node.opening + inner + node.closing
             done = end
         return out + _escape(self.target[done : target[1]])
+
+
+class PlacesInOrder(RenderedPlaces):
+    """
+    Where the elements of a long text are: words count as being in the same order. It takes time that grows with the
+    length and the number of elements alone.
+
+    Args:
+        source, target: The text and its translation.
+    """
+
+    def __init__(self, source: str, target: str):
+        super().__init__(source, target)
+        self._starts = [start for start, _ in self._sources]
+
+    def _rows(self, first: int, last: int) -> tuple[int, int]:
+        """The first word of the translation at the place of these words of the text, and the one behind the last."""
+        rows, columns = len(self._targets), len(self._sources)
+        return -(-first * rows // columns), -(-(last + 1) * rows // columns)
+
+    def _range(
+        self, node: Node, source: tuple[int, int], target: tuple[int, int], taken: Sequence[tuple[int, int]]
+    ) -> tuple[int, int]:
+        least = max(target[0], taken[-1][1] if taken else 0)
+        column = bisect_right(self._starts, node.start) - 1
+        first, behind = self._rows(column, bisect_left(self._starts, node.end) - 1)
+        if first >= behind:
+            return least, least
+        start = min(target[1], max(least, self._targets[first][0]))
+        return start, min(target[1], max(start, self._targets[behind - 1][1]))
+
+    def _place(self, node: Node, source: tuple[int, int], target: tuple[int, int]) -> int:
+        column = bisect_left(self._starts, node.start) - 1
+        _, behind = self._rows(0, column) if column >= 0 else (0, 0)
+        place = self._targets[behind - 1][1] if behind else 0
+        return min(target[1], max(target[0], place))
+
+
+class Places(RenderedPlaces):
+    """
+    Where the elements of a text are, by attention.
+
+    Args:
+        source, target: The text and its translation.
+        weights: Attention of target words to source words; None: the order is taken to be the same.
+    """
+
+    def __init__(self, source: str, target: str, weights: torch.Tensor | None):
+        super().__init__(source, target)
+        if weights is None or weights.shape != (len(self._targets), len(self._sources)):
+            weights = _diagonal(len(self._targets), len(self._sources))
+        weights = weights.float() / weights.float().sum(dim=1, keepdim=True).clamp(min=1e-9)
+        self._nearest = weights.argmax(dim=1).tolist() if weights.numel() else []
+        sums = torch.zeros(len(self._targets), len(self._sources) + 1)
+        sums[:, 1:] = weights.cumsum(dim=1)
+        self._sums = sums
 
     def _range(
         self, node: Node, source: tuple[int, int], target: tuple[int, int], taken: Sequence[tuple[int, int]]
@@ -329,6 +410,11 @@ class Places:
             return max(target[0], self._targets[rows[0]][0])
         end = min(target[1], self._targets[rows[-1]][1])
         return max(target[0], len(self.target[:end].rstrip(MARKS)) if self.source[node.start] in MARKS else end)
+
+
+def _count(nodes: Sequence[Node]) -> int:
+    """The number of elements, with those inside."""
+    return sum(1 + _count(node.children) for node in nodes)
 
 
 def _diagonal(rows: int, columns: int) -> torch.Tensor:
@@ -392,7 +478,7 @@ class MarkupText:
         while place < len(tokens):
             token = tokens[place]
             is_inline = token.name in INLINE
-            end = _end_of_kept(tokens, place)
+            end = end_of_kept(tokens, place)
             raw = "".join(each.raw for each in tokens[place:end])
             is_closed = raw.endswith(">") and (end == place + 1 or tokens[end - 1][1:] == ("end", token.name))
             if token.kind != "text" and not is_closed:  # it reaches to the end of the text
@@ -423,7 +509,7 @@ class MarkupText:
         self._sentence = Sentence()
 
 
-def _end_of_kept(tokens: Sequence[Token], place: int) -> int:
+def end_of_kept(tokens: Sequence[Token], place: int) -> int:
     """The index behind an element whose content is kept, or behind the token if it begins none."""
     token = tokens[place]
     if token.kind != "start" or token.name in VOID or (token.raw.endswith("/>") and token.name not in INLINE):
@@ -440,16 +526,16 @@ def _end_of_kept(tokens: Sequence[Token], place: int) -> int:
 
 
 def with_translations(
-    texts: Sequence[MarkupText], translations: Sequence[Sequence[Translation]], n_best: int, align: Align
+    texts: Sequence[Translatable], translations: Sequence[Sequence[Translation]], n_best: int, align: Align
 ) -> list[list[Translation]]:
     """
     The n-best lists of texts with markup.
 
     Args:
-        texts: The texts.
+        texts: The texts, such as [`MarkupText`]s.
         translations: The n-best list of each of their sentences.
         n_best: The length of each list.
-        align: Is asked where words come from, where a sentence has tags.
+        align: Is called for the alignment of words, where a sentence has tags.
     """
     sentences = [sentence for text in texts for sentence in text.sentences]
     pairs = [(sentence, one) for sentence, found in zip(sentences, translations, strict=True) for one in found]
@@ -478,7 +564,7 @@ def with_translations(
 def aligner(translator: Any, source_prefix: str | None = None) -> Align:
     """
     The alignment by a translator's model, in the layer before its last (Garg et al. 2019, arXiv 1909.02074); with one
-    that tells none, words keep their order.
+    that has none, words keep their order.
 
     Args:
         translator: A [`Translator`].

@@ -1,0 +1,46 @@
+"""Subtitles: numbers and times stay, the lines of one are translated together."""
+
+import time
+
+from vanilla_transformer_hf.translation.documents.subtitles import balanced_lines
+
+
+SUBTITLES = """\ufeff1
+00:00:01,000 --> 00:00:02,500 X1:10
+<i>one two
+three</i> four & five
+
+2
+00:00:03,000 --> 00:00:04,000
+{\\an8}- six
+- seven <3
+
+3
+00:00:05.000 --> 00:00:06.000
+
+note
+"""
+
+
+def test_subtitles(shout):
+    expected = SUBTITLES.replace("one two\nthree", "ONE TWO THREE").replace("</i> four & five", "</i>\nFOUR & FIVE")
+    expected = expected.replace("six", "SIX").replace("seven", "SEVEN")
+    for end in ("\n", "\r\n"):
+        content = SUBTITLES.replace("\n", end).encode()
+        assert shout(content, "a.srt").decode() == expected.replace("\n", end)
+
+
+def test_lines_are_balanced_and_end_outside_of_tags():
+    assert balanced_lines('<font color="a b c d">one two</font> three four', 2) == [
+        '<font color="a b c d">one two</font>', "three four"
+    ]  # fmt: skip
+    assert balanced_lines("one", 3) == ["one"] and balanced_lines("", 2) == [""]
+    assert len(balanced_lines("a b c d e f", 3)) == 3
+
+
+def test_hostile_subtitles_take_time_that_grows_with_their_length(shout):
+    began = time.process_time()
+    times = "00:00:01,000 --> 00:00:02,000\n"
+    for content in ("\n" * 100_000, times * 5_000, times + "{" * 50_000, times + "a\n" * 20_000, "1:" * 50_000):
+        shout(content.encode(), "a.srt")
+    assert time.process_time() - began < 5

@@ -1,0 +1,144 @@
+"""
+Documents by the ending of their name: text, pages, subtitles, office documents, XLIFF and PO.
+
+A document is read from bytes and written to bytes; nothing of it is on the disk, and nothing is loaded from elsewhere.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Protocol
+
+import torch
+
+from ..results import Translation
+from ..text.markup import Align, MarkupText, with_translations
+
+
+EXTRA = "pip install 'vanilla_transformer_hf[documents]'"
+# Bytes of all parts of an office document without compression.
+LARGEST_UNPACKED = 512 * 2**20
+
+
+@dataclass
+class PlainText:
+    """
+    A text without markup, translated as a whole.
+
+    Attributes:
+        text: The text.
+    """
+
+    text: str
+    nodes: Sequence[object] = ()
+
+    @property
+    def sentences(self) -> Sequence["PlainText"]:
+        return [self] if self.text.strip() else []
+
+    def render(self, translations: Sequence[str], weights: Sequence[torch.Tensor | None]) -> str:
+        """Its translation."""
+        return translations[0] if translations else self.text
+
+
+@dataclass
+class Document:
+    """
+    Attributes:
+        segments: What is translated.
+        write: The translations of the segments, which are markup where they are, and the code of their language, which
+            some formats say -> the translated document.
+    """
+
+    segments: Sequence[MarkupText | PlainText]
+    write: Callable[[Sequence[str], str | None], bytes]
+
+    @property
+    def texts(self) -> list[str]:
+        """What reaches the model."""
+        return [sentence.text for segment in self.segments for sentence in segment.sentences]
+
+    def translated(
+        self, translations: Sequence[Sequence[Translation]], align: Align, language: str | None = None
+    ) -> bytes:
+        """
+        The document with the translations of its `texts`.
+
+        Args:
+            translations: A list for each of them, of which the first translation is taken.
+            align: As in `with_translations`.
+            language: Code of the language of the translations.
+        """
+        best = [each[:1] for each in translations]
+        return self.write([str(each) for (each,) in with_translations(self.segments, best, 1, align)], language)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """
+    How a document is read.
+
+    Attributes:
+        name: Of the file, for messages.
+        on_bad_bytes: What is done with bytes of text that are not UTF-8: "strict", "replace" or "ignore".
+        most_bytes: Of all parts of an archive together.
+    """
+
+    name: str
+    on_bad_bytes: str = "strict"
+    most_bytes: int = LARGEST_UNPACKED
+
+
+class Reader(Protocol):
+    """A function from the bytes of a file to its document."""
+
+    def __call__(self, content: bytes, reading: Reading) -> Document: ...
+
+
+# The ending of a name -> the module of its reader here, and the function.
+READERS = {
+    ".txt": ("plain", "read_text"),
+    ".html": ("plain", "read_page"),
+    ".htm": ("plain", "read_page"),
+    ".srt": ("subtitles", "read_subtitles"),
+    ".docx": ("office", "read_docx"),
+    ".odt": ("office", "read_odt"),
+    ".xlf": ("xliff", "read_xliff"),
+    ".xliff": ("xliff", "read_xliff"),
+    ".po": ("po", "read_po"),
+}
+
+
+def ending_of(name: str) -> str:
+    """
+    The ending of a document's name.
+
+    Raises:
+        ValueError: It is none of those that are read.
+    """
+    ending = PurePath(name).suffix.lower()
+    if ending not in READERS:
+        raise ValueError(f"{name[-60:]!r} is not a document: expected {', '.join(READERS)}")
+    return ending
+
+
+def read_document(content: bytes, reading: Reading, ending: str | None = None) -> Document:
+    """
+    A document from the bytes of its file.
+
+    Args:
+        content: The bytes.
+        reading: How they are read.
+        ending: That of another name, for files whose own name does not say what they are.
+
+    Raises:
+        ValueError: The ending of the name is unknown, a library for it is not installed, or the file is damaged, too
+            large, or declares entities of XML.
+    """
+    module, function = READERS[ending or ending_of(reading.name)]
+    try:
+        reader: Reader = getattr(importlib.import_module(f".{module}", __package__), function)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{reading.name}: {error.name}, which reads it, is not installed: {EXTRA}") from error
+    return reader(content, reading)

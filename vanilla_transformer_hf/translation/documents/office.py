@@ -1,0 +1,441 @@
+"""
+Office documents: Word's .docx and OpenDocument's .odt. Both are archives of XML, of which the texts of paragraphs
+change and nothing else: each paragraph is a text with codes, such as formats, links and footnotes, inside.
+"""
+
+import copy
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+from lxml import etree
+
+from ..text.markup import MarkupText
+from .document import Document, Reading
+from .inline import Pair, Piece, as_markup, from_markup, without_crossings
+from .xml_parts import (
+    DEEPEST,
+    NO_XML,
+    Container,
+    detached,
+    fill_mixed,
+    local_name,
+    mixed_pieces,
+    parse_xml,
+    without_children,
+    write_xml,
+)
+
+
+MOST_PARTS = 10_000
+PARTS_OF_DOCX = re.compile(r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
+PARTS_OF_ODT = re.compile(r"(?:content|styles)\.xml")
+
+
+class Archive:
+    """
+    The parts of an archive.
+
+    Args:
+        content: Its bytes.
+        reading: How it is read.
+
+    Raises:
+        ValueError: It is none, has a password, or unpacks to more than `reading.most_bytes`.
+    """
+
+    def __init__(self, content: bytes, reading: Reading):
+        self._name = reading.name
+        try:
+            with zipfile.ZipFile(BytesIO(content)) as archive:
+                self._infos = archive.infolist()
+                self._check(reading)
+                self.parts = {info.filename: archive.read(info) for info in self._infos}
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, OSError) as error:
+            raise ValueError(
+                f"{self._name}: not an office document, or one that is damaged or has a password ({error})."
+            ) from error
+
+    def _check(self, reading: Reading) -> None:
+        """No part becomes larger than the size that the archive states."""
+        size = sum(info.file_size for info in self._infos)
+        if size > reading.most_bytes:
+            raise ValueError(f"{self._name}: unpacks to {size:,} bytes; at most {reading.most_bytes:,} are read")
+        if len(self._infos) > MOST_PARTS or len({info.filename for info in self._infos}) < len(self._infos):
+            raise ValueError(f"{self._name}: has more than {MOST_PARTS:,} parts, or two of one name")
+        if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in self._infos):
+            raise ValueError(f"{self._name}: is compressed in a way that office documents are not")
+
+    def trees(self, names: re.Pattern[str]) -> dict[str, Any]:
+        """
+        The parts of these names as trees.
+
+        Raises:
+            ValueError: There is none, or one is no XML of an office document.
+        """
+        trees = {
+            name: parse_xml(part, f"{self._name}, {name}")
+            for name, part in self.parts.items()
+            if names.fullmatch(name)
+        }
+        if any(tree.docinfo.doctype for tree in trees.values()):
+            raise ValueError(f"{self._name}: has a document type, which office documents may not have")
+        if not trees:
+            raise ValueError(f"{self._name}: not a document of this kind: it has no text")
+        return trees
+
+    def written(self, changed: dict[str, bytes]) -> bytes:
+        """The archive with some of its parts changed, all in their order."""
+        out = BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            for info in self._infos:
+                archive.writestr(info, changed.get(info.filename, self.parts[info.filename]))
+        return out.getvalue()
+
+
+class Paragraph:
+    """
+    A paragraph.
+
+    Args:
+        pieces: Its text and codes, not nested yet.
+        fill: Put the pieces of the translation, as markup and codes, in place of what it has.
+    """
+
+    def __init__(self, pieces: Iterable[Piece], fill: Callable[[str, Sequence[Any]], None]):
+        markup, self._codes = as_markup(without_crossings([*pieces]))
+        self.segment, self._fill = MarkupText(markup), fill
+
+    def write(self, markup: str) -> None:
+        """Set the translation."""
+        self._fill(markup, self._codes)
+
+
+def _document(
+    content: bytes, reading: Reading, names: re.Pattern[str], paragraphs_of: Callable[[Any], Iterator[Paragraph]]
+) -> Document:
+    archive = Archive(content, reading)
+    trees = archive.trees(names)
+    found = (paragraph for tree in trees.values() for paragraph in paragraphs_of(tree.getroot()))
+    # Those without text are not touched.
+    paragraphs = [paragraph for paragraph in found if paragraph.segment.sentences]
+
+    def write(translations: Sequence[str], language: str | None) -> bytes:
+        for paragraph, markup in zip(paragraphs, translations, strict=True):
+            paragraph.write(markup)
+        return archive.written({name: write_xml(tree) for name, tree in trees.items()})
+
+    return Document([paragraph.segment for paragraph in paragraphs], write)
+
+
+# ------------------------------------------------------------------------------------------------------------- .odt
+
+ODT_AROUND = ("span", "a", "meta")
+ODT_DROPPED = ("soft-page-break",)
+ODT_ENDING = ("tab", "line-break")
+ODT_RANGE = re.compile(r"(?P<what>bookmark|reference-mark|toc-mark|user-index-mark|alphabetical-index-mark|hidden)"
+                       r"-(?P<side>start|end)")  # fmt: skip
+
+
+def read_odt(content: bytes, reading: Reading) -> Document:
+    """
+    Raises:
+        ValueError: It is no OpenDocument text, damaged, too large, has a password, or declares entities.
+    """
+    return _document(content, reading, PARTS_OF_ODT, _odt_paragraphs)
+
+
+def _odt_paragraphs(root: Any) -> Iterator[Paragraph]:
+    text = root.nsmap.get("text", "urn:oasis:names:tc:opendocument:xmlns:text:1.0")
+    deleted = f"{{{text}}}tracked-changes"
+    for element in root.iter(f"{{{text}}}p", f"{{{text}}}h"):
+        if not any(above.tag == deleted for above in element.iterancestors()):
+            yield Paragraph(mixed_pieces(element, _odt_piece, _odt_is_around), _odt_filler(element))
+
+
+def _odt_filler(element: Any) -> Callable[[str, Sequence[Any]], None]:
+    def fill(markup: str, codes: Sequence[Any]) -> None:
+        for child in list(element):
+            element.remove(child)
+        element.text = None
+        fill_mixed(element, markup, codes)
+
+    return fill
+
+
+def _odt_is_around(element: Any) -> bool:
+    return local_name(element) in ODT_AROUND
+
+
+def _odt_piece(element: Any) -> Piece | None:
+    name = local_name(element)
+    if name in ODT_DROPPED:
+        return None
+    if name == "s":  # spaces
+        before = element.getprevious()
+        is_first = before is None and not (element.getparent().text or "").strip()
+        is_one = all(value == "1" for value in element.attrib.values())
+        return Piece("text", " ") if is_one and not is_first else Piece("ending", element)
+    if name in ODT_ENDING:
+        return Piece("ending", element)
+    if found := ODT_RANGE.fullmatch(name):
+        key = (found["what"], *sorted(element.attrib.values())[:1])
+        return Piece("begin" if found["side"] == "start" else "end", element, key)
+    return Piece("alone", element)
+
+
+# ------------------------------------------------------------------------------------------------------------ .docx
+
+DOCX_AROUND = ("hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo")
+DOCX_PROPERTIES = ("smartTagPr", "customXmlPr", "sdtPr", "sdtEndPr")
+# What Word writes anew: marks of its spelling check, and where pages ended when it was last shown.
+DOCX_DROPPED = ("proofErr", "lastRenderedPageBreak", "softHyphen")
+DOCX_ENDING = ("tab", "br", "cr", "ptab")
+DOCX_RANGE = re.compile(r"(?P<what>bookmark|commentRange|perm|customXmlInsRange|customXmlDelRange)(?P<side>Start|End)")
+# Properties of a run that do not show.
+INVISIBLE = ("lang", "noProof", "rPrChange")
+
+
+class Format:
+    """
+    How text looks.
+
+    Args:
+        properties: The element of a run that says it; None: as the paragraph.
+    """
+
+    def __init__(self, properties: Any):
+        self.properties = properties
+        shown = [] if properties is None else [child for child in properties if local_name(child) not in INVISIBLE]
+        self.key = b"".join(sorted(etree.tostring(child, with_tail=False) for child in shown))
+
+
+def read_docx(content: bytes, reading: Reading) -> Document:
+    """
+    Raises:
+        ValueError: It is no document of Word, damaged, too large, has a password, or declares entities.
+    """
+    return _document(content, reading, PARTS_OF_DOCX, _docx_paragraphs)
+
+
+def _docx_paragraphs(root: Any) -> Iterator[Paragraph]:
+    namespace = root.tag.partition("}")[0] + "}"
+    for element in root.iter(f"{namespace}p"):
+        paragraph = DocxParagraph(element, namespace)
+        yield Paragraph(paragraph.pieces(), paragraph.fill)
+
+
+@dataclass(frozen=True)
+class Part:
+    """
+    What a run has beside its text, or text that is not translated.
+
+    Attributes:
+        properties: Of the run.
+        content: An element, or a text.
+    """
+
+    properties: Any
+    content: Any
+
+
+# A piece, and the format of a text.
+Shown = tuple[Piece, Format | None]
+
+
+class DocxParagraph:
+    """
+    A paragraph of Word: runs, which are texts of one look, and what encloses them.
+
+    Word cuts runs where the spelling check or an editor once stood: neighbours that look alike are one text here, and
+    what looks as most of the paragraph does is its plain text.
+
+    Args:
+        element: The paragraph.
+        namespace: That of its elements, in braces.
+    """
+
+    def __init__(self, element: Any, namespace: str):
+        self._element, self._w = element, namespace
+        shares = dict[bytes, tuple[int, Format]]()
+        for run in element.iter(f"{namespace}r"):
+            if next(run.iterancestors(f"{namespace}p")) is not element:
+                continue  # in a frame
+            own = Format(run.find(f"{namespace}rPr"))
+            count = sum(len(text.text or "") for text in run.iterchildren(f"{namespace}t"))
+            shares[own.key] = (shares.get(own.key, (0, own))[0] + count, own)
+        _, self._plain = max(shares.values(), key=lambda each: each[0], default=(0, Format(None)))
+
+    def pieces(self) -> list[Piece]:
+        """Its pieces, not nested yet."""
+        return self._merged(_fields([*self._read(self._element, 0)]))
+
+    def _read(self, element: Any, depth: int) -> Iterator[Shown]:
+        """Pieces with the format of texts; fields are codes of their own yet."""
+        for child in element:
+            name = local_name(child)
+            if name in ("pPr", *DOCX_PROPERTIES, *DOCX_DROPPED):
+                continue
+            if name == "r":
+                yield from self._read_run(child)
+            elif name == "sdt" and (content := child.find(f"{self._w}sdtContent")) is not None and depth < DEEPEST:
+                shell = without_children(child, *DOCX_PROPERTIES)
+                shell.append(without_children(content))
+                yield from self._around(Container(shell, shell[-1]), content, depth)
+            elif name in DOCX_AROUND and depth < DEEPEST:
+                yield from self._around(Container(without_children(child, *DOCX_PROPERTIES)), child, depth)
+            elif found := DOCX_RANGE.fullmatch(name):
+                key = (found["what"], child.get(f"{self._w}id"))
+                yield Piece("begin" if found["side"] == "Start" else "end", [child], key), None
+            else:
+                yield Piece("alone", [child]), None
+
+    def _around(self, container: Container, content: Any, depth: int) -> Iterator[Shown]:
+        yield Piece("begin", container, container, is_element=True), None
+        yield from self._read(content, depth + 1)
+        yield Piece("end", container, container, is_element=True), None
+
+    def _read_run(self, run: Any) -> Iterator[Shown]:
+        properties = run.find(f"{self._w}rPr")
+        look = Format(properties)
+        for child in run:
+            name = local_name(child)
+            if name in ("rPr", *DOCX_DROPPED):
+                continue
+            if name == "t":
+                yield Piece("text", child.text or ""), look
+            elif name == "noBreakHyphen":
+                yield Piece("text", "\u2011"), look
+            else:
+                yield Piece("ending" if name in DOCX_ENDING else "alone", [Part(properties, child)]), None
+
+    def _merged(self, pieces: Iterable[Shown]) -> list[Piece]:
+        """Pieces with formats as pairs around the texts that do not look as most of the paragraph does."""
+        out, current = list[Piece](), self._plain
+
+        def change(wanted: Format) -> None:
+            nonlocal current
+            if wanted.key == current.key:
+                return
+            if current.key != self._plain.key:
+                out.append(Piece("end", current, current, is_element=True))
+            current = wanted
+            if current.key != self._plain.key:
+                out.append(Piece("begin", current, current, is_element=True))
+
+        for piece, look in pieces:
+            change(self._plain if look is None else look)
+            out.append(piece)
+        change(self._plain)
+        return out
+
+    def fill(self, markup: str, codes: Sequence[Any]) -> None:
+        """Put a translation in place of all but the paragraph's properties."""
+        for child in list(self._element):
+            if local_name(child) != "pPr":
+                self._element.remove(child)
+        parents, looks = [self._element], [self._plain]
+        for piece in from_markup(markup, codes):
+            value = piece.value
+            if piece.kind == "text":
+                self._add(parents[-1], [Part(looks[-1].properties, value)])
+            elif piece.kind == "begin":
+                parents.append(self._begin(parents[-1], value))
+                looks.append(value if isinstance(value, Format) else looks[-1])
+            elif piece.kind == "end":
+                parents.pop(), looks.pop()
+                if isinstance(value, Pair):
+                    self._add(parents[-1], value.last)
+            else:
+                self._add(parents[-1], value)
+
+    def _begin(self, parent: Any, value: Any) -> Any:
+        """Add what begins here; the element to which the next pieces belong."""
+        if isinstance(value, Container):
+            parent.append(value.shell)
+            return value.inner
+        if isinstance(value, Pair):
+            self._add(parent, value.first)
+        return parent
+
+    def _add(self, parent: Any, values: Sequence[Any]) -> None:
+        """Append elements and parts of runs."""
+        for value in values:
+            if not isinstance(value, Part):
+                parent.append(detached(value))
+                continue
+            run = etree.SubElement(parent, f"{self._w}r")
+            if value.properties is not None:
+                run.append(copy.deepcopy(value.properties))
+            if not isinstance(value.content, str):
+                run.append(detached(value.content))
+                continue
+            text = etree.SubElement(run, f"{self._w}t")
+            text.set("{http://www.w3.org/XML/1998/namespace}space", "preserve")
+            text.text = NO_XML.sub("", value.content)
+
+
+# A field, such as the number of a page or a link, is a row of runs: its begin, its code, a separator, what it shows,
+# its end.
+
+
+def _fields(pieces: Sequence[Shown]) -> Iterator[Shown]:
+    """
+    Pieces in which a field is one code, and a link a pair around the text that it shows. Fields that begin or end in
+    another paragraph or element stay where they are.
+    """
+    place = 0
+    while place < len(pieces):
+        piece, mark = pieces[place][0], _field_mark(pieces[place][0])
+        end = _end_of_field(pieces, place) if mark == "begin" else None
+        if end is not None:
+            yield from _field(pieces[place : end + 1])
+            place = end
+        else:
+            yield (Piece("ending", piece.value), None) if mark else pieces[place]
+        place += 1
+
+
+def _field_mark(piece: Piece) -> str:
+    """Which part of a field this is: "begin", "code", "separate" or "end"; "" if it is none."""
+    part = piece.value[0] if piece.kind == "alone" else None
+    if not isinstance(part, Part):
+        return ""
+    if local_name(part.content) == "instrText":
+        return "code"
+    types = (value for name, value in part.content.attrib.items() if name.endswith("fldCharType"))
+    return next(types, "") if local_name(part.content) == "fldChar" else ""
+
+
+def _end_of_field(pieces: Sequence[Shown], place: int) -> int | None:
+    """The index of the end of a field that begins here; None if it is not in the same element."""
+    fields, elements = 0, 0
+    for index in range(place, len(pieces)):
+        piece = pieces[index][0]
+        fields += {"begin": 1, "end": -1}.get(_field_mark(piece), 0)
+        elements += {"begin": 1, "end": -1}.get(piece.kind, 0) if piece.is_element else 0
+        if elements < 0 or fields == 0:
+            return index if elements == fields == 0 else None
+    return None
+
+
+def _field(pieces: Sequence[Shown]) -> Iterator[Shown]:
+    marks = [_field_mark(piece) for piece, _ in pieces]
+    code = "".join(piece.value[0].content.text or "" for (piece, _), mark in zip(pieces, marks) if mark == "code")
+    if code.strip().upper().startswith("HYPERLINK") and marks.count("separate") == 1:
+        text = marks.index("separate") + 1
+        first = [part for piece, _ in pieces[:text] if piece.kind == "alone" for part in piece.value]
+        last = pieces[-1][0].value
+        yield Piece("begin", first, id(last)), None
+        yield from pieces[text:-1]
+        yield Piece("end", last, id(last)), None
+    elif any(piece.kind in ("begin", "end") for piece, _ in pieces):  # what encloses parts of it stays around them
+        for piece, look in pieces:
+            yield (Piece("ending", piece.value) if _field_mark(piece) else piece), look
+    else:
+        texts = ([Part(look.properties, piece.value)] if look else piece.value for piece, look in pieces)
+        yield Piece("alone", [part for parts in texts for part in parts]), None

@@ -1,0 +1,58 @@
+"""Text and pages as documents."""
+
+import codecs
+import re
+
+from ..text.markup import MarkupText
+from .document import Document, PlainText, Reading
+
+
+MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+# Bytes in which a page says its encoding, and how it does.
+HEAD, CHARSET = 1024, re.compile(rb"""<meta[^>]*charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
+# Encodings of text that pages have; Python has others, which are not encodings of text.
+ENCODINGS = re.compile("iso-8859|latin|windows-|cp125|koi8|shift_jis|euc-|gb|big5", re.IGNORECASE)
+
+
+def decode(content: bytes, reading: Reading, declared: str | None = None) -> tuple[str, str]:
+    """
+    The text of a file, and its encoding: that of its byte-order mark, else UTF-8, else the one that it declares.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")
+    try:
+        return content.decode(encoding, reading.on_bad_bytes), encoding
+    except UnicodeDecodeError as error:
+        where = f"byte {error.start + 1:,}"
+    try:
+        if declared and ENCODINGS.match(declared):
+            return content.decode(declared), declared
+        raise LookupError
+    except (LookupError, UnicodeError):
+        raise ValueError(f"{reading.name}, {where}: not {encoding[:6].upper()}; see --on_bad_bytes") from None
+
+
+def read_text(content: bytes, reading: Reading) -> Document:
+    """
+    A text, line by line.
+
+    Raises:
+        ValueError: It is neither UTF-8 nor UTF-16 with a byte-order mark.
+    """
+    text, encoding = decode(content, reading)
+    lines = [PlainText(line) for line in text.split("\n")]
+    return Document(lines, lambda found, _: "\n".join(found).encode(encoding))
+
+
+def read_page(content: bytes, reading: Reading) -> Document:
+    """
+    A page of HTML; it is written in its encoding.
+
+    Raises:
+        ValueError: It is neither UTF-8 nor what it says that it is.
+    """
+    found = CHARSET.search(content[:HEAD])
+    text, encoding = decode(content, reading, found[1].decode() if found else None)
+    return Document([MarkupText(text)], lambda found, _: "".join(found).encode(encoding, "xmlcharrefreplace"))

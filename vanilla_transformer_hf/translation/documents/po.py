@@ -1,0 +1,88 @@
+"""
+Catalogues of gettext (.po): messages without a translation get one, marked as fuzzy, as programs do that translate by
+machine: gettext leaves such messages out until somebody has read them.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import polib
+
+from ..text.markup import MarkupText
+from .document import Document, Reading
+from .inline import as_markup, from_markup
+from .strings import as_string, string_pieces
+
+
+# Variables in the styles of C, Python, Qt, shells and templates, and entities of HTML.
+CODES = re.compile(
+    r"%(?:\d+\$)?(?:\([^()\s]{1,99}\))?[-+#0]{0,5}[\d.*]{0,9}(?:hh|ll|[hlLzjtq])?[diouxXeEfFgGcrsSpaA@%]"
+    r"|%[Ln]?\d{1,2}|%n|[$%]?\{[^{}\n]{0,99}\}|\$[A-Za-z_]\w{0,99}|&(?:#?\w{1,32});"
+)
+CHARSET = re.compile(rb"charset=([\w.:-]+)")
+PLURALS = re.compile(r"nplurals\s*=\s*([1-9])")
+
+
+def read_po(content: bytes, reading: Reading) -> Document:
+    """
+    Raises:
+        ValueError: It is no such file, or not in the encoding that it states.
+    """
+    encoding = found[1].decode() if (found := CHARSET.search(content[: 2**16])) else "utf-8"
+    try:
+        text = content.decode("utf-8" if encoding.upper() == "CHARSET" else encoding).removeprefix("\ufeff")
+        # polib opens the file of this name if there is one: no name begins with the end of a line.
+        file = polib.pofile(f"\n{text}")
+    except (LookupError, UnicodeError, OSError, ValueError, IndexError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{reading.name}: not a gettext catalogue, or a damaged one ({reason}).") from error
+    plurals = PLURALS.search(file.metadata.get("Plural-Forms", ""))
+    count = int(plurals[1]) if plurals else 2
+    messages = [_Message(entry, count) for entry in file if not entry.obsolete and not _has_translation(entry)]
+
+    def write(found: Sequence[str], language: str | None) -> bytes:
+        place = 0
+        for message in messages:
+            message.fill(found[place : place + len(message.segments)])
+            place += len(message.segments)
+        file.metadata["Content-Type"] = "text/plain; charset=UTF-8"
+        file.metadata.setdefault("Content-Transfer-Encoding", "8bit")
+        if language and not file.metadata.get("Language"):
+            file.metadata["Language"] = language
+        return f"{file}".rstrip("\n").encode() + b"\n"
+
+    return Document([segment for message in messages for segment in message.segments], write)
+
+
+def _has_translation(entry: Any) -> bool:
+    return bool(entry.msgstr.strip() or any(form.strip() for form in entry.msgstr_plural.values()))
+
+
+class _Message:
+    """
+    A message without a translation.
+
+    Args:
+        entry: polib's.
+        count: Plural forms of the language; of several, the first is the translation of the singular.
+    """
+
+    def __init__(self, entry: Any, count: int):
+        self._entry, self._count = entry, count
+        singular = [] if entry.msgid_plural and count == 1 else [entry.msgid]
+        plural = [entry.msgid_plural] if entry.msgid_plural else []
+        coded = [as_markup(string_pieces(text, CODES)) for text in (*singular, *plural)]
+        self._codes = [codes for _, codes in coded]
+        self.segments = [MarkupText(markup) for markup, _ in coded]
+
+    def fill(self, found: Sequence[str]) -> None:
+        """Set the translation."""
+        texts = [as_string(from_markup(markup, codes)) for markup, codes in zip(found, self._codes, strict=True)]
+        if self._entry.msgid_plural:
+            forms = [texts[0], *[texts[-1]] * (self._count - 1)]
+            self._entry.msgstr_plural = dict(enumerate(forms))
+        else:
+            self._entry.msgstr = texts[0]
+        if "fuzzy" not in self._entry.flags:
+            self._entry.flags.append("fuzzy")

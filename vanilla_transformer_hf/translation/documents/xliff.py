@@ -1,0 +1,148 @@
+"""
+XLIFF 1.2 and 2: units without a translation get one, with the inline codes of their source.
+
+What has a translation already, is approved, or is not to be translated stays as it is.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..text.markup import MarkupText
+from .document import Document, Reading
+from .inline import Piece, as_markup, without_crossings
+from .xml_parts import fill_mixed, local_name, mixed_pieces, parse_xml, without_children, write_xml
+
+
+# States of translations that are none yet.
+NEW_STATES = ("new", "needs-translation", "initial")
+LINE_BREAKS = ("lb", "xlf:lb")
+# Inline elements around text, and codes that begin and end something: their names -> the attributes with what both
+# ends have in common.
+AROUND = ("g", "mrk", "pc")
+BEGINS = {"bpt": ("rid", "id"), "bx": ("rid", "id"), "sc": ("id",), "sm": ("id",)}
+ENDS = {"ept": ("rid", "id"), "ex": ("rid", "id"), "ec": ("startRef",), "em": ("startRef",)}
+
+
+def read_xliff(content: bytes, reading: Reading) -> Document:
+    """
+    Raises:
+        ValueError: It is no XLIFF, damaged, too large, or declares entities.
+    """
+    tree = parse_xml(content, reading.name)
+    root = tree.getroot()
+    if local_name(root) != "xliff":
+        raise ValueError(f"{reading.name}: not a file of this kind: its first element is not <xliff>.")
+    texts = [text for unit in root.iter("{*}trans-unit", "{*}unit") for text in _texts_of_unit(unit)]
+
+    def write(found: Sequence[str], language: str | None) -> bytes:
+        for text, markup in zip(texts, found, strict=True):
+            text.fill(markup)
+        _say_language(root, language)
+        return write_xml(tree)
+
+    return Document([text.segment for text in texts], write)
+
+
+def _say_language(root: Any, language: str | None) -> None:
+    """The language of the translations, where the file does not say it."""
+    is_new = root.get("version", "").startswith("2")
+    name = "trgLang" if is_new else "target-language"
+    for element in [root] if is_new else root.iterchildren("{*}file"):
+        if language and not element.get(name):
+            element.set(name, language)
+
+
+def _texts_of_unit(unit: Any) -> Iterator["_Text"]:
+    """What is translated of a unit."""
+    switches = (element.get("translate") for element in (unit, *unit.iterancestors()))
+    if next(filter(None, switches), "yes") == "no" or unit.get("approved") == "yes":
+        return
+    is_new = local_name(unit) == "unit"
+    for parent in unit.iterchildren("{*}segment") if is_new else [unit]:
+        source, target = parent.find("{*}source"), parent.find("{*}target")
+        states = [each.get("state") for each in (parent, target) if each is not None]
+        is_empty = target is None or not "".join(target.itertext()).strip()
+        if source is None or not (is_empty or {*states} & {*NEW_STATES}):
+            continue
+        segmented = parent.find("{*}seg-source")
+        model = source if segmented is None else segmented
+        target = _new_target(parent, source if segmented is None else segmented, target)
+        if is_new:
+            parent.set("state", "translated")
+        else:
+            target.set("state", "needs-review-translation")
+            target.set("state-qualifier", "mt-suggestion")
+        yield from _texts_of_target(target, model)
+
+
+def _new_target(parent: Any, before: Any, old: Any) -> Any:
+    """An empty target behind the source."""
+    if old is not None:
+        for child in list(old):
+            old.remove(child)
+        old.text = None
+        return old
+    namespace = before.tag.rpartition("}")[0]
+    target = before.makeelement(f"{namespace}}}target" if namespace else "target")
+    before.addnext(target)
+    target.tail = before.tail
+    return target
+
+
+def _texts_of_target(target: Any, source: Any) -> Iterator["_Text"]:
+    """The texts of a target: of a source that was cut into segments, one for each of these, with what is between."""
+    marks = [each for each in source.iterchildren("{*}mrk") if each.get("mtype") == "seg"]
+    if not marks:
+        yield _Text(target, source)
+        return
+    target.text = source.text
+    for child in source:
+        is_mark = child in marks
+        copied = without_children(child) if is_mark else copy.deepcopy(child)
+        copied.tail = child.tail
+        target.append(copied)
+        if is_mark:
+            yield _Text(copied, child)
+
+
+class _Text:
+    """
+    A text with inline codes.
+
+    Args:
+        target: The element that gets its translation.
+        source: The one that has the text.
+    """
+
+    def __init__(self, target: Any, source: Any):
+        self._target = target
+        markup, self._codes = as_markup(
+            without_crossings([*mixed_pieces(copy.deepcopy(source), _classify, _is_around)])
+        )
+        self.segment = MarkupText(markup)
+
+    def fill(self, markup: str) -> None:
+        """Set the translation."""
+        fill_mixed(self._target, markup, self._codes)
+
+
+def _is_around(element: Any) -> bool:
+    protected = element.get("mtype") == "protected" or element.get("translate") == "no"
+    return local_name(element) in AROUND and not protected
+
+
+def _classify(element: Any) -> Piece:
+    name = local_name(element)
+    if {element.get("ctype"), element.get("type"), element.get("subType")} & {*LINE_BREAKS}:
+        return Piece("ending", element)
+    if name in BEGINS:
+        return Piece("begin", element, _key(element, BEGINS[name]))
+    if name in ENDS:
+        return Piece("end", element, _key(element, ENDS[name]))
+    return Piece("alone", element)
+
+
+def _key(element: Any, names: Sequence[str]) -> Any:
+    """What both ends of a pair have in common; an end alone has nothing."""
+    return next((value for name in names if (value := element.get(name))), element)

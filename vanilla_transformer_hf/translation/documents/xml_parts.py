@@ -1,0 +1,131 @@
+"""XML of documents: read without entities, and texts with elements inside as pieces."""
+
+import copy
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from lxml import etree
+
+from .inline import Pair, Piece, from_markup
+
+
+# Bytes of XML that are read: as a tree it takes about ten times as much memory.
+LARGEST_XML = 32 * 2**20
+# Elements around text inside each other; what is deeper is kept as it is.
+DEEPEST = 20
+# Characters that XML cannot hold.
+NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def parse_xml(content: bytes, name: str) -> Any:
+    """
+    The tree of an XML file; nothing is loaded from elsewhere.
+
+    Raises:
+        ValueError: It is too large, damaged, or declares entities.
+    """
+    if len(content) > LARGEST_XML:
+        raise ValueError(f"{name}: {len(content):,} bytes of XML; at most {LARGEST_XML:,} are read")
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+    try:
+        tree = etree.fromstring(content, parser).getroottree()
+    except (etree.XMLSyntaxError, ValueError) as error:
+        reason = str(error).partition(" (")[0]
+        raise ValueError(f"{name}: not XML, or a damaged file ({reason}).") from error
+    declared = tree.docinfo.internalDTD
+    if declared is not None and any(True for _ in declared.iterentities()):
+        raise ValueError(f"{name}: declares XML entities, which are not read; replace them by their text.")
+    return tree
+
+
+def write_xml(tree: Any) -> bytes:
+    """The bytes of a tree, in the encoding that it had."""
+    encoding, is_alone = tree.docinfo.encoding or "UTF-8", tree.docinfo.standalone or None
+    return bytes(etree.tostring(tree, xml_declaration=True, encoding=encoding, standalone=is_alone))
+
+
+def local_name(element: Any) -> str:
+    """The name of an element without its namespace; "" for comments, instructions and entities."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+
+
+def without_children(element: Any, *kept: str) -> Any:
+    """A copy of an element with its attributes, and of its children those of these names."""
+    shell = etree.Element(element.tag, dict(element.attrib), nsmap=element.nsmap)
+    shell.extend(copy.deepcopy(child) for child in element if local_name(child) in kept)
+    return shell
+
+
+def detached(element: Any) -> Any:
+    """An element without the text behind it, which lxml would move with it."""
+    element.tail = None
+    return element
+
+
+class Container:
+    """
+    An element around text.
+
+    Args:
+        shell: The element without the text.
+        inner: The element in it that has the text; itself if not given.
+    """
+
+    def __init__(self, shell: Any, inner: Any = None):
+        self.shell, self.inner = shell, shell if inner is None else inner
+
+
+def mixed_pieces(
+    element: Any, classify: Callable[[Any], Piece | None], is_around: Callable[[Any], bool], depth: int = 0
+) -> Iterable[Piece]:
+    """
+    The pieces of an element whose text and elements are mixed; not nested yet.
+
+    Args:
+        element: The element; it is not changed, but for what comes after its children once they are moved.
+        classify: An element that encloses no text, as a piece; None: it is left out.
+        is_around: Whether an element encloses text.
+        depth: Of the elements around it.
+    """
+    yield Piece("text", element.text or "")
+    for child in element:
+        tail = child.tail or ""
+        if is_around(child) and depth < DEEPEST:
+            container = Container(without_children(child))
+            yield Piece("begin", container, container, is_element=True)
+            yield from mixed_pieces(child, classify, is_around, depth + 1)
+            yield Piece("end", container, container, is_element=True)
+        elif (piece := classify(child)) is not None:
+            yield piece
+        yield Piece("text", tail)
+
+
+def fill_mixed(parent: Any, markup: str, codes: Sequence[Any]) -> None:
+    """Append text and elements of a translated markup to an element that is empty."""
+    parents = [parent]
+    for piece in from_markup(markup, codes):
+        here, value = parents[-1], piece.value
+        if piece.kind == "text":
+            add_text(here, value)
+        elif piece.kind == "begin" and isinstance(value, Container):
+            here.append(value.shell)
+            parents.append(value.inner)
+        elif piece.kind == "begin":
+            here.append(detached(value.first))
+            parents.append(here)
+        elif piece.kind == "end":
+            parents.pop()
+            if isinstance(value, Pair):
+                parents[-1].append(detached(value.last))
+        else:
+            here.append(detached(value))
+
+
+def add_text(parent: Any, text: str) -> None:
+    """Add text behind all that an element has."""
+    text = NO_XML.sub("", text)
+    if len(parent):
+        parent[-1].tail = (parent[-1].tail or "") + text
+    else:
+        parent.text = (parent.text or "") + text
