@@ -45,8 +45,8 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
         if role.partition(".")[0] == "validation" and len(validation) < FEWEST_SCORED:
             unit = "texts" if run.data.task == DENOISING else "pairs"
             yield (
-                f"the {role} text has {len(validation):,} {unit}: scores of so few differ by several points by chance, "
-                f"and so does the choice of a checkpoint; take {FEWEST_SCORED:,} or more."
+                f"the {role} text has {len(validation):,} {unit}: scores of so few differ by several points by "
+                f"chance, and so does the choice of a checkpoint; take {FEWEST_SCORED:,} or more."
             )
 
 
