@@ -115,6 +115,7 @@ SMALL = {
 # Options in the pages that belong to other commands.
 FOREIGN = {
     "--config_file": "accelerate launch",
+    "--clear-fuzzy": "msgattrib",
     "--imports": "scripts/draw_architecture.py",
     "--model": "lm_eval",
     "--model_args": "lm_eval",
