@@ -157,7 +157,7 @@ def keep_layers(stack: Any, layers: list[int], side: str) -> None:
             for name, projection in owner.named_children():
                 if name not in dict(each.named_children()):  # a layer has a dropout of its own
                     each.add_module(name, copy.deepcopy(projection, dict(memo)))
-            if isinstance(owner, FeedForwardProjections):
+            if isinstance(owner, FeedForwardProjections) and isinstance(each, FeedForwardProjections):
                 each.activation_dropout = owner.activation_dropout
             del each.__dict__["shared_from"]
     scheme, count, all_biases = stack.embed_positions, len(stack.layer_order), stack.embed_positions.layer_biases

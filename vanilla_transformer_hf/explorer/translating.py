@@ -15,6 +15,7 @@ from .results import Alternative, Hypothesis, Piece, Step, TranslateResult
 from .subject import MOST_PIECES, Subject
 
 
+NO_TOKENS: Any = None  # processors of sampling do not look at the tokens before
 SETTINGS = ("num_beams", "length_penalty", "length_penalty_type", "coverage_penalty")
 
 
@@ -45,10 +46,11 @@ def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
         return result(subject, request, copy, source, settings, [prefix], None, None)
     has_tree = subject.is_ours and settings["num_beams"] > 1 and not request.draws
     recorder = BeamRecorder(subject.before(source)) if has_tree else None
-    if request.draws:
-        found = draw(subject, copy, source, request)
-    else:
-        found = generate(subject, copy, source, settings, request, recorder)
+    found: Any = (
+        draw(subject, copy, source, request)
+        if request.draws
+        else generate(subject, copy, source, settings, request, recorder)
+    )
     has_scores = not torch.is_tensor(found)
     scores = found.sequences_scores.tolist() if has_scores else None
     sequences = found.sequences if has_scores else found
@@ -92,7 +94,11 @@ def length_limit(subject: Subject, request: TranslateRequest) -> dict[str, int]:
 def draw(subject: Subject, copy: Copy, source: dict[str, torch.Tensor], request: TranslateRequest) -> torch.Tensor:
     """Translations that are drawn; the same seed draws the same ones, and no other random numbers change."""
     # 2 is a number of JSON, but not a temperature of transformers.
-    options = {"temperature": float(request.temperature), "top_k": request.top_k, "top_p": float(request.top_p)}
+    options: dict[str, Any] = {
+        "temperature": float(request.temperature),
+        "top_k": request.top_k,
+        "top_p": float(request.top_p),
+    }
     options |= length_limit(subject, request)
     given = torch.tensor([request.prefix], dtype=torch.long, device=subject.model.device)
     if subject.kind == "causal":
@@ -117,7 +123,8 @@ def as_drawn(log_probabilities: torch.Tensor, request: TranslateRequest) -> torc
         processors.append(TopKLogitsWarper(request.top_k))
     if request.top_p < 1:
         processors.append(TopPLogitsWarper(float(request.top_p)))
-    return processors(None, log_probabilities).softmax(dim=-1)
+    found: torch.Tensor = processors(NO_TOKENS, log_probabilities)
+    return found.softmax(dim=-1)
 
 
 def until_end(ids: list[int], subject: Subject) -> list[int]:
