@@ -15,7 +15,6 @@ from .results import Alternative, Hypothesis, Piece, Step, TranslateResult
 from .subject import MOST_PIECES, Subject
 
 
-NO_TOKENS: Any = None  # processors of sampling do not look at the tokens before
 SETTINGS = ("num_beams", "length_penalty", "length_penalty_type", "coverage_penalty")
 
 
@@ -46,11 +45,11 @@ def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
         return result(subject, request, copy, source, settings, [prefix], None, None)
     has_tree = subject.is_ours and settings["num_beams"] > 1 and not request.draws
     recorder = BeamRecorder(subject.before(source)) if has_tree else None
-    found: Any = (
-        draw(subject, copy, source, request)
-        if request.draws
-        else generate(subject, copy, source, settings, request, recorder)
-    )
+    found: Any  # transformers' output of several tensors, or the ids alone
+    if request.draws:
+        found = draw(subject, copy, source, request)
+    else:
+        found = generate(subject, copy, source, settings, request, recorder)
     has_scores = not torch.is_tensor(found)
     scores = found.sequences_scores.tolist() if has_scores else None
     sequences = found.sequences if has_scores else found
@@ -123,8 +122,8 @@ def as_drawn(log_probabilities: torch.Tensor, request: TranslateRequest) -> torc
         processors.append(TopKLogitsWarper(request.top_k))
     if request.top_p < 1:
         processors.append(TopPLogitsWarper(float(request.top_p)))
-    found: torch.Tensor = processors(NO_TOKENS, log_probabilities)
-    return found.softmax(dim=-1)
+    no_ids: Any = torch.empty(len(log_probabilities), 0, dtype=torch.long)  # these processors do not read them
+    return processors(no_ids, log_probabilities).softmax(dim=-1)
 
 
 def until_end(ids: list[int], subject: Subject) -> list[int]:
