@@ -158,7 +158,7 @@ def keep_layers(stack: Any, layers: list[int], side: str) -> None:
                 if name not in dict(each.named_children()):  # a layer has a dropout of its own
                     each.add_module(name, copy.deepcopy(projection, dict(memo)))
             if isinstance(owner, FeedForwardProjections):
-                each.activation_dropout = owner.activation_dropout
+                each.__dict__["activation_dropout"] = owner.activation_dropout
             del each.__dict__["shared_from"]
     scheme, count, all_biases = stack.embed_positions, len(stack.layer_order), stack.embed_positions.layer_biases
     scheme.layer_biases = lambda *positions: [
