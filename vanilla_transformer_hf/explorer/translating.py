@@ -45,6 +45,7 @@ def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
         return result(subject, request, copy, source, settings, [prefix], None, None)
     has_tree = subject.is_ours and settings["num_beams"] > 1 and not request.draws
     recorder = BeamRecorder(subject.before(source)) if has_tree else None
+    found: Any  # transformers' output of several tensors, or the ids alone
     if request.draws:
         found = draw(subject, copy, source, request)
     else:
@@ -92,7 +93,11 @@ def length_limit(subject: Subject, request: TranslateRequest) -> dict[str, int]:
 def draw(subject: Subject, copy: Copy, source: dict[str, torch.Tensor], request: TranslateRequest) -> torch.Tensor:
     """Translations that are drawn; the same seed draws the same ones, and no other random numbers change."""
     # 2 is a number of JSON, but not a temperature of transformers.
-    options = {"temperature": float(request.temperature), "top_k": request.top_k, "top_p": float(request.top_p)}
+    options: dict[str, Any] = {
+        "temperature": float(request.temperature),
+        "top_k": request.top_k,
+        "top_p": float(request.top_p),
+    }
     options |= length_limit(subject, request)
     given = torch.tensor([request.prefix], dtype=torch.long, device=subject.model.device)
     if subject.kind == "causal":
@@ -117,7 +122,8 @@ def as_drawn(log_probabilities: torch.Tensor, request: TranslateRequest) -> torc
         processors.append(TopKLogitsWarper(request.top_k))
     if request.top_p < 1:
         processors.append(TopPLogitsWarper(float(request.top_p)))
-    return processors(None, log_probabilities).softmax(dim=-1)
+    no_ids: Any = torch.empty(len(log_probabilities), 0, dtype=torch.long)  # these processors do not read them
+    return processors(no_ids, log_probabilities).softmax(dim=-1)
 
 
 def until_end(ids: list[int], subject: Subject) -> list[int]:

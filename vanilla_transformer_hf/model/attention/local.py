@@ -23,7 +23,7 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.attention_hooks import check_padding_mask
 from ..layers.kernel_masks import FlashWindow, flex_mask, window_of_flash
 from ..layers.position_hooks import MaskOfBlocks, PositionBias, biased_attention_forward, counted
-from .full import VanillaTransformerAttention
+from ..modeling_vanilla_transformer import VanillaTransformerAttention
 
 
 # In sequences of up to so many times the keys that a block sees, one masked product is as fast as products of blocks.

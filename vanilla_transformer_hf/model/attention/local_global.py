@@ -13,7 +13,7 @@ from torch import nn
 from ..config.sharing import GLOBAL_PROJECTIONS
 from ..layers.attention_hooks import check_padding_mask
 from ..layers.position_hooks import ApplyRotary, PositionBias, counted, no_rotary
-from .full import VanillaTransformerAttention
+from ..modeling_vanilla_transformer import VanillaTransformerAttention
 from .local import Blocks, WindowAttention, additive, near_blocks
 
 

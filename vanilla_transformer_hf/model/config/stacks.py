@@ -13,6 +13,7 @@ class StackSizes(NamedTuple):
         heads: H, of which pruning has left `kept_heads` in each layer, or set of a layer's weights.
         longest: `max_position_embeddings`.
         layer_order: For each layer, the index of its set of weights.
+        segments: `type_vocab_size`; the decoder has none.
         has_feed_forward: Whether its layers have one.
     """
 
@@ -29,6 +30,7 @@ class StackSizes(NamedTuple):
     position_encoding: str
     longest: int
     layer_order: list[int]
+    segments: int = 0
     has_feed_forward: bool = True
 
     @property
@@ -53,6 +55,7 @@ def encoder_sizes(config: Any) -> StackSizes:
         position_encoding=config.position_encoding,
         longest=config.max_position_embeddings,
         layer_order=layer_order(config, "encoder"),
+        segments=config.type_vocab_size,
     )
 
 

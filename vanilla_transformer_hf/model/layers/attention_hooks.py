@@ -17,6 +17,8 @@ from .shared_projections import SharesProjections
 
 # `encoder_attention_type` or `decoder_attention_type` -> the class of the stack's self-attention.
 ATTENTION_TYPES: dict[str, type[Any]] = {}
+# `cross_attention_type` -> the class of the decoder's attention to the source.
+CROSS_ATTENTION_TYPES: dict[str, type[Any]] = {}
 # The class -> its `forward`, as it was defined: the search steps over it only while nobody has replaced it.
 ATTENTION_FORWARDS: dict[type[nn.Module], Callable[..., Any]] = {}
 
@@ -72,11 +74,16 @@ class AttentionHooks(SharesProjections):
     # Whether several devices can have some of the heads each (tensor parallelism).
     divides_heads = True
 
-    def __init_subclass__(cls, kind: str | None = None, **kwargs: Any) -> None:
-        """`class NearAttention(VanillaTransformerAttention, kind="near")` is what a config calls "near"."""
+    def __init_subclass__(cls, kind: str | None = None, cross: str | None = None, **kwargs: Any) -> None:
+        """
+        `class NearAttention(VanillaTransformerAttention, kind="near")` is what a config calls "near"; with `cross`, as
+        `cross_attention_type`.
+        """
         super().__init_subclass__(**kwargs)
         if kind is not None:
             add_attention_type(kind, cls)
+        if cross is not None:
+            CROSS_ATTENTION_TYPES[cross], ATTENTION_FORWARDS[cls] = cls, cls.forward
 
     config: VanillaTransformerConfig
 

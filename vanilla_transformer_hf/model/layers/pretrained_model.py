@@ -16,8 +16,8 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from .attention_hooks import ATTENTION_FORWARDS, AttentionHooks
 from .base_model import SharedBase
 from .dropout import Dropout
-from .feed_forward import SharedFeedForward
 from .position_hooks import TrainedPositionEncoding
+from .shared_feed_forward import SharedFeedForward
 
 
 @cache

@@ -12,7 +12,7 @@ from torch import nn
 from transformers.cache_utils import Cache
 
 from .base_model import StackEmbeddings
-from .position_hooks import ApplyRotary, PositionBias, PositionEncoding, look_up
+from .position_hooks import ApplyRotary, PositionBias, PositionEncoding, look_up, positions
 
 
 class AttentionInputs(NamedTuple):
@@ -66,6 +66,18 @@ class StackInputs(StackEmbeddings):
             return self.embed_tokens(input_ids)
         except IndexError:
             return look_up(self.embed_tokens.weight, input_ids, what="token id")
+
+    def positions_of(
+        self,
+        embeddings: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cache: Cache | None = None,
+    ) -> torch.Tensor:
+        """The position of each embedding (B, T, D) behind those of the cache, as (B or 1, T), or those given."""
+        if position_ids is not None:
+            return position_ids
+        return positions(embeddings, attention_mask, past_length=0 if cache is None else cache.get_seq_length())
 
     def prepare_attention(
         self,

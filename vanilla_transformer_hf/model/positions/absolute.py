@@ -12,28 +12,7 @@ from torch import nn
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.position_hooks import ApplyRotary, PositionEncoding, TrainedPositionEncoding, check_rows, look_up
-
-
-class SinusoidalPositionEncoding(PositionEncoding, scheme="sinusoidal"):
-    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), section 3.5.
-
-    Computed in forward, always in float32: a table would limit the length, a buffer would be rounded with the model's
-    dtype and come back uninitialised from `from_pretrained`.
-    """
-
-    def exponents(self, width: int, device: torch.device) -> torch.Tensor:
-        return torch.arange(0, width, 2, device=device, dtype=torch.float32) / width  # 2i/D
-
-    def arrange(self, angles: torch.Tensor) -> torch.Tensor:
-        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
-
-    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        return embeddings + self.encode(position_ids + self.offset, embeddings.shape[-1]).to(embeddings.dtype)
-
-    def encode(self, position_ids: torch.Tensor, width: int) -> torch.Tensor:
-        """Positions of any shape to their sinusoids (..., D), of an odd D to one more, in float32."""
-        frequencies = torch.pow(10000.0, -self.exponents(width, position_ids.device))  # (D/2,)
-        return self.arrange(position_ids.float().unsqueeze(-1) * frequencies)
+from ..modeling_vanilla_transformer import SinusoidalPositionEncoding
 
 
 class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding, scheme="sinusoidal_halves"):
